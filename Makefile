@@ -1,0 +1,38 @@
+# The two commands a stranger needs are `make demo` and `make test`; both build .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.requirements-installed
+
+.PHONY: help test demo lint lock clean
+
+help:
+	@echo "make demo   run the webhook on the examples and show what each pod became (KEEP=1 leaves it running)"
+	@echo "make test   run the tests"
+	@echo "make lint   run ruff, mypy and import-linter"
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
+	@touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: $(STAMP)
+	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
+
+# Needs uv. Writes every requirement with its hashes and no index address.
+lock:
+	for extra in webhook agent dev; do \
+	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --no-emit-find-links --no-header --no-annotate --extra $$extra pyproject.toml -o requirements/$$extra.txt; \
+	done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

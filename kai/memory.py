@@ -1,0 +1,65 @@
+"""What a share is worth in bytes on a given card, as KAI's scheduler counts it.
+
+Sources: `pkg/scheduler/api/node_info/node_info.go` (getNodeGpuMemory, GetResourceGpuMemory) and
+`gpu_sharing_node_info.go` (getGpuMemoryFractionalOnNode), the same at v0.9.8, v0.13.0 and v0.17.0;
+v0.7.x counts in 10^6 bytes (`Version.counts_megabytes`).
+"""
+
+import math
+from dataclasses import dataclass
+
+from kai.share import MIB, Share
+from kai.version import Version
+
+_MEGABYTE = 10**6
+_LABEL_IN_BYTES_FROM = 1 << 20  # a label of 1 Ti or more "MiB" is in bytes (a bug of GPU feature discovery)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU's memory in the unit a release of KAI counts in.
+
+    `units` is already floored to hundreds, as KAI does "so there will not be 2 jobs that get same bytes".
+    """
+
+    units: int
+    unit_bytes: int
+
+    @classmethod
+    def from_mib(cls, mib: int, version: Version | None = None) -> "Card":
+        """Take the node label `nvidia.com/gpu.memory` (or the device's own total in MiB).
+
+        Raises:
+            ValueError: fewer than 100 MiB, which no share can be a part of.
+        """
+        if mib >= _LABEL_IN_BYTES_FROM:
+            mib //= MIB
+        counts_megabytes = version is not None and version.counts_megabytes
+        amount, unit = (mib * MIB // _MEGABYTE, _MEGABYTE) if counts_megabytes else (mib, MIB)
+        units = amount - amount % 100
+        if units <= 0:
+            raise ValueError(f"{mib} MiB is less than the 100 MiB KAI counts in")
+        return cls(units, unit)
+
+    def fraction_bytes(self, fraction: float) -> int:
+        """Bytes of one device for a fraction: `int64(fraction × units)`, one float64 product."""
+        return int(fraction * self.units) * self.unit_bytes
+
+    def memory_bytes(self, memory: int) -> int:
+        """Bytes of one device for `gpu-memory: memory`."""
+        return memory * self.unit_bytes
+
+    def portion_of_memory(self, memory: int) -> float:
+        """The part of a device that `gpu-memory` is charged as: rounded up to hundredths.
+
+        More than 1 means that no card of this kind can hold it and the pod stays Pending.
+        """
+        return math.ceil(memory / self.units * 100) / 100
+
+    def share_bytes(self, share: Share) -> int:
+        """Bytes on each of the share's devices, by what the annotation says (unrounded fraction)."""
+        if share.memory_mib is not None:
+            return self.memory_bytes(share.memory_mib)
+        if share.fraction is None or math.isnan(share.fraction):
+            raise ValueError("the share names neither a fraction nor memory")
+        return self.fraction_bytes(share.fraction)

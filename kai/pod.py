@@ -1,0 +1,235 @@
+"""A reader for pods as they travel: the JSON itself, and of it only what KAI and kaishare decide on.
+
+Decoding is typed (msgspec), which is faster than building the whole document and says by path what is not
+shaped as the API has it. The document is never written back from here, so nothing a newer API server added
+can be lost. Null maps and absent maps read as empty, as they do in Go; any other wrong shape is
+`MalformedPod`, and then nobody should decide anything about the pod.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kai import keys
+
+Quantity = str | int | float
+_NOTHING = Raw(b"")
+_EMPTY: Mapping[str, Any] = {}
+
+
+class MalformedPod(ValueError):
+    """The document is not shaped as a v1 Pod; the message names the field and what it should be."""
+
+
+class Resources(Struct):
+    """`resources` of a container."""
+
+    limits: dict[str, Quantity] | None = None
+    requests: dict[str, Quantity] | None = None
+    claims: Raw = _NOTHING
+
+
+class Container(Struct):
+    """One container: its name and what it asks for."""
+
+    name: str | None = None
+    resources: Resources | None = None
+    env: Raw = _NOTHING
+
+    @property
+    def limits(self) -> Mapping[str, Quantity]:
+        """Limits; empty if there are none."""
+        return (self.resources.limits if self.resources else None) or _EMPTY
+
+    @property
+    def requests(self) -> Mapping[str, Quantity]:
+        """Requests; empty if there are none."""
+        return (self.resources.requests if self.resources else None) or _EMPTY
+
+    def asks(self, resource: str) -> Quantity | None:
+        """Return what counts for an extended resource: its limit, else its request, else None."""
+        resources = self.resources
+        if resources is None:
+            return None
+        if resources.limits and resource in resources.limits:
+            return resources.limits[resource]
+        return resources.requests.get(resource) if resources.requests else None
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """`env`, decoded only when asked for; empty if it is no list."""
+        decoded = msgspec.json.decode(self.env) if bytes(self.env) else None
+        return decoded if isinstance(decoded, list) else ()
+
+
+class Owner(Struct):
+    """One of `metadata.ownerReferences`."""
+
+    kind: str | None = None
+    name: str | None = None
+
+
+class Metadata(Struct):
+    """`metadata` of a pod, under its names in JSON."""
+
+    name: str | None = None
+    generateName: str | None = None
+    namespace: str | None = None
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+    ownerReferences: list[Owner] | None = None
+
+
+class Spec(Struct):
+    """`spec` of a pod, under its names in JSON."""
+
+    containers: list[Container] | None = None
+    initContainers: list[Container] | None = None
+    schedulerName: str | None = None
+    nodeName: str | None = None
+    runtimeClassName: str | None = None
+    tolerations: list[dict[str, Any]] | None = None
+    resourceClaims: Raw = _NOTHING
+
+
+class PodDocument(Struct):
+    """A v1 Pod. None is what the document leaves out or has as null."""
+
+    spec: Spec
+    metadata: Metadata | None = None
+
+
+class PodView:
+    """What decisions read of one pod, with nulls and absences evened out."""
+
+    __slots__ = (
+        "all_containers",
+        "annotations",
+        "containers",
+        "document",
+        "extended_resources",
+        "init_containers",
+        "labels",
+        "metadata",
+        "owners",
+        "spec",
+    )
+
+    def __init__(self, document: PodDocument) -> None:
+        self.document = document
+        self.metadata = metadata = document.metadata or Metadata()
+        self.spec = spec = document.spec
+        self.labels = _strings(metadata.labels)
+        self.annotations = _strings(metadata.annotations)
+        self.owners: Sequence[Owner] = metadata.ownerReferences or ()
+        self.containers: Sequence[Container] = spec.containers or ()
+        self.init_containers: Sequence[Container] = spec.initContainers or ()
+        self.all_containers = [*self.containers, *self.init_containers]
+        """Regular containers, then init containers: KAI's own order (`getFirstGPULimit`)."""
+        self.extended_resources = _extended_resources(self.all_containers)
+        """Names of the extended resources (those with a slash) that any container limits or requests."""
+
+    @property
+    def name(self) -> str:
+        """The pod's name; empty where the API server will make one from `generate_name`."""
+        return self.metadata.name or ""
+
+    @property
+    def generate_name(self) -> str:
+        """The prefix of a name that is still to be made, or empty."""
+        return self.metadata.generateName or ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace the document names, or empty."""
+        return self.metadata.namespace or ""
+
+    @property
+    def scheduler_name(self) -> str:
+        """`spec.schedulerName`, or empty."""
+        return self.spec.schedulerName or ""
+
+    @property
+    def node_name(self) -> str:
+        """`spec.nodeName`, or empty."""
+        return self.spec.nodeName or ""
+
+    @property
+    def owner_name(self) -> str:
+        """The first owner's name, or empty for a bare pod."""
+        return (self.owners[0].name or "") if self.owners else ""
+
+    @property
+    def uses_mig(self) -> bool:
+        """Whether any container asks for a MIG device, or the legacy annotation does."""
+        for name in self.extended_resources:
+            if name.startswith(keys.MIG_PREFIX):
+                return True
+        return any(key.startswith(keys.MIG_PREFIX) for key in self.annotations)
+
+    @property
+    def uses_claims(self) -> bool:
+        """Whether the pod names or uses dynamic resource claims (DRA)."""
+        if _has_items(self.spec.resourceClaims):
+            return True
+        for container in self.all_containers:
+            if container.resources is not None and _has_items(container.resources.claims):
+                return True
+        return False
+
+
+_decoder = msgspec.json.Decoder(PodDocument)
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+
+
+def decode_pod(document: bytes | Raw) -> PodView:
+    """Read a pod from JSON.
+
+    Raises:
+        MalformedPod: a field that is read has another shape than the API allows.
+    """
+    try:
+        return PodView(_decoder.decode(document))
+    except msgspec.ValidationError as error:
+        raise MalformedPod(explain_shape(error, "pod")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedPod(f"the pod is not JSON: {error}") from None
+    except RecursionError:
+        raise MalformedPod("the pod is nested too deep") from None
+
+
+def explain_shape(error: msgspec.ValidationError, whole: str) -> str:
+    """Say what msgspec found with the path in front: `spec.containers: expected array, got object`."""
+    text = str(error)
+    found = _PATH.search(text)
+    path = (found[1] if found else "") or whole
+    said = text[: found.start()] if found else text
+    return f"{path}: {said[:1].lower()}{said[1:].replace('`', '')}"
+
+
+def _extended_resources(containers: Sequence[Container]) -> list[str]:
+    found: list[str] = []
+    for container in containers:
+        resources = container.resources
+        if resources is not None:
+            for part in (resources.limits, resources.requests):
+                if part:
+                    for name in part:
+                        if "/" in name:
+                            found.append(name)  # noqa: PERF401 - the comprehension is slower here
+    return found
+
+
+def _strings(found: dict[str, str | None] | None) -> Mapping[str, str]:
+    if not found:
+        return _EMPTY
+    if None in found.values():  # Go reads null in a map of strings as ""
+        return {key: text or "" for key, text in found.items()}
+    return found  # type: ignore[return-value]  # no value is None
+
+
+def _has_items(raw: Raw) -> bool:
+    return raw is not _NOTHING and bytes(raw) not in (b"null", b"[]")

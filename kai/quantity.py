@@ -1,0 +1,48 @@
+"""Kubernetes resource quantities (`1`, `500m`, `2Gi`, `1e3`), read exactly.
+
+Source: apimachinery `pkg/api/resource/quantity.go`. Go caps values that do not fit; here they are an
+error, since no count of GPUs and no card's memory comes near.
+"""
+
+import re
+from fractions import Fraction
+
+_FORM = re.compile(
+    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))"
+    r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
+    re.ASCII,
+)
+_SUFFIX: dict[str, Fraction] = {
+    **{name: Fraction(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+    **{name: Fraction(1000) ** power for power, name in enumerate(("n", "u", "m"), -3)},
+    **{name: Fraction(1000) ** power for power, name in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+}
+
+
+def parse_quantity(value: object) -> Fraction:
+    """Read a quantity as the API server does: a string, or a number as JSON and YAML allow.
+
+    Raises:
+        ValueError: it is not a quantity, or has more digits than any resource needs.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{type(value).__name__} is not a quantity")
+    text = str(value)
+    if text.isascii() and text.isdigit() and len(text) <= 40:
+        return Fraction(int(text))
+    found = _FORM.fullmatch(text)
+    if not found:
+        raise ValueError(f'"{text[:40]}" is not a quantity')
+    number, suffix, exponent = found.groups()
+    if number.endswith("."):
+        number += "0"
+    scale = _SUFFIX[suffix] if suffix else Fraction(10) ** int(exponent or 0)
+    return Fraction(number) * scale
+
+
+def is_quantity(text: str) -> bool:
+    """Whether the API server's parser takes the text, however large its exponent."""
+    return (
+        re.fullmatch(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", text)
+        is not None
+    )

@@ -1,0 +1,163 @@
+"""A pod's own part of a GPU, as its annotations say it and as KAI counts it."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from kai import keys
+from kai.gonumber import parse_float, parse_int, parse_uint
+from kai.quantity import parse_quantity
+
+MIB = 1 << 20
+
+_CONTAINER_MEMORY = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(request|limit)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a pod asks for on each of `devices` GPUs: a fraction of each, or memory of each.
+
+    Exactly one of `fraction` (0 < f < 1) and `memory_mib` (MiB as the user writes it) is set.
+    `container` is the name the pod gives, or None; KAI before v0.9.12 ignores it.
+    """
+
+    fraction: float | None = None
+    memory_mib: int | None = None
+    devices: int = 1
+    container: str | None = None
+
+    @classmethod
+    def from_annotations(cls, annotations: Mapping[str, str]) -> "Share | None":
+        """Read the share a pod asks for; None if it names neither a fraction nor memory.
+
+        Raises:
+            ValueError: a value KAI's validator refuses; the message is KAI's own
+                (`gpu_request_validator.go`, the same text in every release).
+        """
+        fraction, memory = annotations.get(keys.GPU_FRACTION), annotations.get(keys.GPU_MEMORY)
+        if fraction is None and memory is None:
+            return None
+        if fraction is not None and memory is not None:
+            raise ValueError("cannot request both GPU and GPU memory")
+        return cls(
+            fraction=None if fraction is None else fraction_of(fraction),
+            memory_mib=None if memory is None else _memory_of(memory),
+            devices=_devices_of(annotations.get(keys.NUM_DEVICES)),
+            container=annotations.get(keys.CONTAINER_NAME),
+        )
+
+    @property
+    def portion(self) -> str | None:
+        """The fraction as BindRequest and `GPU_PORTION` hand it over: two decimals (`"%.2f"`).
+
+        None for a share by memory, whose portion depends on the card (`kai.memory`).
+        """
+        return None if self.fraction is None else portion_text(self.fraction)
+
+    @property
+    def counted_gpus(self) -> float | None:
+        """GPUs the scheduler charges: round(fraction × 100) × devices / 100 (`GPUs()`, all releases)."""
+        if self.fraction is None:
+            return None
+        hundredths = 0 if math.isnan(self.fraction) else math.floor(self.fraction * 100 + 0.5)
+        return hundredths * self.devices / 100
+
+    @property
+    def seen_by_scheduler(self) -> bool:
+        """Whether the scheduler takes the value at all.
+
+        It reads gpu-memory with ParseInt: 2^63 and more pass admission and are then ignored, and the pod
+        is bound without a GPU (v0.9.8, v0.13.4 and v0.17.0, seen live).
+        """
+        return self.memory_mib is None or self.memory_mib < 1 << 63
+
+
+def portion_text(fraction: float) -> str:
+    """Format a fraction as Go's `%.2f` does: the exact binary value, rounded half to even."""
+    if math.isnan(fraction):
+        return "NaN"
+    return str(Decimal(fraction).quantize(Decimal("0.01"), rounding=ROUND_HALF_EVEN))
+
+
+def fraction_of(text: str) -> float:
+    """Read `gpu-fraction`; the open interval (0, 1), or NaN, which KAI took for a while.
+
+    Raises:
+        ValueError: with KAI's own message.
+    """
+    try:
+        value = parse_float(text)
+    except ValueError:
+        value = -1.0
+    if value <= 0 or value >= 1:
+        raise ValueError("gpu-fraction annotation value must be a positive number smaller than 1.0")
+    return value
+
+
+def _memory_of(text: str) -> int:
+    try:
+        value = parse_uint(text)
+    except ValueError:
+        value = 0
+    if value == 0:
+        raise ValueError("gpu-memory annotation value must be a positive integer greater than 0")
+    return value
+
+
+def _devices_of(text: str | None) -> int:
+    if text is None:
+        return 1
+    try:
+        value = parse_uint(text)
+    except ValueError:
+        value = 0
+    if value == 0:
+        raise ValueError("fraction count annotation value must be a positive integer greater than 0")
+    return value
+
+
+def scheduler_memory(text: str) -> int | None:
+    """Read `gpu-memory` as the scheduler does (ParseInt, MiB); None where it ignores the value."""
+    try:
+        value = parse_int(text)
+    except ValueError:
+        return None
+    return value if value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMemory:
+    """`nvidia.com/container.<name>.gpu-memory.request|limit` (KAI from v0.18): bytes for one container."""
+
+    container: str
+    kind: str
+    """`request` or `limit`."""
+    memory_bytes: int
+
+
+def is_container_memory_key(key: str) -> bool:
+    """Whether an annotation key asks for GPU memory for one container (KAI from v0.18)."""
+    return key.startswith("nvidia.com/container.") and _CONTAINER_MEMORY.fullmatch(key) is not None
+
+
+def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
+    """Read every `nvidia.com/container.<name>.gpu-memory.request|limit` annotation, in key order.
+
+    Raises:
+        ValueError: a value is not a positive quantity; the message names the key.
+    """
+    found = []
+    for key in sorted(annotations):
+        match = _CONTAINER_MEMORY.fullmatch(key)
+        if not match:
+            continue
+        try:
+            amount = parse_quantity(annotations[key])
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+        if amount <= 0:
+            raise ValueError(f'{key}: "{annotations[key]}" is not more than zero')
+        found.append(ContainerMemory(match[1], match[2], math.ceil(amount)))
+    return found

@@ -1,0 +1,100 @@
+"""Releases of KAI, and in what they differ.
+
+A difference that decides something is one property here, named after the behaviour; nothing else in
+the project compares version numbers.
+"""
+
+import re
+from dataclasses import dataclass
+
+_FORM = re.compile(r"v?(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One release of KAI. A pre-release (`v0.13.0-rc1`) counts as older than its release."""
+
+    major: int
+    minor: int
+    patch: int
+    prerelease: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """Read `v0.13.0`, `0.13.0` or `v0.13.0-rc1`.
+
+        Raises:
+            ValueError: the text has another form; the message says which forms are allowed.
+        """
+        found = _FORM.fullmatch(text)
+        if not found:
+            raise ValueError(f'"{text[:40]}" is not a KAI version; allowed: three numbers, such as 0.13.0')
+        major, minor, patch, prerelease = found.groups()
+        return cls(int(major), int(minor), int(patch), (prerelease or "")[1:])
+
+    def __str__(self) -> str:
+        tail = f"-{self.prerelease}" if self.prerelease else ""
+        return f"v{self.major}.{self.minor}.{self.patch}{tail}"
+
+    def _is_at_least(self, major: int, minor: int, patch: int) -> bool:
+        own = (self.major, self.minor, self.patch)
+        return own > (major, minor, patch) or (own == (major, minor, patch) and not self.prerelease)
+
+    @property
+    def reads_container_name(self) -> bool:
+        """Whether `gpu-fraction-container-name` is honoured (v0.9.12; before, the first container it is)."""
+        if (self.major, self.minor) == (0, 9):
+            return self._is_at_least(0, 9, 12)
+        return self._is_at_least(0, 10, 0)
+
+    @property
+    def validates_every_container(self) -> bool:
+        """Whether GPU limits of sidecars and init containers are seen (v0.10.1, PR #660)."""
+        return self._is_at_least(0, 10, 1)
+
+    @property
+    def demands_decimal_fraction(self) -> bool:
+        """Whether NaN, hexadecimal and `0.5_0` are refused (v0.12.23, v0.14.7, v0.16.3; PR #1798, #1805)."""
+        if (self.major, self.minor) == (0, 12):
+            return self._is_at_least(0, 12, 23)
+        if (self.major, self.minor) == (0, 14):
+            return self._is_at_least(0, 14, 7)
+        return self._is_at_least(0, 16, 3)
+
+    @property
+    def accepts_dotted_names(self) -> bool:
+        """Whether a pod with a share may have a dot in its name (v0.16.5 sanitises the volume name)."""
+        return self._is_at_least(0, 16, 5)
+
+    @property
+    def counts_megabytes(self) -> bool:
+        """Whether the scheduler counts GPU memory in 10^6 bytes where users write MiB.
+
+        Every tag was scanned for `convertMibToMb`: up to v0.4.14, all of v0.5, up to v0.6.13, all of
+        v0.7, v0.8.0 and v0.8.1 have it (fixed by PR #417).
+        """
+        fixed = {4: 15, 6: 14, 8: 2}
+        if self.major > 0 or self.minor >= 9:
+            return False
+        if self.minor in fixed:
+            return not self._is_at_least(0, self.minor, fixed[self.minor])
+        return True
+
+    @property
+    def sets_runtime_class_for_whole_gpus(self) -> bool:
+        """Whether pods with whole GPUs get KAI's RuntimeClass too (v0.9.7 up to v0.15)."""
+        return self.sets_runtime_class and not self._is_at_least(0, 16, 0)
+
+    @property
+    def sets_runtime_class(self) -> bool:
+        """Whether pods with a share get KAI's RuntimeClass (v0.9.7)."""
+        return self._is_at_least(0, 9, 7)
+
+    @property
+    def can_block_visible_devices(self) -> bool:
+        """Whether `global.blockNvidiaVisibleDevices` exists (v0.16)."""
+        return self._is_at_least(0, 16, 0)
+
+
+NEWEST_READ = Version(0, 17, 0)
+"""The newest release whose sources were read; it is also the strictest of them."""

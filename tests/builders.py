@@ -1,0 +1,61 @@
+"""Short ways to write pods in tests."""
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kai.pod import PodView, decode_pod
+
+GPU = "nvidia.com/gpu"
+
+
+def container(name: str = "main", **fields: Any) -> dict[str, Any]:
+    """A container; `limits=` and `requests=` are shorthands for its resources."""
+    resources = {kind: fields.pop(kind) for kind in ("limits", "requests", "claims") if kind in fields}
+    made = {"name": name, "image": "example.invalid/image", **fields}
+    return {**made, "resources": resources} if resources else made
+
+
+def gpu_container(name: str = "main", count: Any = "1", **fields: Any) -> dict[str, Any]:
+    """A container with whole GPUs as the API server stores it: limit and request."""
+    return container(name, limits={GPU: count}, requests={GPU: count}, **fields)
+
+
+def pod(
+    *containers: dict[str, Any],
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    init: list[dict[str, Any]] | None = None,
+    metadata: dict[str, Any] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """A pod as a webhook sees it: already defaulted, `default-scheduler` filled in."""
+    meta: dict[str, Any] = {"name": "case", "namespace": "team-a", **(metadata or {})}
+    if annotations is not None:
+        meta["annotations"] = annotations
+    if labels is not None:
+        meta["labels"] = labels
+    body = {"schedulerName": "default-scheduler", "containers": list(containers) or [container()], **spec}
+    if init is not None:
+        body["initContainers"] = init
+    return copy.deepcopy({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body})
+
+
+def view(document: Any) -> PodView:
+    """What decisions see of a pod."""
+    return decode_pod(json.dumps(document).encode())
+
+
+def folder_from(variable: str, what: str) -> Path:
+    """The folder an environment variable names; without it the test skips and says how to get it."""
+    value = os.environ.get(variable)
+    if not value:
+        pytest.skip(f"{variable} must name a folder with {what}")
+    path = Path(value)
+    if not path.is_dir():
+        pytest.fail(f"{variable}={value} is not a folder")
+    return path

@@ -1,0 +1,313 @@
+"""What the authority issues, held against openssl and cryptography's own verifier."""
+
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta, timezone
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from certs.authority import (
+    BACKDATING,
+    CA_LIFETIME,
+    LEAF_LIFETIME,
+    Authority,
+    KeyPair,
+    canonical_names,
+    made_here,
+    names_of,
+    renew_at,
+)
+
+Kind = TypeVar("Kind", bound=x509.ExtensionType)
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+SERVICE = "webhook.kaishare.svc"
+LONG = ".".join(["a" * 63] * 3 + ["a" * 61])  # the 253 characters a name may have
+CA = Authority.create(now=NOW)
+
+
+def leaf(
+    *names: str, lifetime: timedelta = LEAF_LIFETIME, now: datetime = NOW, ca: Authority = CA
+) -> KeyPair:
+    return ca.issue(names or (SERVICE,), now=now, lifetime=lifetime)
+
+
+def extension(pair: KeyPair, kind: type[Kind]) -> tuple[Kind, bool]:
+    found = pair.certificate.extensions.get_extension_for_class(kind)
+    return found.value, found.critical
+
+
+def foreign_ca(key: CertificateIssuerPrivateKeyTypes, *extensions: x509.ExtensionType) -> KeyPair:
+    """A CA as somebody else would have made it, with the given extensions only."""
+    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(NOW).not_valid_after(NOW + timedelta(days=90))
+    for value in extensions:
+        critical = not isinstance(value, x509.SubjectKeyIdentifier)  # as RFC 5280 wants them
+        builder = builder.add_extension(value, critical=critical)
+    certificate = builder.sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else SHA256())
+    return KeyPair(certificate.public_bytes(Encoding.PEM), key_pem(key))
+
+
+def key_pem(key: CertificateIssuerPrivateKeyTypes, passphrase: bytes = b"") -> bytes:
+    encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+
+
+def openssl_verify(directory: Path, ca: bytes, certificate: bytes, *options: str) -> str:
+    """Verify strictly as of `NOW` and return what openssl says, "" when it accepts."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("NOT VERIFIED: there is no openssl binary to check the chain with")
+    (directory / "ca.pem").write_bytes(ca)
+    (directory / "leaf.pem").write_bytes(certificate)
+    command = [
+        openssl,
+        "verify",
+        "-x509_strict",
+        "-purpose",
+        "sslserver",
+        "-attime",
+        f"{NOW.timestamp():.0f}",
+    ]
+    command += [*options, "-CAfile", str(directory / "ca.pem"), str(directory / "leaf.pem")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        (SERVICE, "-verify_hostname"), (LONG, "-verify_hostname"), ("127.0.0.1", "-verify_ip"),
+        ("::1", "-verify_ip"),
+    ],
+)  # fmt: skip
+def test_openssl_accepts_the_chain_strictly(tmp_path: Path, name: str, option: str) -> None:
+    issued = leaf("other.example", name)
+    assert openssl_verify(tmp_path, CA.pair.certificate_pem, issued.certificate_pem, option, name) == ""
+
+
+def test_openssl_refuses_another_name_and_another_ca_of_the_same_name(tmp_path: Path) -> None:
+    issued = leaf().certificate_pem
+    other = Authority.create(now=NOW).pair.certificate_pem
+    by_name = openssl_verify(tmp_path, CA.pair.certificate_pem, issued, "-verify_hostname", "other.svc")
+    assert "hostname mismatch" in by_name.lower()
+    assert "unable to get local issuer" in openssl_verify(tmp_path, other, issued)
+
+
+def test_two_cas_of_the_same_name_in_one_bundle_verify_what_either_issued(tmp_path: Path) -> None:
+    other = Authority.create(now=NOW)
+    bundle = other.pair.certificate_pem + CA.pair.certificate_pem
+    for ca in (CA, other):
+        assert openssl_verify(tmp_path, bundle, leaf(ca=ca).certificate_pem) == ""
+
+
+@pytest.mark.parametrize(
+    "subject", [x509.DNSName(SERVICE), x509.IPAddress(ip_address("10.0.0.7"))], ids=["dns", "ip"]
+)
+def test_cryptography_verifies_the_chain(subject: x509.DNSName | x509.IPAddress) -> None:
+    issued = leaf(SERVICE, "10.0.0.7").certificate
+    policy = PolicyBuilder().store(Store([CA.pair.certificate])).time(NOW)
+    assert policy.build_server_verifier(subject).verify(issued, []) == [issued, CA.pair.certificate]
+    with pytest.raises(VerificationError):
+        policy.build_server_verifier(x509.DNSName("other.svc")).verify(issued, [])
+
+
+def test_a_ca_may_sign_and_nothing_else() -> None:
+    assert extension(CA.pair, x509.BasicConstraints) == (x509.BasicConstraints(ca=True, path_length=0), True)
+    usage, critical = extension(CA.pair, x509.KeyUsage)
+    assert critical
+    assert (usage.key_cert_sign, usage.crl_sign, usage.digital_signature) == (True, True, False)
+    key = CA.pair.key
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(key.curve, ec.SECP256R1)
+    assert made_here(CA.pair.certificate)
+
+
+def test_a_leaf_may_serve_and_nothing_else() -> None:
+    pair = leaf()
+    assert extension(pair, x509.BasicConstraints) == (x509.BasicConstraints(ca=False, path_length=None), True)
+    usage, critical = extension(pair, x509.KeyUsage)
+    assert critical
+    assert (usage.digital_signature, usage.key_cert_sign, usage.crl_sign) == (True, False, False)
+    assert extension(pair, x509.ExtendedKeyUsage)[0] == x509.ExtendedKeyUsage(
+        [ExtendedKeyUsageOID.SERVER_AUTH]
+    )
+    identifier = extension(pair, x509.AuthorityKeyIdentifier)[0].key_identifier
+    assert identifier == extension(CA.pair, x509.SubjectKeyIdentifier)[0].digest
+    assert identifier != extension(pair, x509.SubjectKeyIdentifier)[0].digest
+    assert pair.matches()
+    assert not made_here(pair.certificate)
+
+
+def test_every_leaf_has_a_key_and_a_number_of_its_own() -> None:
+    first, second = leaf(), leaf()
+    assert first.key_pem != second.key_pem
+    assert first.certificate.serial_number != second.certificate.serial_number
+
+
+def test_lives_begin_a_little_early_and_last_as_asked() -> None:
+    ca, issued = CA.pair.certificate, leaf(lifetime=timedelta(days=7)).certificate
+    assert (ca.not_valid_before_utc, ca.not_valid_after_utc) == (NOW - BACKDATING, NOW + CA_LIFETIME)
+    assert issued.not_valid_before_utc == NOW - BACKDATING
+    assert issued.not_valid_after_utc == NOW + timedelta(days=7)
+
+
+def test_time_may_come_in_any_zone() -> None:
+    local = NOW.astimezone(timezone(timedelta(hours=-9)))
+    assert leaf(now=local).not_after == leaf().not_after
+
+
+def test_a_leaf_never_outlives_its_ca() -> None:
+    late = NOW + CA_LIFETIME - timedelta(days=1)
+    assert leaf(now=late).not_after == CA.pair.not_after
+
+
+def test_an_expired_ca_issues_nothing() -> None:
+    with pytest.raises(ValueError, match=r"^the CA expired on 2036-05-01 12:00 UTC$"):
+        leaf(now=NOW + CA_LIFETIME)
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        Authority.create(now=NOW.replace(tzinfo=None))
+
+
+def test_renewal_is_due_at_two_thirds_of_life() -> None:
+    assert renew_at(leaf(lifetime=timedelta(minutes=25)).certificate) == NOW + timedelta(minutes=15)
+
+
+def test_a_ca_survives_being_stored() -> None:
+    again = Authority.load(CA.pair.certificate_pem, CA.pair.key_pem)
+    assert again == CA
+    assert CA.signed(leaf(ca=again).certificate)
+
+
+def test_only_the_ca_that_signed_counts_as_issuer() -> None:
+    issued = leaf().certificate
+    assert CA.signed(issued)
+    assert not Authority.create(now=NOW).signed(issued)
+    assert not Authority.create(now=NOW, common_name="another").signed(issued)
+
+
+@pytest.mark.parametrize("kind", ["rsa", "p384"])
+def test_a_foreign_ca_issues_what_openssl_accepts(tmp_path: Path, kind: str) -> None:
+    key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP384R1())
+    identifier = x509.SubjectKeyIdentifier(b"chosen by hand")
+    usage = extension(CA.pair, x509.KeyUsage)[0]
+    made = foreign_ca(key, x509.BasicConstraints(ca=True, path_length=None), usage, identifier)
+    ca = Authority.load(made.certificate_pem, made.key_pem)
+    issued = leaf(ca=ca)
+    assert openssl_verify(tmp_path, made.certificate_pem, issued.certificate_pem) == ""
+    assert extension(issued, x509.AuthorityKeyIdentifier)[0].key_identifier == identifier.digest
+    assert ca.signed(issued.certificate)
+    assert not made_here(made.certificate)
+
+
+def test_a_ca_without_an_identifier_is_identified_by_its_key() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = foreign_ca(key, x509.BasicConstraints(ca=True, path_length=None))
+    issued = leaf(ca=Authority.load(made.certificate_pem, made.key_pem))
+    expected = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest
+    assert extension(issued, x509.AuthorityKeyIdentifier)[0].key_identifier == expected
+
+
+def unloadable() -> dict[str, tuple[bytes, bytes, str]]:
+    cert, key = CA.pair.certificate_pem, CA.pair.key_pem
+    p256 = ec.generate_private_key(ec.SECP256R1())
+    constraints = x509.BasicConstraints(ca=True, path_length=None)
+    plain = foreign_ca(p256)
+    odd = foreign_ca(ed25519.Ed25519PrivateKey.generate(), constraints)
+    mute = foreign_ca(p256, constraints, extension(leaf(), x509.KeyUsage)[0])
+    served = leaf()
+    return {
+        "an empty certificate": (b"", key, "no readable PEM certificate"),
+        "a certificate of noise": (b"\x00\xff\n" * 9, key, "no readable PEM certificate"),
+        "a cut certificate": (cert[:200], key, "no readable PEM certificate"),
+        "a key for a certificate": (key, key, "no readable PEM certificate"),
+        "an empty key": (cert, b"", "no PEM private key"),
+        "a certificate for a key": (cert, cert, "no PEM private key"),
+        "a key with a passphrase": (cert, key_pem(p256, b"secret"), "without a passphrase"),
+        "another's key": (cert, Authority.create(now=NOW).pair.key_pem, "do not belong together"),
+        "a key of another kind": (cert, odd.key_pem, "do not belong together"),
+        "a leaf": (served.certificate_pem, served.key_pem, "not a CA's"),
+        "a certificate without extensions": (plain.certificate_pem, plain.key_pem, "not a CA's"),
+        "a CA that may not sign": (mute.certificate_pem, mute.key_pem, "not a CA's"),
+        "a CA with an Ed25519 key": (odd.certificate_pem, odd.key_pem, "has to be ECDSA or RSA"),
+    }
+
+
+UNLOADABLE = unloadable()
+
+
+@pytest.mark.parametrize("case", UNLOADABLE)
+def test_what_is_no_ca_is_refused_in_one_line(case: str) -> None:
+    certificate, key, message = UNLOADABLE[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        Authority.load(certificate, key)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ("webhook", "webhook"), ("Webhook.KaiShare.SVC", SERVICE), ("1x.example", "1x.example"), (LONG, LONG),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"), ("10.0.0.7", "10.0.0.7"),
+        ("2001:DB8:0:0::1", "2001:db8::1"), ("::ffff:10.0.0.7", "::ffff:a00:7"),
+    ],
+)  # fmt: skip
+def test_names_come_back_in_canonical_form(given: str, held: str) -> None:
+    assert names_of(leaf(given).certificate) == {held} == set(canonical_names([given]))
+
+
+def test_addresses_and_names_are_told_apart_and_written_once() -> None:
+    names, critical = extension(leaf("b.svc", "10.0.0.7", "B.svc", "::1"), x509.SubjectAlternativeName)
+    assert critical  # the subject is empty
+    assert list(names) == [
+        x509.DNSName("b.svc"), x509.IPAddress(ip_address("10.0.0.7")), x509.IPAddress(ip_address("::1")),
+    ]  # fmt: skip
+
+
+def test_a_certificate_without_alternative_names_has_no_names() -> None:
+    assert names_of(CA.pair.certificate) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", " ", ".", "a..b", "a.b.", ".a", "-a", "a-", "a_b", "a b", "*.example", "a\nb", "http://a",
+        "a:9443", "a/b", "bücher.example", "\u212aube", "\u0661.example", "a" * 64, f"{LONG}a", "10.0.0", "10.0.0.256",
+        "1.2.3.4.5", "10.0.0.0/8", "[::1]", "fe80::1%eth0", "::1::",
+    ],
+)  # fmt: skip
+def test_what_is_no_host_name_is_refused_by_name(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"is not a host name; allowed: a DNS name .* or an IP address"
+    ) as caught:
+        leaf(SERVICE, name)
+    assert str(caught.value).startswith(repr(name))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_no_host_name_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="no host name given; allowed"):
+        CA.issue([], now=NOW, lifetime=LEAF_LIFETIME)
+
+
+def test_the_key_is_not_in_the_repr() -> None:
+    assert "PRIVATE" not in repr(CA)
+    assert "key_pem" not in repr(CA)

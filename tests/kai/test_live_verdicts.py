@@ -1,0 +1,53 @@
+"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, held against `kai.admission`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kai.admission import asks_for_share, refusal, runtime_class, share_container
+from kai.version import Version
+from tests.builders import folder_from, view
+
+RELEASES = ("v0.9.8", "v0.13.4", "v0.17.0")
+# What the API server refuses by itself, whatever KAI does: fractional and unlimited GPU quantities.
+API_SERVER_ONLY = {"whole 1500m", "request only", "fraction + 2m"}
+
+
+def recorded(release: str, name: str) -> list[dict[str, Any]]:
+    folder = folder_from("KAISHARE_FIXTURES", "the recorded verdicts of running KAI")
+    rows: list[dict[str, Any]] = json.loads((folder / f"kai-live-{release}" / name).read_text())
+    return rows
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_recorded_verdict(release: str) -> None:
+    version = Version.parse(release)
+    rows = recorded(release, "admission-verdicts.json")
+    judged = 0
+    for row in rows:
+        if row["case"] in API_SERVER_ONLY:
+            assert row["refusedBy"] == "kube-apiserver"
+            continue
+        judged += 1
+        pod = view(row["pod"])
+        found = refusal(pod, version)
+        assert (found is None) is row["admitted"], row["case"]
+        if found is not None:
+            assert found.by == row["refusedBy"], row["case"]
+            if found.by == "kai":
+                assert found.message == row["message"], row["case"]
+            continue
+        is_shared = asks_for_share(pod) and pod.scheduler_name == "kai-scheduler"
+        container = [share_container(pod, version).name] if is_shared else []
+        assert container == row["shareEnvIn"], row["case"]
+        assert runtime_class(pod, version) == row["runtimeClassName"], row["case"]
+    assert judged == 130 - len(API_SERVER_ONLY)
+
+
+def test_recorded_verdicts_with_sharing_off() -> None:
+    rows = recorded("v0.13.4", "admission-verdicts-sharing-off.json")
+    for row in rows:
+        found = refusal(view(row["pod"]), Version.parse("v0.13.4"), sharing=False)
+        assert (found.message if found else None) == row.get("message"), row["case"]
+    assert len(rows) >= 4

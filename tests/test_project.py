@@ -1,0 +1,87 @@
+"""What a stranger relies on: the demo, the environment's script, the requirement files."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def test_the_demo_ends_by_itself_and_shows_every_scenario() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = {
+        match[1]: match[2]
+        for match in re.finditer(r"^\w+ (\S+) +in \S+ +(.*)$", done.stdout, flags=re.MULTILINE)
+    }
+    assert shown == {
+        "cpu-only": "queue vision, priority train, no GPU",
+        "whole-gpu": "queue batch, 1 whole GPU",
+        "train-resnet": "queue vision, priority train, 0.5 of a GPU",
+        "classify": "queue vision, priority inference, 0.25 of a GPU",
+        "notebook": "queue science, 2000 MiB of a GPU, tolerates nvidia.com/gpu",
+        "qwen-14b": "queue llm, 0.7 of a GPU",
+        "qwen-small": "queue llm, 0.2 of a GPU",
+        "own-share": "queue vision, priority inference, 0.4 of a GPU",
+        "untouched": "stays with the default scheduler",
+    }
+
+
+def test_no_workload_of_the_examples_mentions_kai_but_the_one_that_is_about_it() -> None:
+    for file in sorted((ROOT / "examples" / "workloads").iterdir()):
+        written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        mentions = any(re.search(r"kai|gpu-(fraction|memory:)", line) for line in written)
+        assert mentions is (file.name == "own-share.yaml"), file.name
+
+
+@pytest.mark.parametrize("file", REQUIREMENTS, ids=lambda file: file.name)
+def test_requirements_are_pinned_hashed_and_name_no_index(file: Path) -> None:
+    text = file.read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    pins = re.split(r"\n(?=\S)", text.strip())
+    assert len(pins) > 5
+    for pin in pins:
+        assert re.match(r"[A-Za-z0-9_.-]+==\S+", pin), pin
+        assert "--hash=sha256:" in pin, pin
+
+
+def run_script(tmp_path: Path, python: str) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "requirements" / "make-venv.sh"
+    return subprocess.run(
+        ["/bin/sh", str(script), python, str(tmp_path / "venv"), "none.txt"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_without_the_venv_module_the_line_to_type_is_all_that_is_printed(tmp_path: Path) -> None:
+    stock = tmp_path / "python3"
+    stock.write_text('#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exit 0;; esac\n')
+    stock.chmod(0o755)
+    done = run_script(tmp_path, str(stock))
+    assert (done.returncode, done.stdout, done.stderr) == (1, "apt-get install -y python3-venv\n", "")
+
+
+def test_without_python_the_line_to_type_is_all_that_is_printed(tmp_path: Path) -> None:
+    done = run_script(tmp_path, str(tmp_path / "no-python"))
+    assert (done.returncode, done.stdout, done.stderr) == (1, "apt-get install -y python3 python3-venv\n", "")
+
+
+def test_an_old_python_is_named(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
+    old.chmod(0o755)
+    done = run_script(tmp_path, str(old))
+    assert done.returncode == 1
+    assert "Python 3.9.2 is too old" in done.stderr

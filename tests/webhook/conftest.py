@@ -1,0 +1,131 @@
+"""A webhook in process: real sockets, real TLS, policies from a file."""
+
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from certs.directory import ensure
+from webhook.decide import Rules
+from webhook.log import JsonLog
+from webhook.metrics import Metrics
+from webhook.mutating import MutatingWebhook
+from webhook.policies import FilePolicies
+from webhook.server import Address, Server
+from webhook.tls import ServingContext
+
+POLICIES = """
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: team-a
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "0.5"}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: watched
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "0.5", kaishare.dev/mode: observe}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: broken
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "2"}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningWebhook:
+    """A running server and ways to talk to it."""
+
+    url: str
+    ops: str
+    session: aiohttp.ClientSession
+    trust: ssl.SSLContext
+    stream: io.BytesIO
+    policies: FilePolicies
+
+    async def post(
+        self, body: bytes | io.BytesIO, path: str = "/mutate", **options: Any
+    ) -> tuple[int, bytes]:
+        async with self.session.post(self.url + path, data=body, ssl=self.trust, **options) as response:
+            return response.status, await response.read()
+
+    async def review(self, review: dict[str, Any]) -> dict[str, Any]:
+        status, body = await self.post(json.dumps(review).encode())
+        assert status == 200, body
+        answer: dict[str, Any] = json.loads(body)
+        assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
+        response: dict[str, Any] = answer["response"]
+        assert response["uid"] == review["request"]["uid"]
+        return response
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(self.ops + path) as response:
+            return response.status, await response.text()
+
+    async def figure(self, name: str) -> float | None:
+        """One figure of /metrics by its whole name with labels; None if it is absent."""
+        _, text = await self.get("/metrics")
+        for line in text.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series == name:
+                return float(value)
+        return None
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
+    (tmp_path / "policies.yaml").write_text(POLICIES)
+    policies = FilePolicies(tmp_path / "policies.yaml")
+    served = ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    metrics = Metrics(policies.all)
+    stream = io.BytesIO()
+    log = JsonLog(stream)
+    mutating = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics, log=log)
+    context = ServingContext(served.certificate, served.key)
+    server = Server(policies=policies, mutating=mutating, metrics=metrics, log=log, context=context.outer)
+    any_port = Address("127.0.0.1", 0)
+    admission, ops = await server.start(any_port, any_port)
+    async with aiohttp.ClientSession() as session:
+        yield RunningWebhook(
+            url=f"https://{admission}",
+            ops=f"http://{ops}",
+            session=session,
+            trust=ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.crt")),
+            stream=stream,
+            policies=policies,
+        )
+    await server.stop()
+
+
+def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:
+    """A review of a pod's creation as the API server asks it."""
+    return {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": namespace,
+            "operation": "CREATE",
+            "userInfo": {"username": "jane", "groups": ["system:authenticated"]},
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
+            **request,
+        },
+    }

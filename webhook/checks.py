@@ -1,0 +1,177 @@
+"""What a pod itself asks for, judged: by KAI's rules, by the namespace's caps, by whose keys they are.
+
+Warnings of `decide` come from here; what enforce denies rests on the same findings.
+"""
+
+import math
+from collections.abc import Iterator
+
+from kai import keys
+from kai.admission import asks_for_share, judge
+from kai.pod import PodView
+from kai.quantity import is_quantity, parse_quantity
+from kai.share import MIB, Share, container_memory, is_container_memory_key
+from kai.version import NEWEST_READ, Version
+from webhook.policy import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
+from webhook.reasons import Finding, Reason, quoted
+
+_ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
+_KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
+_RESERVED_LABELS = (keys.GPU_GROUP, keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
+
+
+def writes_own_share(pod: PodView) -> bool:
+    """Whether the pod says something about a share itself, if only the number of devices."""
+    annotations = pod.annotations
+    return (
+        keys.GPU_FRACTION in annotations
+        or keys.GPU_MEMORY in annotations
+        or keys.NUM_DEVICES in annotations
+        or any(map(is_container_memory_key, annotations))
+    )
+
+
+def has_share(pod: PodView) -> bool:
+    """Whether KAI places the pod on part of a GPU."""
+    return asks_for_share(pod) or any(map(is_container_memory_key, pod.annotations))
+
+
+def whole_gpus(pod: PodView) -> int:
+    """Whole GPUs the pod holds at once: its containers' sum, or one init container's if that is more.
+
+    Raises:
+        ValueError: a quantity cannot be read.
+    """
+
+    def asked(value: object) -> int:
+        return 0 if value is None else math.ceil(parse_quantity(value))
+
+    running = sum(asked(c.asks(keys.GPU_RESOURCE)) for c in pod.containers)
+    return max([running, *(asked(c.asks(keys.GPU_RESOURCE)) for c in pod.init_containers)])
+
+
+def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
+    """Say where KAI refuses what the pod writes about its share, or counts it otherwise than it reads.
+
+    Without a version the newest release is asked: it refuses whatever an older one refuses, but for names
+    with dots, which are looked at here.
+    """
+    if not (writes_own_share(pod) or keys.MPS in pod.annotations):
+        return
+    refused = judge(pod, version or NEWEST_READ, sharing=sharing)
+    if refused is not None:
+        yield Finding(Reason.KAI_REFUSES, {"message": refused.message})
+        return
+    if version is None and asks_for_share(pod) and "." in (pod.owner_name or pod.name):
+        yield Finding(Reason.NAME_UNSUPPORTED, {"what": "a name with a dot before v0.16.5"})
+    share = Share.from_annotations(pod.annotations)
+    if share is None:
+        return
+    difference = _difference(share, pod.annotations.get(keys.GPU_FRACTION, ""))
+    if difference:
+        key = keys.GPU_MEMORY if share.fraction is None else keys.GPU_FRACTION
+        yield Finding(
+            Reason.COUNTED_DIFFERENTLY, {"key": key, "value": pod.annotations[key], "difference": difference}
+        )
+
+
+def _difference(share: Share, text: str) -> str | None:
+    if share.fraction is None:
+        return None if share.seen_by_scheduler else "ignores a number this large, and gives no GPU"
+    if share.portion is None or share.counted_gpus is None:
+        return None
+    if not is_quantity(text):
+        return "runs the pod but leaves it out of its queue's figures: write a plain decimal"
+    counted = share.counted_gpus / share.devices
+    if counted <= 0.01:
+        return f"counts it as {counted:g} GPUs, too small to place: write 0.02 or more"
+    if abs(counted - share.fraction) > _ROUNDING or abs(float(share.portion) - share.fraction) > _ROUNDING:
+        return f"counts it as {counted:g} and hands over {share.portion}: write two decimals"
+    return None
+
+
+def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare | None) -> Iterator[Finding]:
+    """Compare what the pod ends with (its own share, an injected one, or whole GPUs) with the caps."""
+    if policy.max_fraction is None and policy.max_memory_mib is None:
+        return
+    annotations = {injected.annotation: injected.value} if injected else pod.annotations
+    try:
+        share = Share.from_annotations(annotations)
+        by_container = (
+            0 if share else sum(m.memory_bytes for m in container_memory(annotations) if m.kind == "request")
+        )
+        whole = 0 if share or by_container else whole_gpus(pod)
+    except ValueError:
+        return  # KAI or the API server refuses the pod; there is nothing to compare
+    if share is not None and share.memory_mib is not None:
+        yield from _cap_memory(policy, share.memory_mib * share.devices)
+    elif by_container:
+        yield from _cap_memory(policy, math.ceil(by_container / MIB))
+    elif share is not None and share.fraction is not None:
+        yield from _cap_fraction(
+            policy, share.fraction * share.devices, f"{share.fraction * share.devices:g} of a GPU"
+        )
+    elif whole:
+        yield from _cap_fraction(policy, float(whole), f"{whole} whole GPU{'s' if whole > 1 else ''}")
+
+
+def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[Finding]:
+    if policy.max_fraction is None:
+        yield Finding(Reason.CAP_UNIT, {"asked": said, "key": keys.GPU_MEMORY})
+    elif not asked <= policy.max_fraction + _ROUNDING:
+        yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_fraction:g} ({MAX_FRACTION})"})
+
+
+def _cap_memory(policy: NamespacePolicy, asked_mib: int) -> Iterator[Finding]:
+    said = f"{asked_mib} MiB"
+    if policy.max_memory_mib is None:
+        yield Finding(Reason.CAP_UNIT, {"asked": said, "key": keys.GPU_FRACTION})
+    elif asked_mib > policy.max_memory_mib:
+        yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_memory_mib} MiB ({MAX_MEMORY})"})
+
+
+def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
+    """Name the keys on the pod that only KAI, or vCluster, may write."""
+    is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
+    for label in pod.labels:
+        if label.startswith(_RESERVED_LABELS) and (label == keys.GPU_GROUP or "/" in label):
+            owner = "vCluster" if label.startswith(keys.VCLUSTER_PREFIX) else "KAI"
+            if not (is_synced and owner == "vCluster"):
+                yield _reserved("label", label, owner)
+    for annotation in pod.annotations:
+        if annotation in _KAI_ANNOTATIONS:
+            yield _reserved("annotation", annotation, "KAI")
+        elif annotation.startswith(keys.VCLUSTER_PREFIX) and not is_synced:
+            yield _reserved("annotation", annotation, "vCluster")
+    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_in_use(pod):
+        yield _reserved("annotation", keys.SHARED_GPU_CONFIGMAP, "KAI")
+
+
+def _reserved(kind: str, key: str, owner: str) -> Finding:
+    return Finding(Reason.RESERVED_KEY, {"key": f"{kind} {quoted(key)}", "owner": owner})
+
+
+def _configmap_is_in_use(pod: PodView) -> bool:
+    """Whether KAI's mutating webhook has run: a container's GPU_PORTION comes from the named ConfigMap.
+
+    KAI names it `<annotation>-<container index>` (gpu_access.go, all releases).
+    """
+    prefix = pod.annotations[keys.SHARED_GPU_CONFIGMAP] + "-"
+    for container in pod.all_containers:
+        for variable in container.variables:
+            match variable:
+                case {"name": keys.GPU_PORTION_ENV, "valueFrom": {"configMapKeyRef": {"name": str(name)}}}:
+                    if name.startswith(prefix):
+                        return True
+    return False
+
+
+def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
+    """Name kaishare's own pod labels whose value means nothing, before somebody waits for an effect."""
+    for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, ("shared",))):
+        value = pod.labels.get(key)
+        if value is not None and value not in allowed:
+            yield Finding(
+                Reason.UNKNOWN_VALUE,
+                {"key": f"label {key}", "value": quoted(value), "allowed": " or ".join(allowed)},
+            )

@@ -1,0 +1,215 @@
+"""The command `kaishare-webhook`. Exit status: 0 fine, 1 the answer is no, 2 unusable input."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from kai.version import Version
+from webhook.about import version
+from webhook.decide import EXCLUDED_NAMESPACES, Rules
+from webhook.explain import as_text, explain
+from webhook.manifests import ManifestError, load_path, load_text
+from webhook.policies import FilePolicies, PoliciesError, read_policies
+
+
+class UsageError(ValueError):
+    """The command cannot be run as it was typed; the message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line, and leaves the exit to `main`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+class _Command(Protocol):
+    def __call__(self, arguments: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    try:
+        arguments = _parser().parse_args(argv)
+        run: _Command = arguments.run
+        return run(arguments)
+    except (UsageError, PoliciesError, ManifestError) as error:
+        print(f"kaishare-webhook: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="kaishare-webhook", description="Gives pods their KAI queue and GPU share from namespace labels."
+    )
+    parser.add_argument("--version", action="version", version=f"kaishare {version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+
+    rules = _Parser(add_help=False)
+    rules.add_argument(
+        "--policies",
+        required=True,
+        type=Path,
+        metavar="FILE|DIR",
+        help="Namespace objects (YAML or JSON) with their labels",
+    )
+    rules.add_argument(
+        "--kai-version", type=_kai_version, metavar="X.Y.Z", help="KAI's release; unset means unknown"
+    )
+    rules.add_argument(
+        "--inject-shares",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=True,
+        metavar="true|false",
+        help="false for a KAI whose gpuSharing is off (default true)",
+    )
+    rules.add_argument(
+        "--exclude-namespaces",
+        type=_names,
+        default=EXCLUDED_NAMESPACES,
+        metavar="A,B",
+        help="namespaces that are never touched; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
+    )
+
+    serving = commands.add_parser("serve", parents=[rules], help="run the webhook")
+    serving.add_argument(
+        "--listen",
+        default="127.0.0.1:8443",
+        metavar="HOST:PORT",
+        help="admission over TLS (default %(default)s)",
+    )
+    serving.add_argument(
+        "--ops-listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="metrics, health, policies (default %(default)s)",
+    )
+    serving.add_argument(
+        "--tls-dir", type=Path, metavar="DIR", help="keeps a CA and a certificate there; made when empty"
+    )
+    serving.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="a certificate of your own, with --tls-key"
+    )
+    serving.add_argument("--tls-key", type=Path, metavar="FILE")
+    serving.add_argument(
+        "--host-name",
+        action="append",
+        metavar="NAME",
+        help="a name or address the certificate is for; may be repeated (default localhost and 127.0.0.1)",
+    )
+    serving.set_defaults(run=_serve)
+
+    explaining = commands.add_parser(
+        "explain", parents=[rules], help="show what would become of the pods of a manifest"
+    )
+    explaining.add_argument(
+        "-f", "--filename", required=True, metavar="FILE|DIR|-", help="manifests; - is standard input"
+    )
+    explaining.add_argument(
+        "-n",
+        "--namespace",
+        default="default",
+        metavar="NAMESPACE",
+        help="for what names no namespace (default %(default)s)",
+    )
+    explaining.set_defaults(run=_explain)
+    return parser
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not allowed; allowed: true, false')
+    return text == "true"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _kai_version(text: str) -> Version:
+    try:
+        return Version.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _rules(arguments: argparse.Namespace) -> Rules:
+    return Rules(
+        kai_version=arguments.kai_version,
+        inject_shares=arguments.inject_shares,
+        excluded_namespaces=arguments.exclude_namespaces,
+    )
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    policies = read_policies(arguments.policies)
+    if arguments.filename == "-":
+        try:
+            documents = load_text(sys.stdin.buffer.read().decode(), "standard input")
+        except UnicodeDecodeError as error:
+            raise ManifestError(f"standard input: not UTF-8 at byte {error.start}") from None
+    else:
+        documents = load_path(Path(arguments.filename))
+    if not documents:
+        raise ManifestError(f"{arguments.filename}: there is no document in it")
+    explained = explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
+    for line in as_text(explained, colour=sys.stdout.isatty()):
+        print(line)  # noqa: T201
+    if not explained:
+        print("Nothing here makes a pod.")  # noqa: T201
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    # Imported here: explain needs neither a server nor cryptography, and starts in a third of the time.
+    from certs.directory import CertificateError  # noqa: PLC0415
+    from webhook.log import JsonLog, capture_libraries  # noqa: PLC0415
+    from webhook.serve import CertificateFiles, serve  # noqa: PLC0415
+    from webhook.server import Address  # noqa: PLC0415
+
+    given = (arguments.tls_cert, arguments.tls_key)
+    if any(given) and not all(given):
+        raise UsageError("--tls-cert and --tls-key belong together")
+    if bool(arguments.tls_dir) == all(given):
+        raise UsageError("give either --tls-dir, or --tls-cert and --tls-key")
+    try:
+        listen, ops_listen = Address.parse(arguments.listen), Address.parse(arguments.ops_listen)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    log = JsonLog()
+    capture_libraries(log)
+    try:
+        asyncio.run(
+            serve(
+                policies=FilePolicies(arguments.policies),
+                rules=_rules(arguments),
+                certificates=CertificateFiles(
+                    directory=arguments.tls_dir,
+                    certificate=arguments.tls_cert,
+                    key=arguments.tls_key,
+                    host_names=tuple(arguments.host_name or ("localhost", "127.0.0.1")),
+                ),
+                listen=listen,
+                ops_listen=ops_listen,
+                log=log,
+            )
+        )
+    except CertificateError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot listen: {error.strerror or error}") from None
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

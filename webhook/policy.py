@@ -1,0 +1,249 @@
+"""What a namespace's labels say: `NamespacePolicy`, read from labels and never guessed.
+
+`LABELS` is the one table of labels: reading, checking and documentation all come from it. A value that is
+not allowed is ignored, never clamped, and named in `problems`; the rest of the policy holds.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from kai import keys
+from webhook.reasons import quoted
+
+PREFIX: Final = "kaishare.dev/"
+MODE: Final = "kaishare.dev/mode"
+SCHEDULER: Final = "kaishare.dev/scheduler"
+FRACTION: Final = "kaishare.dev/gpu-fraction"
+MEMORY: Final = "kaishare.dev/gpu-memory"
+SHARE_FOR: Final = "kaishare.dev/share-for"
+MAX_FRACTION: Final = "kaishare.dev/max-gpu-fraction"
+MAX_MEMORY: Final = "kaishare.dev/max-gpu-memory"
+PRIORITY: Final = "kaishare.dev/priority"
+TOLERATION: Final = "kaishare.dev/gpu-toleration"
+OVER_SHARE: Final = "kaishare.dev/over-share"
+OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
+
+# What a pod itself may say.
+INJECT: Final = "kaishare.dev/inject"
+GPU_MARK: Final = "kaishare.dev/gpu"
+WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME = 63  # a label value holds no more
+_FRACTION = re.compile(r"0\.[0-9]{1,2}")
+_INTEGER = re.compile(r"[1-9][0-9]{0,18}")
+_GRACE = re.compile(r"([0-9]{1,9})([smh])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Mode(StrEnum):
+    """How a namespace's policy is applied."""
+
+    DEFAULT = "default"
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+    OFF = "off"
+
+
+class ShareFor(StrEnum):
+    """Which pods get the default share."""
+
+    WHOLE_GPU = "whole-gpu"
+    MARKED = "marked"
+    ALL = "all"
+
+
+class OverShare(StrEnum):
+    """What the agent does with a pod above its share."""
+
+    REPORT = "report"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelProblem:
+    """One label that cannot be followed."""
+
+    label: str
+    value: str
+    wrong: str
+    """What is wrong and what is allowed, as the rest of a sentence."""
+
+    def __str__(self) -> str:
+        return f"{self.label}: {quoted(self.value)} {self.wrong}"
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultShare:
+    """The annotation a pod without a share is given, exactly as the policy owner typed its value."""
+
+    annotation: str
+    value: str
+
+    def __str__(self) -> str:
+        unit = " MiB" if self.annotation == keys.GPU_MEMORY else ""
+        return f"{self.annotation} {self.value}{unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespacePolicy:
+    """The policy of one namespace that carries the queue label.
+
+    `queue` is None where that label's value is no queue name: then no pod of the namespace is changed.
+    """
+
+    namespace: str
+    queue: str | None
+    mode: Mode = Mode.DEFAULT
+    scheduler: str = keys.SCHEDULER_NAME
+    share: DefaultShare | None = None
+    share_for: ShareFor = ShareFor.WHOLE_GPU
+    max_fraction: float | None = None
+    max_memory_mib: int | None = None
+    priority: str | None = None
+    inject_toleration: bool = False
+    over_share: OverShare = OverShare.REPORT
+    over_share_grace_seconds: int | None = None
+    problems: tuple[LabelProblem, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """`off`, `invalid` or `valid`: the label of `kaishare_webhook_policies`."""
+        if self.mode is Mode.OFF:
+            return "off"
+        return "invalid" if self.problems else "valid"
+
+    @property
+    def share_problem(self) -> LabelProblem | None:
+        """The problem because of which the namespace's default share is not injected, if there is one."""
+        for problem in self.problems:
+            if problem.label in (FRACTION, MEMORY):
+                return problem
+        return None
+
+    @classmethod
+    def from_labels(cls, namespace: str, labels: Mapping[str, str]) -> "NamespacePolicy | None":
+        """Read a namespace's labels; None if it does not carry the queue label and so is not managed."""
+        if keys.QUEUE_LABEL not in labels:
+            return None
+        values: dict[str, Any] = {}
+        problems: list[LabelProblem] = []
+        for key, value in labels.items():
+            label = LABELS.get(key)
+            if label is not None:
+                read = label.read(value)
+                if read is None:
+                    problems.append(LabelProblem(key, value, f"is not allowed; allowed: {label.allowed}"))
+                else:
+                    values[label.field] = read
+            elif key.startswith(PREFIX):
+                problems.append(LabelProblem(key, value, "belongs to no label kaishare knows"))
+        fraction, memory = values.pop("fraction", None), values.pop("memory", None)
+        share, problem = _default_share(labels, fraction, memory, values)
+        if problem is not None:
+            problems.append(problem)
+        values.setdefault("queue", None)
+        return cls(
+            namespace=namespace,
+            share=share,
+            problems=tuple(sorted(problems, key=lambda p: p.label)),
+            **values,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLabel:
+    """One label a policy owner may set."""
+
+    key: str
+    field: str
+    allowed: str
+    absent: str
+    read: Callable[[str], Any]
+    """Returns the value, or None if it is not allowed."""
+
+
+def _name(value: str) -> str | None:
+    return value if len(value) <= _LONGEST_NAME and _NAME.fullmatch(value) else None
+
+
+def _fraction(value: str) -> str | None:
+    return value if _FRACTION.fullmatch(value) and float(value) >= 0.02 else None
+
+
+def _mib(value: str) -> int | None:
+    return int(value) if _INTEGER.fullmatch(value) and int(value) < 1 << 63 else None
+
+
+def _max_fraction(value: str) -> float | None:
+    if value == "1":
+        return 1.0
+    return None if _fraction(value) is None else float(value)
+
+
+def _grace(value: str) -> int | None:
+    found = _GRACE.fullmatch(value)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    return seconds if 30 <= seconds <= 86400 else None
+
+
+def _one_of(choices: type[StrEnum]) -> Callable[[str], StrEnum | None]:
+    members = {member.value: member for member in choices}
+    return members.get
+
+
+def _inject(value: str) -> bool | None:
+    return True if value == "inject" else None
+
+
+_A_NAME = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
+_A_FRACTION = "0.02 to 0.99 with at most two decimals"
+_AN_AMOUNT = "MiB as a plain positive integer, such as 2000"
+_A_GRACE = "an integer and s, m or h, from 30s to 24h"
+
+_TABLE = (
+    PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {_A_NAME}", "not managed", _name),
+    PolicyLabel(MODE, "mode", "default, observe, enforce, off", "default", _one_of(Mode)),
+    PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {_A_NAME}", "kai-scheduler", _name),
+    PolicyLabel(FRACTION, "fraction", _A_FRACTION, "no default share", _fraction),
+    PolicyLabel(MEMORY, "memory", f"{_AN_AMOUNT}; excludes {FRACTION}", "no default share", _mib),
+    PolicyLabel(SHARE_FOR, "share_for", "whole-gpu, marked, all", "whole-gpu", _one_of(ShareFor)),
+    PolicyLabel(MAX_FRACTION, "max_fraction", f"{_A_FRACTION}, or 1", "no cap", _max_fraction),
+    PolicyLabel(MAX_MEMORY, "max_memory_mib", _AN_AMOUNT, "no cap", _mib),
+    PolicyLabel(PRIORITY, "priority", f"a PriorityClass name: {_A_NAME}", "none injected", _name),
+    PolicyLabel(TOLERATION, "inject_toleration", "inject", "no toleration added", _inject),
+    PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", _one_of(OverShare)),
+    PolicyLabel(OVER_SHARE_GRACE, "over_share_grace_seconds", _A_GRACE, "the agent's setting", _grace),
+)
+LABELS: Final[Mapping[str, PolicyLabel]] = MappingProxyType({label.key: label for label in _TABLE})
+
+
+def _default_share(
+    labels: Mapping[str, str], fraction: str | None, memory: int | None, values: Mapping[str, Any]
+) -> tuple[DefaultShare | None, LabelProblem | None]:
+    """Settle the default share, which two labels and two caps speak about."""
+    if FRACTION in labels and MEMORY in labels:
+        return None, LabelProblem(
+            MEMORY,
+            labels[MEMORY],
+            f"excludes {FRACTION}: remove one of the two; until then neither is injected",
+        )
+    if fraction is not None:
+        cap = values.get("max_fraction")
+        if cap is not None and float(fraction) > cap:
+            return None, LabelProblem(
+                FRACTION, fraction, f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}"
+            )
+        return DefaultShare(keys.GPU_FRACTION, fraction), None
+    if memory is not None:
+        cap = values.get("max_memory_mib")
+        if cap is not None and memory > cap:
+            return None, LabelProblem(
+                MEMORY, str(memory), f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}"
+            )
+        return DefaultShare(keys.GPU_MEMORY, str(memory)), None
+    return None, None

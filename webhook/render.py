@@ -1,0 +1,35 @@
+"""What became of a pod, as a diff a person can read."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_RESET = "\033[0m"
+_CONTEXT = 2  # lines
+
+
+def diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
+    """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
+    lines = difflib.unified_diff(_yaml(before), _yaml(after), lineterm="", n=_CONTEXT)
+    for line in list(lines)[2:]:  # without the two file names
+        text = "   …" if line.startswith("@@") else line
+        yield paint(text, line[:1], colour=colour)
+
+
+def paint(text: str, sign: str, *, colour: bool) -> str:
+    """Colour a line by its sign: `+`, `-`, or `@` for what is only said about it."""
+    return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
+
+
+def _yaml(pod: Mapping[str, Any]) -> list[str]:
+    return yaml.dump(dict(pod), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000).splitlines()
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML without anchors: a value that stands twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+        return True
