@@ -60,8 +60,11 @@ class Container(Struct):
 
     @property
     def variables(self) -> Sequence[Any]:
-        """`env`, decoded only when asked for; empty if it is no list."""
-        decoded = msgspec.json.decode(self.env) if bytes(self.env) else None
+        """`env`, decoded only when asked for; empty if it is no list, or too deep for one of the API's."""
+        try:
+            decoded = msgspec.json.decode(self.env) if bytes(self.env) else None
+        except RecursionError:
+            return ()
         return decoded if isinstance(decoded, list) else ()
 
 

@@ -64,7 +64,10 @@ def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> I
         return
     if version is None and asks_for_share(pod) and "." in (pod.owner_name or pod.name):
         yield Finding(Reason.NAME_UNSUPPORTED, {"what": "a name with a dot before v0.16.5"})
-    share = Share.from_annotations(pod.annotations)
+    try:
+        share = Share.from_annotations(pod.annotations)
+    except ValueError:
+        return  # of a pod without containers, which KAI does not look at and the API server refuses
     if share is None:
         return
     difference = _difference(share, pod.annotations.get(keys.GPU_FRACTION, ""))
@@ -106,13 +109,13 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare |
     if share is not None and share.memory_mib is not None:
         yield from _cap_memory(policy, share.memory_mib * share.devices)
     elif by_container:
-        yield from _cap_memory(policy, math.ceil(by_container / MIB))
+        yield from _cap_memory(policy, -(-by_container // MIB))
     elif share is not None and share.fraction is not None:
         yield from _cap_fraction(
             policy, share.fraction * share.devices, f"{share.fraction * share.devices:g} of a GPU"
         )
     elif whole:
-        yield from _cap_fraction(policy, float(whole), f"{whole} whole GPU{'s' if whole > 1 else ''}")
+        yield from _cap_fraction(policy, whole, f"{whole} whole GPU{'s' if whole > 1 else ''}")
 
 
 def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[Finding]:

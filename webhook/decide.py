@@ -301,9 +301,10 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
     a bare pod with generateName has none yet and is refused by every release up to v0.17.0; dots are
     refused before v0.16.5. Both seen live.
     """
-    if not pod.owners and not pod.name:
-        return "a bare pod with generateName"
-    if ("." in pod.name or "." in pod.owner_name) and not (version and version.accepts_dotted_names):
+    base = pod.owner_name if pod.owners else pod.name
+    if not base:
+        return "an owner without a name" if pod.owners else "a bare pod with generateName"
+    if ("." in pod.name or "." in base) and not (version and version.accepts_dotted_names):
         return "a name with a dot before v0.16.5"
     return None
 

@@ -14,6 +14,7 @@ import yaml
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _DEEPEST = 60  # levels; no manifest nests half as deep
+_DEEPEST_YAML = 500  # levels; at some 100,000 the C parser ends the process
 
 
 class ManifestError(ValueError):
@@ -69,6 +70,8 @@ def load_text(text: str, source: str) -> list[Any]:
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        if _may_be_deep(text) and _depth(text, loader) > _DEEPEST_YAML:
+            raise ManifestError(f"{source}: nested too deep")
         return [document for document in yaml.load_all(text, Loader=loader) if document is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -78,6 +81,23 @@ def load_text(text: str, source: str) -> list[Any]:
         raise ManifestError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise ManifestError(f"{source}: nested too deep") from None
+
+
+def _may_be_deep(text: str) -> bool:
+    """Cheap, and never wrong when it says no: a level takes a bracket, or a column of its line."""
+    brackets = text.count("[") + text.count("{")
+    return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST_YAML
+
+
+def _depth(text: str, loader: Any) -> int:
+    deepest = depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return deepest
 
 
 def unlisted(documents: list[Any]) -> Iterator[Any]:

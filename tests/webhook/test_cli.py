@@ -132,12 +132,13 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
         (b"\x00", "not YAML"),
         (b"{{ template }}: x", "not YAML"),
         (b"[" * 5000 + b"]" * 5000, "nested too deep"),
+        (b"{a: " * 200_000 + b"}" * 200_000, "nested too deep"),
         (
             b"a: &a [*a]\nkind: Pod\nspec: {containers: [{name: c}]}\nmetadata: {annotations: *a}",
             "no form in JSON",
         ),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_unusable_manifests_end_with_2_and_one_line(
     capsys: pytest.CaptureFixture[str], typed: Typed, text: bytes, said: str
