@@ -70,7 +70,7 @@ def load_text(text: str, source: str) -> list[Any]:
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        if _may_be_deep(text) and _depth(text, loader) > _DEEPEST_YAML:
+        if _may_be_deep(text) and _is_deep(text, loader):
             raise ManifestError(f"{source}: nested too deep")
         return [document for document in yaml.load_all(text, Loader=loader) if document is not None]
     except yaml.MarkedYAMLError as error:
@@ -89,15 +89,16 @@ def _may_be_deep(text: str) -> bool:
     return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST_YAML
 
 
-def _depth(text: str, loader: Any) -> int:
-    deepest = depth = 0
+def _is_deep(text: str, loader: Any) -> bool:
+    depth = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > _DEEPEST_YAML:
+                return True
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-    return deepest
+    return False
 
 
 def unlisted(documents: list[Any]) -> Iterator[Any]:
