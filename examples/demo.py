@@ -21,7 +21,8 @@ from typing import Any
 import aiohttp
 
 from kai import keys
-from webhook.manifests import FoundPod, find_pods, load_path, unlisted
+from service.documents import load_path, unlisted
+from webhook.manifests import FoundPod, find_pods
 from webhook.patch import apply_to_document
 
 FOLDER = Path(__file__).parent

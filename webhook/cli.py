@@ -5,25 +5,15 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from kai.version import Version
-from webhook.about import version
+from service.about import version
+from service.command import Parser, UsageError
+from service.documents import DocumentError, load_path, load_text
 from webhook.decide import EXCLUDED_NAMESPACES, Rules
 from webhook.explain import as_text, explain
-from webhook.manifests import ManifestError, load_path, load_text
 from webhook.policies import FilePolicies, PoliciesError, read_policies
-
-
-class UsageError(ValueError):
-    """The command cannot be run as it was typed; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line, and leaves the exit to `main`."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 class _Command(Protocol):
@@ -36,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         run: _Command = arguments.run
         return run(arguments)
-    except (UsageError, PoliciesError, ManifestError) as error:
+    except (UsageError, PoliciesError, DocumentError) as error:
         print(f"kaishare-webhook: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except BrokenPipeError:
@@ -47,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="kaishare-webhook", description="Gives pods their KAI queue and GPU share from namespace labels."
     )
     parser.add_argument("--version", action="version", version=f"kaishare {version()}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    rules = _Parser(add_help=False)
+    rules = Parser(add_help=False)
     rules.add_argument(
         "--policies",
         required=True,
@@ -157,11 +147,11 @@ def _explain(arguments: argparse.Namespace) -> int:
         try:
             documents = load_text(sys.stdin.buffer.read().decode(), "standard input")
         except UnicodeDecodeError as error:
-            raise ManifestError(f"standard input: not UTF-8 at byte {error.start}") from None
+            raise DocumentError(f"standard input: not UTF-8 at byte {error.start}") from None
     else:
         documents = load_path(Path(arguments.filename))
     if not documents:
-        raise ManifestError(f"{arguments.filename}: there is no document in it")
+        raise DocumentError(f"{arguments.filename}: there is no document in it")
     explained = explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
     for line in as_text(explained, colour=sys.stdout.isatty()):
         print(line)  # noqa: T201
@@ -173,9 +163,9 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here: explain needs neither a server nor cryptography, and starts in a third of the time.
     from certs.directory import CertificateError  # noqa: PLC0415
-    from webhook.log import JsonLog, capture_libraries  # noqa: PLC0415
+    from service.address import Address  # noqa: PLC0415
+    from service.log import JsonLog, capture_libraries  # noqa: PLC0415
     from webhook.serve import CertificateFiles, serve  # noqa: PLC0415
-    from webhook.server import Address  # noqa: PLC0415
 
     given = (arguments.tls_cert, arguments.tls_key)
     if any(given) and not all(given):

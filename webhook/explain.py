@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from service.documents import unlisted
 from webhook.decide import Rules
-from webhook.manifests import FoundPod, as_json, find_pods, unlisted
+from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.mutation import Mutation, mutate
 from webhook.patch import apply_to_document
 from webhook.policy import NamespacePolicy

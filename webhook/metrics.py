@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from webhook.about import version
+from service.about import version
 from webhook.policy import NamespacePolicy
 from webhook.reasons import Action, Reason
 

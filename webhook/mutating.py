@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from kai.pod import PodView
+from service.log import ERROR, INFO, JsonLog
 from webhook.admission import BadReview, Review, allow, decode
 from webhook.decide import Decision, Rules
-from webhook.log import ERROR, INFO, JsonLog
 from webhook.metrics import Metrics
 from webhook.mutation import Mutation, mutate
 from webhook.policies import PolicySource

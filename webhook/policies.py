@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from webhook.manifests import ManifestError, load_file, manifest_files, unlisted
+from service.documents import DocumentError, document_files, load_file, unlisted
 from webhook.policy import NamespacePolicy
 from webhook.reasons import quoted
 
@@ -69,15 +69,15 @@ def read_policies(path: Path) -> dict[str, NamespacePolicy]:
 
 def _files(path: Path) -> list[Path]:
     try:
-        return manifest_files(path)
-    except ManifestError as error:
+        return document_files(path)
+    except DocumentError as error:
         raise PoliciesError(str(error)) from None
 
 
 def _namespaces(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     try:
         documents = list(unlisted(load_file(file)))
-    except ManifestError as error:
+    except DocumentError as error:
         raise PoliciesError(str(error)) from None
     for document in documents:
         yield _namespace(file, document)

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from certs.directory import ensure, load_pair
+from service.address import Address
+from service.log import WARNING, JsonLog
 from webhook.decide import Rules
-from webhook.log import WARNING, JsonLog
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.policies import PolicySource
-from webhook.server import Address, Server
+from webhook.server import Server
 from webhook.tls import ServingContext
 
 

@@ -6,7 +6,6 @@ line, never with a traceback.
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -14,8 +13,9 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.typedefs import Handler, Middleware
 
+from service.address import Address
+from service.log import JsonLog
 from webhook.admission import BadReview
-from webhook.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.policies import PolicySource
@@ -35,29 +35,6 @@ one, and a review cut off is never sent again (verified on Kubernetes 1.36.3).""
 _SHUTDOWN_SECONDS: Final = 10.0
 _JSON: Final = {"Content-Type": "application/json"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Address":
-        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for every address.
-
-        Raises:
-            ValueError: it is something else.
-        """
-        host, colon, port = text.rpartition(":")
-        if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ValueError(f'"{text}" is not HOST:PORT, such as 127.0.0.1:8443')
-        return cls(host.strip("[]"), int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class AdmissionPort:

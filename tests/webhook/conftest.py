@@ -13,12 +13,13 @@ import aiohttp
 import pytest
 
 from certs.directory import ensure
+from service.address import Address
+from service.log import JsonLog
 from webhook.decide import Rules
-from webhook.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.policies import FilePolicies
-from webhook.server import Address, Server
+from webhook.server import Server
 from webhook.tls import ServingContext
 
 POLICIES = """

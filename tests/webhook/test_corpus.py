@@ -22,6 +22,9 @@ from certs.directory import ensure
 from kai import keys
 from kai.admission import refusal
 from kai.version import Version
+from service.address import Address
+from service.documents import DocumentError, load_file, unlisted
+from service.log import JsonLog
 from tests.builders import GPU, folder_from
 from tests.webhook.conftest import review_of
 from tests.webhook.strategies import VERSIONS
@@ -36,8 +39,7 @@ from tests.webhook.test_properties import (
     named_gpus,
 )
 from webhook.decide import Rules
-from webhook.log import JsonLog
-from webhook.manifests import FoundPod, ManifestError, as_json, find_pods, load_file, unlisted
+from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.mutation import mutate
@@ -45,7 +47,7 @@ from webhook.patch import apply_to_document
 from webhook.policies import FilePolicies
 from webhook.policy import GPU_MARK, NamespacePolicy
 from webhook.reasons import Action
-from webhook.server import Address, Server
+from webhook.server import Server
 from webhook.tls import ServingContext
 
 FILES, TEMPLATES, PODS = 63, 3, 77
@@ -73,7 +75,7 @@ def read_files(folder: Path) -> dict[str, list[Any] | str]:
     for file in sorted(folder.glob("*.yaml")):
         try:
             read[file.name] = load_file(file)
-        except ManifestError as error:
+        except DocumentError as error:
             read[file.name] = str(error)
     return read
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from kai import keys
 from kai.admission import refusal, share_container
 from kai.pod import PodView
+from service.log import JsonLog
 from tests.builders import GPU, view
 from tests.webhook.strategies import (
     ABSENT,
@@ -39,7 +40,6 @@ from tests.webhook.strategies import (
 )
 from webhook.admission import BadReview, Review, decode
 from webhook.decide import EXCLUDED_NAMESPACES, Rules
-from webhook.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.mutation import Mutation, mutate

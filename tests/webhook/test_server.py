@@ -10,10 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from service.address import Address
 from tests.builders import container, gpu_container, pod
 from tests.webhook.conftest import RunningWebhook, review_of
 from webhook.decide import Decision
-from webhook.server import KEEP_ALIVE_SECONDS, LARGEST_BODY, Address
+from webhook.server import KEEP_ALIVE_SECONDS, LARGEST_BODY
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,94 @@
+"""What is known of a node's pods at one moment, whatever it was read from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodContainer:
+    """One container of a pod, init and ephemeral ones included."""
+
+    name: str
+    container_id: str = ""
+    """64 hex digits of `status.*containerStatuses[].containerID`, or empty before it runs."""
+    whole_gpus: int = 0
+    """`nvidia.com/gpu`, from limits, else requests."""
+    is_init: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePod:
+    """One pod on this node, as the API server (or a file) has it."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    """`Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`."""
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[PodContainer, ...]
+    config_hash: str = ""
+    """A static pod's name in cgroup paths (annotation kubernetes.io/config.hash), or empty."""
+    is_bound: bool = True
+    """Whether spec.nodeName is set; what only an annotation says counts from then on."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name: how BindRequests are named."""
+        return self.namespace, self.name
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every container ended for good: such a pod holds and promises nothing."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindRequest:
+    """KAI's own word on a pod's share (scheduling.run.ai/v1alpha2, written by scheduler and binder)."""
+
+    pod_uid: str
+    """From its owner reference; empty if it has none."""
+    portion: str
+    """`receivedGPU.portion`, two decimals; empty if it has none."""
+    count: int
+    groups: tuple[str, ...]
+    resource_type: str = ""
+    """`Fraction` or `Regular`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything known about this node's pods. Readers never change it; a change makes a new one."""
+
+    pods: Mapping[str, NodePod] = field(default_factory=dict)
+    """By UID: the pods of this node, reservation pods left out."""
+    reservations: Mapping[str, str] = field(default_factory=dict)
+    """GPU group to the GPU UUID its reservation pod on this node names; empty while it names none."""
+    bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
+    """By namespace and name of the pod."""
+    config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    """Data of KAI's ConfigMaps, by namespace and name."""
+    node_labels: Mapping[str, str] | None = None
+    """Labels of this node; None if its object could not be had."""
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Labels of the namespaces that could be had."""
+    reservation_uids: frozenset[str] = frozenset()
+    """UIDs (and config hashes) of reservation pods: their processes are theirs, but they appear in no
+    `kaishare_pod_*` series."""
+
+
+class PodSource(Protocol):
+    """Where an Inventory comes from."""
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The last good inventory; None until there is one."""
+
+    def seconds_since_contact(self) -> float:
+        """How long ago the source was last known to be right, on the injected clock."""
+
+    async def run(self) -> None:
+        """Keep the inventory up to date until cancelled."""

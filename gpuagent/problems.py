@@ -1,0 +1,38 @@
+"""Why something cannot be known: the causes that suspend verdicts, as metrics and the API name them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """The `reason` label of `kaishare_agent_attribution_problem`."""
+
+    NVML = "nvml"
+    """The driver does not answer: for one GPU, or at all."""
+    PROC_DENIED = "proc-denied"
+    """A process on the GPU may not be looked up in /proc."""
+    PID_NAMESPACE = "pid-namespace"
+    """The agent does not run in the host's PID namespace, so that the driver hides every process from it."""
+    TRUNCATED = "truncated"
+    """The driver lists at most 950 processes, and the list is that long."""
+    GARBAGE = "garbage"
+    """The driver's list cannot be true: a process holds more than its device has."""
+    MEMORY_UNKNOWN = "memory-unknown"
+    """The driver cannot tell one process's memory; suspends the verdicts on that process's pod only."""
+    NEGATIVE_UNATTRIBUTED = "negative-unattributed"
+    """The processes hold more than the device says is used."""
+    PODS_STALE = "pods-stale"
+    """Nothing was heard from the source of pods for 60 s."""
+    SAMPLE_STALE = "sample-stale"
+    """The last good sample is older than three intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One present cause and its scope."""
+
+    cause: Cause
+    gpu_uuid: str = ""
+    """Empty: it concerns the whole node."""
+    detail: str = ""
+    """One line for a person: what was seen, and what to do if anything can be done."""

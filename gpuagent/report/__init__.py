@@ -1,0 +1,1 @@
+"""How the agent speaks: metrics, the HTTP port, events."""

@@ -1,0 +1,51 @@
+"""One moment of the node, settled and immutable: the only thing that metrics, pages and verdicts read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.gpus.reading import Gpu
+from gpuagent.problems import Problem
+from gpuagent.shares import PodClaim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one pod holds on one GPU (or MIG device)."""
+
+    claim: PodClaim
+    gpu_uuid: str
+    gpu_index: int
+    used_bytes: int | None
+    """None: a process's memory is unknown, or the GPU's list cannot be believed."""
+    processes: int
+    is_mig: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAccount:
+    """One GPU's sums."""
+
+    gpu: Gpu
+    promised_bytes: int | None
+    host_bytes: int | None
+    unattributed_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What was known at one moment."""
+
+    taken_at: float
+    """On the injected clock, seconds."""
+    wall_time: float
+    """Unix time."""
+    gpus: tuple[GpuAccount, ...]
+    holdings: tuple[Holding, ...]
+    """Every pod on every GPU where it holds something or is assigned; reservation pods left out."""
+    claims: tuple[PodClaim, ...]
+    """Every pod of the node that has a share or a GPU, or holds GPU memory."""
+    problems: tuple[Problem, ...] = ()
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(call, error) of the driver to its count."""
+    driver_version: str = ""
+    is_simulated: bool = False
