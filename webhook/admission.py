@@ -47,13 +47,13 @@ class Review(Struct):
     userInfo: UserInfo | None = None
     dryRun: bool | None = None
     object: Raw = Raw(b"null")
+    oldObject: Raw = Raw(b"null")
 
-    @property
-    def is_pod_creation(self) -> bool:
-        """Whether this is the creation of a pod, not of a subresource of one."""
-        kind = self.kind
-        is_pod = kind is not None and kind.kind == "Pod" and not kind.group
-        return is_pod and self.operation == "CREATE" and not self.subResource
+    def is_about(self, kind: str, *operations: str) -> bool:
+        """Whether this is one of the operations on an object of a core kind, not on a subresource of it."""
+        asked = self.kind
+        is_kind = asked is not None and asked.kind == kind and not asked.group
+        return is_kind and self.operation in operations and not self.subResource
 
     @property
     def username(self) -> str:
@@ -113,4 +113,14 @@ def allow(
         response["warnings"] = warnings
     if audit:
         response["auditAnnotations"] = audit
+    return _encode(response)
+
+
+def deny(uid: str, message: str, *, audit: Mapping[str, str]) -> bytes:
+    """Encode an answer that refuses the object; the API server puts its own words before the message."""
+    status = {"code": 403, "reason": "Forbidden", "message": message}
+    return _encode({"uid": uid, "allowed": False, "status": status, "auditAnnotations": audit})
+
+
+def _encode(response: dict[str, Any]) -> bytes:
     return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

@@ -4,17 +4,21 @@ Warnings of `decide` come from here; what enforce denies rests on the same findi
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from kai import keys
-from kai.admission import asks_for_share, judge
-from kai.pod import PodView
+from kai.admission import asks_for_share, judge, share_container
+from kai.pod import Container, PodView
 from kai.quantity import is_quantity, parse_quantity
-from kai.share import MIB, Share, container_memory, is_container_memory_key
+from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
+from webhook.hints import framework_findings
 from webhook.policy import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
 from webhook.reasons import Finding, Reason, quoted
 
+_T = TypeVar("_T")
+_MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
 _KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
 _RESERVED_LABELS = (keys.GPU_GROUP, keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
@@ -44,7 +48,7 @@ def whole_gpus(pod: PodView) -> int:
     """
 
     def asked(value: object) -> int:
-        return 0 if value is None else math.ceil(parse_quantity(value))
+        return 0 if value is None else min(math.ceil(parse_quantity(value)), _MOST_GPUS)
 
     running = sum(asked(c.asks(keys.GPU_RESOURCE)) for c in pod.containers)
     return max([running, *(asked(c.asks(keys.GPU_RESOURCE)) for c in pod.init_containers)])
@@ -93,29 +97,60 @@ def _difference(share: Share, text: str) -> str | None:
     return None
 
 
-def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare | None) -> Iterator[Finding]:
-    """Compare what the pod ends with (its own share, an injected one, or whole GPUs) with the caps."""
-    if policy.max_fraction is None and policy.max_memory_mib is None:
-        return
+def hints(
+    pod: PodView, version: Version | None, *, injected: DefaultShare | None, container: Container | None
+) -> Iterator[Finding]:
+    """Say where a framework in the pod would take more than the share that its container ends with.
+
+    Args:
+        pod: the pod as received.
+        version: KAI's release, which decides whose a pod's own share is.
+        injected: the namespace's default, if the pod gets it.
+        container: who gets it.
+    """
     annotations = {injected.annotation: injected.value} if injected else pod.annotations
     try:
         share = Share.from_annotations(annotations)
-        by_container = (
-            0 if share else sum(m.memory_bytes for m in container_memory(annotations) if m.kind == "request")
-        )
-        whole = 0 if share or by_container else whole_gpus(pod)
-    except ValueError:
-        return  # KAI or the API server refuses the pod; there is nothing to compare
+        if share is not None and pod.containers:
+            own = container or share_container(pod, version or NEWEST_READ)
+            yield from framework_findings(own, share)
+    except (LookupError, ValueError):
+        return  # KAI refuses the pod, and share_findings says why
+
+
+def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare | None) -> Iterator[Finding]:
+    """Compare what the pod ends with (its own share, an injected one, whole GPUs) with the caps.
+
+    Each is looked at by itself: releases differ in which of them they refuse together, and a value that one
+    release cannot read must not hide what another would hand out.
+    """
+    if policy.max_fraction is None and policy.max_memory_mib is None:
+        return
+    annotations = {injected.annotation: injected.value} if injected else pod.annotations
+    share = _readable(lambda: Share.from_annotations(annotations))
+    whole = 0 if injected else _readable(lambda: whole_gpus(pod)) or 0  # an injected share replaces them
+    by_container = _readable(lambda: requested_by_container(annotations)) or 0
+    gpus: float = whole
+    if share is not None and share.fraction is not None:
+        gpus += share.fraction * share.devices
+        said = f"{gpus:g} of a GPU"
+    else:
+        said = f"{whole} whole GPU{'s' if whole > 1 else ''}"
+    if gpus:
+        yield from _cap_fraction(policy, gpus, said)
+    mib = -(-by_container // MIB)
     if share is not None and share.memory_mib is not None:
-        yield from _cap_memory(policy, share.memory_mib * share.devices)
-    elif by_container:
-        yield from _cap_memory(policy, -(-by_container // MIB))
-    elif share is not None and share.fraction is not None:
-        yield from _cap_fraction(
-            policy, share.fraction * share.devices, f"{share.fraction * share.devices:g} of a GPU"
-        )
-    elif whole:
-        yield from _cap_fraction(policy, whole, f"{whole} whole GPU{'s' if whole > 1 else ''}")
+        mib += share.memory_mib * share.devices
+    if mib:
+        yield from _cap_memory(policy, mib)
+
+
+def _readable(read: Callable[[], _T]) -> _T | None:
+    """Read something, or None where KAI or the API server cannot read it either and refuses the pod."""
+    try:
+        return read()
+    except ValueError:
+        return None
 
 
 def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[Finding]:

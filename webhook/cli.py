@@ -11,9 +11,12 @@ from kai.version import Version
 from service.about import version
 from service.command import Parser, UsageError
 from service.documents import DocumentError, load_path, load_text
+from service.durations import parse_duration
 from webhook.decide import EXCLUDED_NAMESPACES, Rules
-from webhook.explain import as_text, explain
-from webhook.policies import FilePolicies, PoliciesError, read_policies
+from webhook.explain import explain
+from webhook.policies import PoliciesError, read_namespaces
+from webhook.policy import NamespacePolicy
+from webhook.report import as_json, as_patch, as_text, as_yaml
 
 
 class _Command(Protocol):
@@ -46,7 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     rules = Parser(add_help=False)
     rules.add_argument(
         "--policies",
-        required=True,
         type=Path,
         metavar="FILE|DIR",
         help="Namespace objects (YAML or JSON) with their labels",
@@ -97,6 +99,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a name or address the certificate is for; may be repeated (default localhost and 127.0.0.1)",
     )
+    serving.add_argument(
+        "--drain",
+        type=_duration,
+        default="5s",
+        metavar="DURATION",
+        help="how long to serve on, not ready, after SIGTERM (default %(default)s)",
+    )
+    serving.add_argument(
+        "--max-in-flight",
+        type=_positive,
+        default=512,
+        metavar="N",
+        help="reviews being answered at once; more get 503 and Retry-After (default %(default)s)",
+    )
     serving.set_defaults(run=_serve)
 
     explaining = commands.add_parser(
@@ -112,8 +128,48 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAMESPACE",
         help="for what names no namespace (default %(default)s)",
     )
+    explaining.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="a label of the namespace, to try it before typing it; KEY- takes one away; may be repeated",
+    )
+    explaining.add_argument(
+        "-o",
+        "--output",
+        choices=sorted(_OUTPUTS),
+        default="text",
+        help="json and yaml hold everything, patch a JSON Patch per line (default %(default)s)",
+    )
     explaining.set_defaults(run=_explain)
     return parser
+
+
+_OUTPUTS = {"json": as_json, "yaml": as_yaml, "patch": as_patch}
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**6):
+        raise argparse.ArgumentTypeError(f'"{text}" is not allowed; allowed: an integer from 1 to 999999')
+    return int(text)
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    key, equals, value = text.partition("=")
+    if not equals and key.endswith("-"):
+        return key[:-1], None
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f'"{text}" is not allowed; allowed: KEY=VALUE, or KEY-')
+    return key, value
 
 
 def _boolean(text: str) -> bool:
@@ -142,22 +198,42 @@ def _rules(arguments: argparse.Namespace) -> Rules:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    policies = read_policies(arguments.policies)
-    if arguments.filename == "-":
+    if arguments.policies is None and not arguments.label:
+        raise UsageError("give --policies, --label, or both")
+    namespaces = dict(read_namespaces(arguments.policies)) if arguments.policies else {}
+    if arguments.label:
+        tried = dict(namespaces.get(arguments.namespace, {}))
+        for key, value in arguments.label:
+            tried.pop(key, None)
+            if value is not None:
+                tried[key] = value
+        namespaces[arguments.namespace] = tried
+    read = {name: NamespacePolicy.from_labels(name, labels) for name, labels in namespaces.items()}
+    policies = {name: policy for name, policy in read.items() if policy is not None}
+    documents = _documents(arguments.filename)
+    explained = list(
+        explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
+    )
+    if arguments.output == "text":
+        lines = as_text(explained, colour=sys.stdout.isatty()) if explained else ["Nothing here makes a pod."]
+    else:
+        lines = _OUTPUTS[arguments.output](explained)
+    for line in lines:
+        print(line)  # noqa: T201
+    return 1 if any(item.is_denied for item in explained) else 0
+
+
+def _documents(filename: str) -> list[object]:
+    if filename == "-":
         try:
             documents = load_text(sys.stdin.buffer.read().decode(), "standard input")
         except UnicodeDecodeError as error:
             raise DocumentError(f"standard input: not UTF-8 at byte {error.start}") from None
     else:
-        documents = load_path(Path(arguments.filename))
+        documents = load_path(Path(filename))
     if not documents:
-        raise DocumentError(f"{arguments.filename}: there is no document in it")
-    explained = explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
-    for line in as_text(explained, colour=sys.stdout.isatty()):
-        print(line)  # noqa: T201
-    if not explained:
-        print("Nothing here makes a pod.")  # noqa: T201
-    return 0
+        raise DocumentError(f"{filename}: there is no document in it")
+    return documents
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -165,8 +241,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     from certs.directory import CertificateError  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
     from service.log import JsonLog, capture_libraries  # noqa: PLC0415
-    from webhook.serve import CertificateFiles, serve  # noqa: PLC0415
+    from webhook.serve import CertificateFiles, Settings, serve  # noqa: PLC0415
 
+    if arguments.policies is None:
+        raise UsageError("--policies is missing: name a file or directory with Namespace objects")
     given = (arguments.tls_cert, arguments.tls_key)
     if any(given) and not all(given):
         raise UsageError("--tls-cert and --tls-key belong together")
@@ -181,17 +259,21 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         asyncio.run(
             serve(
-                policies=FilePolicies(arguments.policies),
-                rules=_rules(arguments),
-                certificates=CertificateFiles(
-                    directory=arguments.tls_dir,
-                    certificate=arguments.tls_cert,
-                    key=arguments.tls_key,
-                    host_names=tuple(arguments.host_name or ("localhost", "127.0.0.1")),
+                Settings(
+                    policies=arguments.policies,
+                    rules=_rules(arguments),
+                    certificates=CertificateFiles(
+                        directory=arguments.tls_dir,
+                        certificate=arguments.tls_cert,
+                        key=arguments.tls_key,
+                        host_names=tuple(arguments.host_name or ("localhost", "127.0.0.1")),
+                    ),
+                    listen=listen,
+                    ops_listen=ops_listen,
+                    drain_seconds=arguments.drain,
+                    most_in_flight=arguments.max_in_flight,
                 ),
-                listen=listen,
-                ops_listen=ops_listen,
-                log=log,
+                log,
             )
         )
     except CertificateError as error:

@@ -19,6 +19,7 @@ from kai.version import Version
 from webhook.checks import (
     cap_findings,
     has_share,
+    hints,
     reserved_key_findings,
     share_findings,
     unknown_value_findings,
@@ -192,6 +193,7 @@ class _Settled(Struct, frozen=True):
     annotations: Mapping[str, str] = NOTHING
     removed: tuple[GpuKey, ...] = ()
     default: DefaultShare | None = None
+    container: Container | None = None
 
 
 def _no_share(reason: Reason, **details: object) -> _Settled:
@@ -281,7 +283,7 @@ def _give_share(
     if named is None:
         annotations[keys.CONTAINER_NAME] = container.name
     finding = Finding(reason, {"container": container.name, "share": share})
-    return _Settled(finding, annotations, tuple(_gpu_keys(pod)), share)
+    return _Settled(finding, annotations, tuple(_gpu_keys(pod)), share, container)
 
 
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
@@ -342,3 +344,4 @@ def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _Settl
     yield from cap_findings(policy, pod, share.default)
     yield from reserved_key_findings(pod)
     yield from unknown_value_findings(pod)
+    yield from hints(pod, rules.kai_version, injected=share.default, container=share.container)

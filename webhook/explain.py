@@ -1,16 +1,21 @@
-"""`kaishare-webhook explain`: what the webhook would do to a manifest, pod by pod, and why."""
+"""`kaishare-webhook explain`: what the webhooks would do to a manifest, pod by pod, and why."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kai import keys
+from kai.pod import MalformedPod, decode_pod
 from service.documents import unlisted
 from webhook.decide import Rules
 from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.mutation import Mutation, mutate
 from webhook.patch import apply_to_document
 from webhook.policy import NamespacePolicy
-from webhook.reasons import Action, clean
-from webhook.render import diff, paint
+from webhook.reasons import Finding, Reason, quoted
+from webhook.verify import Requester, Verdict, verify
+
+_DAEMON_SET_CONTROLLER = Requester("system:serviceaccount:kube-system:daemon-set-controller")
+_SOMEBODY = Requester("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,9 @@ class Explained:
     namespace: str
     policy: NamespacePolicy | None
     mutation: Mutation
+    verdict: Verdict | None
+    """What the validating webhook would say of the result; None if the pod cannot be read."""
+    warnings: tuple[Finding, ...]
     before: Mapping[str, object]
     """The pod as its creation would ask for it."""
 
@@ -29,10 +37,15 @@ class Explained:
         """The pod that comes out; in mode observe, the one that would."""
         return apply_to_document(self.mutation.planned, self.before)
 
+    @property
+    def is_denied(self) -> bool:
+        """Whether the pod would not get in."""
+        return self.verdict is not None and not self.verdict.is_allowed
+
 
 def explain(
     documents: list[object], *, namespace: str, policies: Mapping[str, NamespacePolicy], rules: Rules
-) -> list[Explained]:
+) -> Iterator[Explained]:
     """Run every pod of the documents through the server's own path.
 
     Args:
@@ -40,56 +53,50 @@ def explain(
         namespace: for whatever names no namespace itself.
         policies: by namespace.
         rules: the administrator's settings.
+
+    Raises:
+        DocumentError: a manifest allows something JSON has no form for.
     """
-    explained = []
     for document in unlisted(documents):
         for pod in find_pods(document):
-            own = pod.namespace or namespace
-            policy = policies.get(own)
-            created = pod.as_created(own)
-            mutation = mutate(policy, as_json(created), rules)
-            explained.append(
-                Explained(pod=pod, namespace=own, policy=policy, mutation=mutation, before=created)
-            )
-    return explained
+            yield _explain(pod, pod.namespace or namespace, policies, rules)
 
 
-def as_text(explained: list[Explained], *, colour: bool) -> Iterator[str]:
-    """Yield the lines of a report: per pod a title, what and why, warnings, and the diff."""
-    for item in explained:
-        decision = item.mutation.decision
-        yield paint(f"{clean(item.pod.title)} in namespace {clean(item.namespace)}", "@", colour=colour)
-        yield f"  {_verb(item)}: {decision.finding.sentence} ({decision.reason.code})"
-        for finding in decision.warnings:
-            yield f"  warning: {finding.sentence} ({finding.reason.code})"
-        for problem in item.policy.problems if item.policy else ():
-            yield f"  policy: {problem}"
-        if item.mutation.planned:
-            before, after = _shown(item.before, item.pod), _shown(item.after, item.pod)
-            yield from (f"  {line}" for line in diff(before, after, colour=colour))
-        yield ""
+def _explain(
+    pod: FoundPod, namespace: str, policies: Mapping[str, NamespacePolicy], rules: Rules
+) -> Explained:
+    policy = policies.get(namespace)
+    created = pod.as_created(namespace)
+    mutation = mutate(policy, as_json(created), rules)
+    after = apply_to_document(mutation.sent, created)
+    requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _SOMEBODY
+    try:
+        verdict = verify(policy, decode_pod(as_json(after)), rules, requester)
+    except MalformedPod:
+        verdict = None  # the API server refuses it, and `mutation` says why
+    return Explained(
+        pod=pod,
+        namespace=namespace,
+        policy=policy,
+        mutation=mutation,
+        verdict=verdict,
+        warnings=(*mutation.decision.warnings, *_owner_warnings(pod, policy, after)),
+        before=created,
+    )
 
 
-def _shown(pod: Mapping[str, object], found: FoundPod) -> dict[str, object]:
-    """Leave out what the manifest's author did not write: names and owners that a controller adds."""
-    metadata = pod.get("metadata")
-    written = found.template.get("metadata") or {}
-    if not isinstance(metadata, dict) or not isinstance(written, dict):
-        return dict(pod)
-    added = {"generateName", "ownerReferences", "namespace"} - set(written)
-    kept = {key: value for key, value in metadata.items() if key not in added}
-    return {"metadata": kept, "spec": pod.get("spec")}
+def _owner_warnings(
+    pod: FoundPod, policy: NamespacePolicy | None, after: Mapping[str, object]
+) -> Iterator[Finding]:
+    """Say where the workload's own queue label would beat the one its pods end with.
 
-
-def _verb(item: Explained) -> str:
-    match item.mutation.decision.action:
-        case Action.INJECTED:
-            return "changed, share"
-        case Action.OBSERVED:
-            return "would be changed (mode observe), share"
-        case Action.UNCHANGED:
-            return "nothing to change, share"
-        case Action.ERROR:
-            return "error, left alone"
-        case _:
-            return "left alone"
+    KAI's pod grouper looks at the owner's label first (default_grouper.go, all releases).
+    """
+    owners = pod.owner_labels.get(keys.QUEUE_LABEL)
+    if policy is None or not pod.path or not owners:
+        return
+    metadata = after.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    queue = labels.get(keys.QUEUE_LABEL) if isinstance(labels, dict) else None
+    if owners != queue:
+        yield Finding(Reason.OWNER_QUEUE, {"owner": pod.kind, "queue": quoted(owners), "pods": quoted(queue)})

@@ -45,8 +45,13 @@ class Metrics:
         self._children: dict[tuple[str, Action, Reason], tuple[Counter, Histogram]] = {}
         self._errors = Counter(
             "kaishare_webhook_errors",
-            "Reviews that could not be answered as meant, by where it failed.",
+            "Reviews that could not be answered as meant, and changes that could not be taken up, by stage.",
             ["stage"],
+            registry=self.registry,
+        )
+        self.shed = Counter(
+            "kaishare_webhook_shed",
+            "Reviews answered 503 because too many were being answered.",
             registry=self.registry,
         )
         self.certificate_expiry = Gauge(

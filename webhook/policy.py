@@ -4,6 +4,7 @@
 not allowed is ignored, never clamped, and named in `problems`; the rest of the policy holds.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
 INJECT: Final = "kaishare.dev/inject"
 GPU_MARK: Final = "kaishare.dev/gpu"
 WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
+POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {INJECT: "a label", GPU_MARK: "a label", WHOLE_GPU: "an annotation"}
+)
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME = 63  # a label value holds no more
@@ -72,6 +76,8 @@ class LabelProblem:
     value: str
     wrong: str
     """What is wrong and what is allowed, as the rest of a sentence."""
+    against: str = ""
+    """Another label that it conflicts with, or empty."""
 
     def __str__(self) -> str:
         return f"{self.label}: {quoted(self.value)} {self.wrong}"
@@ -130,29 +136,24 @@ class NamespacePolicy:
         """Read a namespace's labels; None if it does not carry the queue label and so is not managed."""
         if keys.QUEUE_LABEL not in labels:
             return None
-        values: dict[str, Any] = {}
-        problems: list[LabelProblem] = []
-        for key, value in labels.items():
-            label = LABELS.get(key)
-            if label is not None:
-                read = label.read(value)
-                if read is None:
-                    problems.append(LabelProblem(key, value, f"is not allowed; allowed: {label.allowed}"))
-                else:
-                    values[label.field] = read
-            elif key.startswith(PREFIX):
-                problems.append(LabelProblem(key, value, "belongs to no label kaishare knows"))
-        fraction, memory = values.pop("fraction", None), values.pop("memory", None)
-        share, problem = _default_share(labels, fraction, memory, values)
-        if problem is not None:
-            problems.append(problem)
+        values, share, problems = _read(labels)
         values.setdefault("queue", None)
         return cls(
             namespace=namespace,
             share=share,
-            problems=tuple(sorted(problems, key=lambda p: p.label)),
+            problems=problems,
             **values,
         )
+
+
+def label_problems(labels: Mapping[str, str]) -> tuple[LabelProblem, ...]:
+    """Find every label of ours that cannot be followed, whether or not the namespace is managed."""
+    return _read(labels)[2]
+
+
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Pick the labels that are policy: the queue label, and every one with our prefix."""
+    return {key: value for key, value in labels.items() if key == keys.QUEUE_LABEL or key.startswith(PREFIX)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,37 @@ _TABLE = (
 LABELS: Final[Mapping[str, PolicyLabel]] = MappingProxyType({label.key: label for label in _TABLE})
 
 
+def _read(
+    labels: Mapping[str, str],
+) -> tuple[dict[str, Any], DefaultShare | None, tuple[LabelProblem, ...]]:
+    values: dict[str, Any] = {}
+    problems: list[LabelProblem] = []
+    for key, value in labels.items():
+        label = LABELS.get(key)
+        if label is not None:
+            read = label.read(value)
+            if read is None:
+                problems.append(LabelProblem(key, value, f"is not allowed; allowed: {label.allowed}"))
+            else:
+                values[label.field] = read
+        elif key.startswith(PREFIX):
+            problems.append(LabelProblem(key, value, _unknown(key)))
+    fraction, memory = values.pop("fraction", None), values.pop("memory", None)
+    share, problem = _default_share(labels, fraction, memory, values)
+    if problem is not None:
+        problems.append(problem)
+    return values, share, tuple(sorted(problems, key=lambda p: p.label))
+
+
+def _unknown(key: str) -> str:
+    if key in POD_KEYS:
+        return f"belongs on pods, as {POD_KEYS[key]}, not on a namespace"
+    near = difflib.get_close_matches(key, LABELS, n=1, cutoff=0.75)
+    if near:
+        return f"is for a label kaishare does not know; the nearest is {near[0]}"
+    return "is for a label kaishare does not know; known: " + ", ".join(LABELS)
+
+
 def _default_share(
     labels: Mapping[str, str], fraction: str | None, memory: int | None, values: Mapping[str, Any]
 ) -> tuple[DefaultShare | None, LabelProblem | None]:
@@ -231,19 +263,26 @@ def _default_share(
             MEMORY,
             labels[MEMORY],
             f"excludes {FRACTION}: remove one of the two; until then neither is injected",
+            FRACTION,
         )
     if fraction is not None:
         cap = values.get("max_fraction")
         if cap is not None and float(fraction) > cap:
             return None, LabelProblem(
-                FRACTION, fraction, f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}"
+                FRACTION,
+                fraction,
+                f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}",
+                MAX_FRACTION,
             )
         return DefaultShare(keys.GPU_FRACTION, fraction), None
     if memory is not None:
         cap = values.get("max_memory_mib")
         if cap is not None and memory > cap:
             return None, LabelProblem(
-                MEMORY, str(memory), f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}"
+                MEMORY,
+                str(memory),
+                f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}",
+                MAX_MEMORY,
             )
         return DefaultShare(keys.GPU_MEMORY, str(memory)), None
     return None, None

@@ -23,8 +23,12 @@ class Action(StrEnum):
     """The pod is managed and already says everything."""
     SKIPPED = "skipped"
     """The pod is none of ours and was left alone."""
+    ADMITTED = "admitted"
+    """A validating webhook had nothing against it."""
+    DENIED = "denied"
+    """A validating webhook refused it."""
     ERROR = "error"
-    """Something failed on our side; the pod was admitted unchanged."""
+    """Something failed on our side; the mutating webhook admitted the pod unchanged."""
 
 
 class Reason(Enum):
@@ -82,6 +86,35 @@ class Reason(Enum):
     )
     NAME_UNSUPPORTED = "name-unsupported", "no share: KAI cannot give one to {what}"
 
+    # A validating webhook admits.
+    VERIFIED = "verified", "the pod is as the namespace's policy asks"
+    NOT_ENFORCED = "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
+    LABELS_VALID = "labels-valid", "every label of ours has an allowed value"
+    LABELS_KEPT = "labels-kept", "the update leaves our labels as they were"
+
+    # Under enforce a pod is denied. Each sentence says what to change.
+    NODE_NAME_DENIED = (
+        "node-name-denied",
+        "spec.nodeName is set, and only a kubelet may do that here: remove it and let KAI place the pod",
+    )
+    MIRROR_DENIED = (
+        "mirror-denied",
+        "only a kubelet may make a mirror pod: remove the annotation kubernetes.io/config.mirror",
+    )
+    DAEMONSET_DENIED = (
+        "daemonset-denied",
+        "the owner reference to a DaemonSet is for the daemon-set controller alone: remove it",
+    )
+    OPT_OUT_DENIED = "opt-out-denied", "the label kaishare.dev/inject: {value} is not allowed here: remove it"
+    WRONG_SCHEDULER = (
+        "wrong-scheduler",
+        "the pod's scheduler is {scheduler}: set spec.schedulerName to {allowed}",
+    )
+    WRONG_QUEUE = "wrong-queue", "the pod's queue is {queue}: set the label kai.scheduler/queue to {allowed}"
+
+    # A namespace's labels are refused.
+    LABEL_INVALID = "label-invalid", "{problem}"
+
     # Something failed on our side.
     PATCH_UNSAFE = "patch-unsafe", "the patch did not pass its own check: {problem}"
     INTERNAL_ERROR = "internal-error", "an internal error; the log has its traceback"
@@ -89,9 +122,30 @@ class Reason(Enum):
     # Warnings to the user.
     KAI_REFUSES = "kai-refuses", "KAI will refuse this pod: {message}"
     COUNTED_DIFFERENTLY = "counted-differently", "{key} {value}: KAI {difference}"
-    ABOVE_CAP = "above-cap", "the pod asks for {asked}, this namespace allows {cap}"
+    ABOVE_CAP = "above-cap", "the pod asks for {asked}: ask for no more than {cap}"
     CAP_UNIT = "cap-unit", "the pod asks for {asked}, this namespace's cap is in the other unit: use {key}"
     RESERVED_KEY = "reserved-key", "{key} may only be written by {owner}: remove it"
+    FRAMEWORK_DEFAULT = (
+        "framework-default",
+        "{framework} takes {takes} of the GPU: set {option} to {share} or less",
+    )
+    FRAMEWORK_ABOVE_SHARE = (
+        "framework-above-share",
+        "{framework} has {option} {value}, above its share: set {share} or less",
+    )
+    FRAMEWORK_MEMORY = (
+        "framework-memory",
+        "{framework} takes {takes} of the GPU: set {option} to what fits in {share}",
+    )
+    OWNER_QUEUE = (
+        "owner-queue",
+        "the {owner}'s own queue label {queue} beats the pods' {pods}: remove it or make it the same",
+    )
+    NO_QUEUE_LABEL = "no-queue-label", "{label} has no effect until the namespace has kai.scheduler/queue"
+    SHARE_BEYOND_CAP_UNIT = (
+        "share-beyond-cap-unit",
+        "{label} and {cap} are in different units: pods that get the share cannot be compared with the cap",
+    )
     UNKNOWN_VALUE = "unknown-value", "{key} is {value}, which means nothing; allowed: {allowed}"
 
 

@@ -2,20 +2,33 @@
 
 import asyncio
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-from certs.directory import ensure, load_pair
+from certs.authority import KeyPair
+from certs.directory import CertificateError, ensure, load_pair
 from service.address import Address
-from service.log import WARNING, JsonLog
+from service.files import allow_many_files
+from service.log import ERROR, WARNING, JsonLog
+from service.watching import LOOK_EVERY_SECONDS, Watched
 from webhook.decide import Rules
 from webhook.metrics import Metrics
-from webhook.mutating import MutatingWebhook
-from webhook.policies import PolicySource
+from webhook.policies import FilePolicies, PoliciesError
+from webhook.policy import LabelProblem, NamespacePolicy
+from webhook.port import MOST_IN_FLIGHT
 from webhook.server import Server
 from webhook.tls import ServingContext
+
+DRAIN_SECONDS: Final = 5.0
+"""How long to serve on after SIGTERM: the endpoint must be gone everywhere, and every kept-alive connection
+must have had an answer that closes it (0 of 2,000 creates lost that way on Kubernetes 1.36.3)."""
+
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that reads policies may keep requests waiting; Python's default is 5 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,61 +41,134 @@ class CertificateFiles:
     host_names: Sequence[str] = ("localhost", "127.0.0.1")
 
 
-async def serve(
-    *,
-    policies: PolicySource,
-    rules: Rules,
-    certificates: CertificateFiles,
-    listen: Address,
-    ops_listen: Address,
-    log: JsonLog,
-) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is in flight.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything `serve` is told."""
+
+    policies: Path
+    rules: Rules
+    certificates: CertificateFiles
+    listen: Address
+    ops_listen: Address
+    drain_seconds: float = DRAIN_SECONDS
+    most_in_flight: int = MOST_IN_FLIGHT
+
+
+async def serve(settings: Settings, log: JsonLog) -> None:
+    """Serve until SIGTERM, then drain; until SIGINT, or a second SIGTERM, then only finish what is in flight.
 
     Raises:
+        PoliciesError: the policies cannot be read.
         certs.directory.CertificateError: no usable certificate.
         OSError: an address cannot be listened on.
     """
-    stop = asyncio.Event()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    allow_many_files()
+    stop, drain = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, lambda: stop.set() if drain.is_set() else drain.set())
 
-    metrics = Metrics(policies.all)
-    context, not_after = _certificate(certificates)
-    metrics.certificate_expiry.labels("serving").set(not_after.timestamp())
-    for policy in policies.all().values():
-        for problem in policy.problems:
-            log(
-                "policy invalid",
-                WARNING,
-                namespace=policy.namespace,
-                label=problem.label,
-                problem=str(problem),
-            )
-    mutating = MutatingWebhook(policies=policies, rules=rules, metrics=metrics, log=log)
-    server = Server(policies=policies, mutating=mutating, metrics=metrics, log=log, context=context.outer)
+    problems = _ProblemLog(log)
+    policies = FilePolicies(
+        settings.policies, on_change=problems.policies_changed, on_broken=problems.policies_broken
+    )
+    metrics = problems.metrics = Metrics(policies.all)
+    problems.report(policies.all())
+    certificate = _Certificate(settings.certificates, metrics, log)
+    server = Server(
+        policies=policies,
+        rules=settings.rules,
+        metrics=metrics,
+        log=log,
+        context=certificate.context.outer,
+        most_in_flight=settings.most_in_flight,
+    )
     try:
-        admission, ops = await server.start(listen, ops_listen)
-        log(
-            "serving",
-            admission=f"https://{admission.host}:{admission.port}",
-            ops=f"http://{ops.host}:{ops.port}",
-            namespaces=len(policies.all()),
-        )
-        await stop.wait()
-        log("stopping")
+        admission, ops = await server.start(settings.listen, settings.ops_listen)
+        log("serving", admission=f"https://{admission}", ops=f"http://{ops}", namespaces=len(policies.all()))
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(policies.run()), group.create_task(certificate.run())]
+            await _wait_for(stop, drain)
+            if not stop.is_set():
+                log("draining", seconds=settings.drain_seconds)
+                server.drain()
+                await _wait_for(stop, seconds=settings.drain_seconds)
+            log("stopping")
+            for task in running:
+                task.cancel()
     finally:
         await server.stop()
     log("stopped")
 
 
-def _certificate(files: CertificateFiles) -> tuple[ServingContext, datetime]:
-    now = datetime.now(UTC)
-    if files.directory is not None:
-        served = ensure(files.directory, files.host_names, now=now)
-        return ServingContext(served.certificate, served.key), served.not_after
-    if files.certificate is None or files.key is None:
-        raise ValueError("a certificate needs its key")
-    pair = load_pair(files.certificate, files.key, now=now)
-    return ServingContext(files.certificate, files.key), pair.not_after
+async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> None:
+    """Wait until one of the events is set, or the time is over."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+class _ProblemLog:
+    """Says once what is wrong with policies, and once more when a different thing is."""
+
+    def __init__(self, log: JsonLog) -> None:
+        self._log = log
+        self._said: set[tuple[str, LabelProblem]] = set()
+        self.metrics: Metrics | None = None
+
+    def report(self, policies: Mapping[str, NamespacePolicy]) -> None:
+        found = {(name, problem) for name, policy in policies.items() for problem in policy.problems}
+        for name, problem in sorted(found - self._said, key=lambda item: (item[0], item[1].label)):
+            self._log("policy invalid", WARNING, namespace=name, label=problem.label, problem=str(problem))
+        self._said = found
+
+    def policies_changed(self, policies: Mapping[str, NamespacePolicy]) -> None:
+        self._log("policies changed", namespaces=len(policies))
+        self.report(policies)
+
+    def policies_broken(self, error: PoliciesError) -> None:
+        if self.metrics is not None:
+            self.metrics.failed("policies")
+        self._log("policies not taken up, the last good ones stay", ERROR, problem=str(error))
+
+
+class _Certificate:
+    """The serving certificate, reloaded when its files change."""
+
+    def __init__(self, files: CertificateFiles, metrics: Metrics, log: JsonLog) -> None:
+        now = datetime.now(UTC)
+        if files.directory is not None:
+            served = ensure(files.directory, files.host_names, now=now)
+            self._certificate, self._key = served.certificate, served.key
+        elif files.certificate is not None and files.key is not None:
+            self._certificate, self._key = files.certificate, files.key
+        else:
+            raise ValueError("a certificate needs its key")
+        self._metrics = metrics
+        self._log = log
+        self._files = Watched(self._certificate, self._key)
+        self._show(load_pair(self._certificate, self._key, now=now))
+        self.context = ServingContext(self._certificate, self._key)
+
+    async def run(self) -> None:
+        """Look for a new pair until cancelled; one that does not match never replaces a good one."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            if await asyncio.to_thread(self._files.changed):
+                await asyncio.to_thread(self._reload)
+
+    def _reload(self) -> None:
+        try:
+            pair = load_pair(self._certificate, self._key, now=datetime.now(UTC))
+            self.context.load(self._certificate, self._key)
+        except (CertificateError, OSError) as error:
+            self._metrics.failed("certificate")
+            self._log("certificate not taken up, the last good one stays", ERROR, problem=str(error))
+        else:
+            self._show(pair)
+            self._log("certificate changed", not_after=pair.not_after.isoformat())
+
+    def _show(self, pair: KeyPair) -> None:
+        self._metrics.certificate_expiry.labels("serving").set(pair.not_after.timestamp())

@@ -17,7 +17,6 @@ from service.address import Address
 from service.log import JsonLog
 from webhook.decide import Rules
 from webhook.metrics import Metrics
-from webhook.mutating import MutatingWebhook
 from webhook.policies import FilePolicies
 from webhook.server import Server
 from webhook.tls import ServingContext
@@ -95,9 +94,8 @@ async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
     metrics = Metrics(policies.all)
     stream = io.BytesIO()
     log = JsonLog(stream)
-    mutating = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics, log=log)
     context = ServingContext(served.certificate, served.key)
-    server = Server(policies=policies, mutating=mutating, metrics=metrics, log=log, context=context.outer)
+    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log, context=context.outer)
     any_port = Address("127.0.0.1", 0)
     admission, ops = await server.start(any_port, any_port)
     async with aiohttp.ClientSession() as session:

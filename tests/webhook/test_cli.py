@@ -252,7 +252,7 @@ def test_serve_runs_until_told_and_ends_with_0(tmp_path: Path, number: signal.Si
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "webhook", "serve", "--policies", POLICIES, "--tls-dir", str(tmp_path / "tls"),
-             "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"],
+             "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--drain", "200ms"],
             cwd=ROOT, stderr=stream, env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
     try:
@@ -265,6 +265,7 @@ def test_serve_runs_until_told_and_ends_with_0(tmp_path: Path, number: signal.Si
     assert status == 0
     assert [json.loads(line)["message"] for line in log.read_text().splitlines()] == [
         "serving",
+        *(["draining"] if number == signal.SIGTERM else []),
         "stopping",
         "stopped",
     ]

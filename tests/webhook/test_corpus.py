@@ -41,7 +41,6 @@ from tests.webhook.test_properties import (
 from webhook.decide import Rules
 from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.metrics import Metrics
-from webhook.mutating import MutatingWebhook
 from webhook.mutation import mutate
 from webhook.patch import apply_to_document
 from webhook.policies import FilePolicies
@@ -201,9 +200,8 @@ async def test_the_server_answers_every_pod_as_explained(
     policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
     served = ensure(tmp_path / "tls", ["127.0.0.1"], now=datetime.now(UTC))
     metrics, log = Metrics(policies.all), JsonLog(stream)
-    mutating = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics, log=log)
     context = ServingContext(served.certificate, served.key)
-    server = Server(policies=policies, mutating=mutating, metrics=metrics, log=log, context=context.outer)
+    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log, context=context.outer)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
     any_port = Address("127.0.0.1", 0)
     patched = 0

@@ -40,6 +40,7 @@ from tests.webhook.strategies import (
 )
 from webhook.admission import BadReview, Review, decode
 from webhook.decide import EXCLUDED_NAMESPACES, Rules
+from webhook.endpoint import Endpoint
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.mutation import Mutation, mutate
@@ -483,7 +484,7 @@ def assert_decoded(body: bytes) -> None:
         assert isinstance(review, Review)
         assert review.uid
         assert isinstance(review.username, str)
-        assert isinstance(review.is_pod_creation, bool)
+        assert isinstance(review.is_about("Pod", "CREATE"), bool)
 
 
 class Policies:
@@ -519,14 +520,15 @@ def asks_for_a_pod(request: dict[str, Any]) -> bool:
 def test_every_review_is_answered_and_allowed() -> None:
     policies, stream, seen = Policies(), io.BytesIO(), Counter[str]()
     metrics, log = Metrics(policies.all), JsonLog(stream)
-    webhook = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics, log=log)
+    mutating = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics)
+    webhook = Endpoint(mutating, metrics=metrics, log=log)
 
     with asyncio.Runner() as runner:
 
         @FEWER
         @given(reviews())
         def answered(review: dict[str, Any]) -> None:
-            answer = json.loads(runner.run(webhook.answer(json.dumps(review).encode())))
+            answer = json.loads(runner.run(webhook.answer(json.dumps(review).encode(), "r")))
             assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
             response, request = answer["response"], review["request"]
             assert response["allowed"] is True

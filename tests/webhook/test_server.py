@@ -14,7 +14,8 @@ from service.address import Address
 from tests.builders import container, gpu_container, pod
 from tests.webhook.conftest import RunningWebhook, review_of
 from webhook.decide import Decision
-from webhook.server import KEEP_ALIVE_SECONDS, LARGEST_BODY
+from webhook.intake import LARGEST_BODY
+from webhook.port import KEEP_ALIVE_SECONDS
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
@@ -220,8 +221,8 @@ async def test_one_log_line_a_decision_without_a_secret(webhook: RunningWebhook)
     assert len(webhook.log) == 1
     line = webhook.log[0]
     assert b"s3cr3t" not in webhook.stream.getvalue()
-    assert {key: line[key] for key in ("message", "level", "namespace", "pod", "user", "action", "reason")} == {
-        "message": "decision", "level": "info", "namespace": "team-a", "pod": "case", "user": "jane",
+    assert {key: line[key] for key in ("message", "level", "namespace", "name", "user", "action", "reason")} == {
+        "message": "decision", "level": "info", "namespace": "team-a", "name": "case", "user": "jane",
         "action": "injected", "reason": "no-gpu",
     }  # fmt: skip
     assert line["dry_run"] is True

@@ -1,0 +1,120 @@
+"""What the three webhooks have in common: a review in, one answer out, counted and logged."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from service.log import ERROR, INFO, JsonLog
+from webhook.admission import BadReview, Review, decode
+from webhook.metrics import Metrics
+from webhook.reasons import Action, Finding
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What to tell the API server, and what to say of it elsewhere."""
+
+    action: Action
+    finding: Finding
+    body: bytes
+    pod: str = ""
+    """The pod's name, or the start of one that is still to be made, where the review has none."""
+    fields: dict[str, Any] = {}
+    """More for the log; never a value from a pod's containers."""
+
+
+class Judge(Protocol):
+    """One webhook's own part."""
+
+    @property
+    def name(self) -> str:
+        """The `webhook` label of metrics, and the `stage` of its errors."""
+
+    def judge(self, review: Review) -> Awaitable[Answer]:
+        """Answer a review.
+
+        Raises:
+            BadReview: its object cannot be read, and no answer would be right.
+        """
+
+    def on_error(self, review: Review) -> Answer | None:
+        """Answer after an error of ours; None leaves it to the failurePolicy."""
+
+
+class Unanswered(Exception):
+    """An error of ours in a webhook that may leave the answer to its failurePolicy; it is already logged."""
+
+
+class Endpoint:
+    """Answers reviews on one path."""
+
+    def __init__(self, judge: Judge, *, metrics: Metrics, log: JsonLog) -> None:
+        self._judge = judge
+        self._metrics = metrics
+        self._log = log
+
+    async def answer(self, body: bytes, request_id: str, seconds: float | None = None) -> bytes:
+        """Answer an AdmissionReview.
+
+        Args:
+            body: the review.
+            request_id: what the log calls this request.
+            seconds: how long the API server still waits; None: nobody said.
+
+        Raises:
+            BadReview: the body cannot be answered at all.
+            Unanswered: an error of ours, which the failurePolicy is to settle.
+        """
+        started = time.perf_counter()
+        judge = self._judge
+        try:
+            review = decode(body)
+        except BadReview:
+            self._metrics.failed("decode")
+            raise
+        try:
+            if seconds is None:
+                answer = await judge.judge(review)
+            else:
+                async with asyncio.timeout(seconds):
+                    answer = await judge.judge(review)
+        except BadReview:
+            self._metrics.failed("decode")
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the judge knows what is safe
+            stage = "timeout" if isinstance(error, TimeoutError) else judge.name
+            self._metrics.failed(stage)
+            self._log.failure("internal error", error, request=request_id, stage=stage, **_names(review, ""))
+            settled = judge.on_error(review)
+            if settled is None:
+                raise Unanswered from None
+            answer = settled
+        took = time.perf_counter() - started
+        self._metrics.answered(judge.name, answer.action, answer.finding.reason, took)
+        self._log(
+            "decision",
+            ERROR if answer.action is Action.ERROR else INFO,
+            webhook=judge.name,
+            request=request_id,
+            **_names(review, answer.pod),
+            action=answer.action.value,
+            reason=answer.finding.reason.code,
+            detail=answer.finding.sentence,
+            **answer.fields,
+            milliseconds=round(took * 1000, 3),
+        )
+        return answer.body
+
+
+def _names(review: Review, pod: str) -> dict[str, Any]:
+    names: dict[str, Any] = {
+        "uid": review.uid,
+        "namespace": review.namespace,
+        "name": review.name or pod,
+        "user": review.username,
+    }
+    if review.dryRun:
+        names["dry_run"] = True
+    return names

@@ -1,0 +1,92 @@
+"""What `explain` found, written for a person or for a program."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from webhook.explain import Explained
+from webhook.reasons import Action, Finding, clean
+from webhook.render import diff, paint
+
+_VERBS = {
+    Action.INJECTED: "changed, share",
+    Action.OBSERVED: "would be changed (mode observe), share",
+    Action.UNCHANGED: "nothing to change, share",
+    Action.ERROR: "error, left alone",
+}
+
+
+def as_text(explained: Iterable[Explained], *, colour: bool) -> Iterator[str]:
+    """Yield the lines of a report: per pod a title, what and why, warnings, and the diff."""
+    for item in explained:
+        decision = item.mutation.decision
+        yield paint(f"{clean(item.pod.title)} in namespace {clean(item.namespace)}", "@", colour=colour)
+        yield f"  {_VERBS.get(decision.action, 'left alone')}: {_said(decision.finding)}"
+        for denial in item.verdict.denials if item.verdict else ():
+            yield paint(f"  denied: {_said(denial)}", "-", colour=colour)
+        for finding in item.warnings:
+            yield f"  warning: {_said(finding)}"
+        for problem in item.policy.problems if item.policy else ():
+            yield f"  policy: {problem}"
+        if item.mutation.planned:
+            before, after = _shown(item.before, item), _shown(item.after, item)
+            yield from (f"  {line}" for line in diff(before, after, colour=colour))
+        yield ""
+
+
+def as_json(explained: Iterable[Explained]) -> Iterator[str]:
+    """Yield one JSON document: a list with an object for each pod."""
+    yield json.dumps([_fields(item) for item in explained], indent=2, ensure_ascii=False)
+
+
+def as_yaml(explained: Iterable[Explained]) -> Iterator[str]:
+    """Yield the same as YAML."""
+    fields = [_fields(item) for item in explained]
+    yield yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000).rstrip()
+
+
+def as_patch(explained: Iterable[Explained]) -> Iterator[str]:
+    """Yield one line for each pod, in order: its JSON Patch (RFC 6902), `[]` where nothing is sent."""
+    for item in explained:
+        yield json.dumps(list(item.mutation.sent), ensure_ascii=False)
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.sentence} ({finding.reason.code})"
+
+
+def _fields(item: Explained) -> dict[str, Any]:
+    decision = item.mutation.decision
+    return {
+        "kind": item.pod.kind,
+        "name": item.pod.name,
+        "namespace": item.namespace,
+        "path": item.pod.path,
+        "action": decision.action.value,
+        **_finding(decision.finding),
+        "denials": [_finding(denial) for denial in item.verdict.denials] if item.verdict else [],
+        "warnings": [_finding(warning) for warning in item.warnings],
+        "policyProblems": [
+            {"label": problem.label, "value": problem.value, "message": str(problem)}
+            for problem in (item.policy.problems if item.policy else ())
+        ],
+        "patch": [dict(operation) for operation in item.mutation.sent],
+        "pod": _shown(item.after, item),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {"reason": finding.reason.code, "message": finding.sentence}
+
+
+def _shown(pod: Mapping[str, object], item: Explained) -> dict[str, object]:
+    """Leave out what the manifest's author did not write: names and owners that a controller adds."""
+    metadata = pod.get("metadata")
+    written = item.pod.template.get("metadata") or {}
+    if not isinstance(metadata, dict) or not isinstance(written, dict):
+        return dict(pod)
+    added = {"generateName", "ownerReferences", "namespace"} - set(written)
+    kept = {key: value for key, value in metadata.items() if key not in added}
+    return {"metadata": kept, "spec": pod.get("spec")}

@@ -1,0 +1,150 @@
+"""The validating webhooks: pods under enforce, and the labels of namespaces as they are typed."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kai import keys
+from kai.pod import MalformedPod, decode_pod, explain_shape
+from webhook.admission import BadReview, Review, allow, deny
+from webhook.decide import Rules
+from webhook.endpoint import Answer
+from webhook.mutating import name_of
+from webhook.policies import PolicySource
+from webhook.policy import (
+    FRACTION,
+    MAX_FRACTION,
+    MAX_MEMORY,
+    MEMORY,
+    LabelProblem,
+    label_problems,
+    own_labels,
+)
+from webhook.reasons import Action, Finding, Reason
+from webhook.verify import Requester, verify
+
+
+class PodValidator:
+    """Judges what is posted to `/validate/pods`, for namespaces in mode enforce."""
+
+    name = "validate-pods"
+
+    def __init__(self, *, policies: PolicySource, rules: Rules) -> None:
+        self._policies = policies
+        self._rules = rules
+
+    async def judge(self, review: Review) -> Answer:
+        """Admit or refuse a pod.
+
+        Raises:
+            BadReview: the pod cannot be read. The API server sends none like that, so this is no pod's fault.
+        """
+        if not review.is_about("Pod", "CREATE"):
+            return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
+        policy = await self._policies.find(review.namespace or "")
+        try:
+            pod = decode_pod(review.object)
+            verdict = verify(policy, pod, self._rules, Requester(review.username))
+        except MalformedPod as error:
+            raise BadReview(f"the pod cannot be read: {error}") from None
+        if verdict.is_allowed:
+            return _admitted(review, verdict.finding, pod=name_of(pod))
+        codes = [finding.reason.code for finding in verdict.denials]
+        return Answer(
+            action=Action.DENIED,
+            finding=verdict.finding,
+            body=deny(review.uid, verdict.message, audit={"action": "denied", "reason": ",".join(codes)}),
+            pod=name_of(pod),
+            fields={"denials": [finding.sentence for finding in verdict.denials]},
+        )
+
+    def on_error(self, _review: Review) -> None:
+        """Leave it to the failurePolicy: the one place that may."""
+
+
+class _Metadata(Struct):
+    name: str | None = None
+    labels: dict[str, str | None] | None = None
+
+
+class _Namespace(Struct):
+    metadata: _Metadata | None = None
+
+
+_namespace = msgspec.json.Decoder(_Namespace | None)
+
+
+class NamespaceValidator:
+    """Judges what is posted to `/validate/namespaces`."""
+
+    name = "validate-namespaces"
+
+    async def judge(self, review: Review) -> Answer:
+        """Admit or refuse a namespace's labels.
+
+        Only labels that this request sets or changes are judged: a bad one that slipped in earlier must not
+        block other edits, the one that switches everything off least of all.
+
+        Raises:
+            BadReview: the namespace cannot be read.
+        """
+        if not review.is_about("Namespace", "CREATE", "UPDATE"):
+            return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
+        labels, before = _labels(review.object, "object"), {}
+        if review.operation == "UPDATE":
+            before = _labels(review.oldObject, "oldObject")
+        changed = {key for key in labels | before if labels.get(key) != before.get(key)}
+        if not changed:
+            return _admitted(review, Finding(Reason.LABELS_KEPT))
+        problems = [
+            problem
+            for problem in label_problems(labels)
+            if problem.label in changed or (problem.against and problem.against in changed)
+        ]
+        if problems:
+            return _refused(review, problems)
+        warnings = [finding.warning for finding in _warnings(labels)]
+        return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
+
+    def on_error(self, review: Review) -> Answer:
+        """Admit: a label that slips in is reported as invalid and ignored."""
+        return Answer(action=Action.ERROR, finding=Finding(Reason.INTERNAL_ERROR), body=allow(review.uid))
+
+
+def _labels(document: Raw, field: str) -> dict[str, str]:
+    try:
+        namespace = _namespace.decode(document)
+    except msgspec.ValidationError as error:
+        raise BadReview(f"{field}: {explain_shape(error, 'the namespace')}") from None
+    except RecursionError:
+        raise BadReview(f"{field} is nested too deep") from None
+    metadata = namespace.metadata if namespace else None
+    labels = metadata.labels if metadata else None
+    return own_labels({key: value or "" for key, value in (labels or {}).items()})
+
+
+def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
+    """Say what a set of allowed labels does not do, though its owner may expect it to."""
+    if labels and keys.QUEUE_LABEL not in labels:
+        yield Finding(Reason.NO_QUEUE_LABEL, {"label": min(labels)})
+    for share, cap, comparable in ((FRACTION, MAX_MEMORY, MAX_FRACTION), (MEMORY, MAX_FRACTION, MAX_MEMORY)):
+        if share in labels and cap in labels and comparable not in labels:
+            yield Finding(Reason.SHARE_BEYOND_CAP_UNIT, {"label": share, "cap": cap})
+
+
+def _refused(review: Review, problems: list[LabelProblem]) -> Answer:
+    message = "; ".join(str(problem) for problem in problems)
+    return Answer(
+        action=Action.DENIED,
+        finding=Finding(Reason.LABEL_INVALID, {"problem": problems[0]}),
+        body=deny(review.uid, message, audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}),
+        fields={"problems": [str(problem) for problem in problems]},
+    )
+
+
+def _admitted(
+    review: Review, finding: Finding, *, pod: str = "", warnings: list[str] | None = None
+) -> Answer:
+    body = allow(review.uid, warnings=warnings or ())
+    return Answer(action=Action.ADMITTED, finding=finding, body=body, pod=pod)
