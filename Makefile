@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
-.PHONY: help test demo lint lock clean
+.PHONY: help test demo lint docs lock clean
 
 help:
 	@echo "make demo   run the webhook on the examples and show what each pod became (KEEP=1 leaves it running)"
 	@echo "make test   run the tests"
+	@echo "make docs   write the documentation's tables from the code"
 	@echo "make lint   run ruff, mypy and import-linter"
 
 $(STAMP): requirements/dev.txt pyproject.toml
@@ -26,6 +27,10 @@ lint: $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
+
+# Writes the tables of the documentation anew from the code.
+docs: $(STAMP)
+	$(BIN)/python -m webhook.reference README.md docs/policy.md
 
 # Needs uv. Writes every requirement with its hashes and no index address.
 lock:

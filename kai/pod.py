@@ -36,8 +36,11 @@ class Container(Struct):
     """One container: its name and what it asks for."""
 
     name: str | None = None
+    image: str | None = None
     resources: Resources | None = None
     env: Raw = _NOTHING
+    command: Raw = _NOTHING
+    args: Raw = _NOTHING
 
     @property
     def limits(self) -> Mapping[str, Quantity]:
@@ -61,11 +64,17 @@ class Container(Struct):
     @property
     def variables(self) -> Sequence[Any]:
         """`env`, decoded only when asked for; empty if it is no list, or too deep for one of the API's."""
-        try:
-            decoded = msgspec.json.decode(self.env) if bytes(self.env) else None
-        except RecursionError:
-            return ()
-        return decoded if isinstance(decoded, list) else ()
+        return _list(self.env)
+
+    @property
+    def has_command(self) -> bool:
+        """Whether the container names its program itself; if not, the image does."""
+        return bool(_list(self.command))
+
+    @property
+    def command_line(self) -> list[str]:
+        """`command` and `args`, in the order they run."""
+        return [word for word in (*_list(self.command), *_list(self.args)) if isinstance(word, str)]
 
 
 class Owner(Struct):
@@ -232,6 +241,14 @@ def _strings(found: dict[str, str | None] | None) -> Mapping[str, str]:
     if None in found.values():  # Go reads null in a map of strings as ""
         return {key: text or "" for key, text in found.items()}
     return found  # type: ignore[return-value]  # no value is None
+
+
+def _list(raw: Raw) -> list[Any]:
+    try:
+        decoded = msgspec.json.decode(raw) if bytes(raw) else None
+    except RecursionError:
+        return []
+    return decoded if isinstance(decoded, list) else []
 
 
 def _has_items(raw: Raw) -> bool:

@@ -161,3 +161,16 @@ def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
             raise ValueError(f'{key}: "{annotations[key]}" is not more than zero')
         found.append(ContainerMemory(match[1], match[2], math.ceil(amount)))
     return found
+
+
+def requested_by_container(annotations: Mapping[str, str]) -> int:
+    """Sum what containers request by name, in bytes; a limit without a request is one (KAI v0.18).
+
+    Raises:
+        ValueError: as `container_memory`.
+    """
+    asked: dict[str, int] = {}
+    for memory in container_memory(annotations):
+        if memory.kind == "request" or memory.container not in asked:
+            asked[memory.container] = memory.memory_bytes
+    return sum(asked.values())

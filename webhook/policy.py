@@ -248,9 +248,10 @@ def _read(
 def _unknown(key: str) -> str:
     if key in POD_KEYS:
         return f"belongs on pods, as {POD_KEYS[key]}, not on a namespace"
-    near = difflib.get_close_matches(key, LABELS, n=1, cutoff=0.75)
+    names = {label.rpartition("/")[2]: label for label in LABELS}
+    near = difflib.get_close_matches(key.removeprefix(PREFIX), names, n=1)
     if near:
-        return f"is for a label kaishare does not know; the nearest is {near[0]}"
+        return f"is for a label kaishare does not know; the nearest is {names[near[0]]}"
     return "is for a label kaishare does not know; known: " + ", ".join(LABELS)
 
 

@@ -31,122 +31,174 @@ class Action(StrEnum):
     """Something failed on our side; the mutating webhook admitted the pod unchanged."""
 
 
+class Group(StrEnum):
+    """What a reason is about: a heading of docs/policy.md."""
+
+    LEFT_ALONE = "The pod is left alone"
+    SHARE = "The pod is managed: what becomes of its share"
+    WARNING = "Warnings"
+    WARNING_OR_DENIAL = "Warnings that are denials under enforce"
+    DENIED = "Denials under enforce"
+    ADMITTED = "Admitted by a validating webhook"
+    LABELS = "A namespace's labels are refused"
+    FAILED = "Something failed on kaishare's side"
+
+
 class Reason(Enum):
     """Why. `code` is the wire form; `text` is a sentence with the places of its details in braces."""
 
+    group: Group
     code: str
     text: str
 
-    def __new__(cls, code: str, text: str) -> "Reason":
+    def __new__(cls, group: Group, code: str, text: str) -> "Reason":
         """Make a member whose value is its code."""
         member = object.__new__(cls)
         member._value_ = code
+        member.group = group
         member.code = code
         member.text = text
         return member
 
-    # The pod is left alone.
-    NOT_MANAGED = "not-managed", "the namespace has no label kai.scheduler/queue"
-    NAMESPACE_EXCLUDED = "namespace-excluded", "namespace {namespace} is excluded"
-    MODE_OFF = "mode-off", "kaishare.dev/mode is off in this namespace"
-    MIRROR_POD = "mirror-pod", "a static pod's mirror never meets a scheduler"
-    NODE_NAME_SET = "node-name-set", "spec.nodeName is set: the pod never meets a scheduler"
-    DAEMONSET = "daemonset", "DaemonSet pods belong to their node, not to a queue"
-    OPTED_OUT = "opted-out", 'the pod label kaishare.dev/inject is "false"'
-    OTHER_SCHEDULER = "other-scheduler", "the pod chose scheduler {scheduler}"
-    POLICY_INVALID = "policy-invalid", "the namespace's policy is invalid: {problem}"
-    MALFORMED_POD = "malformed-pod", "{problem}"
-    OUT_OF_SCOPE = "out-of-scope", "only the creation of pods is ours"
+    NOT_MANAGED = Group.LEFT_ALONE, "not-managed", "the namespace has no label kai.scheduler/queue"
+    NAMESPACE_EXCLUDED = Group.LEFT_ALONE, "namespace-excluded", "namespace {namespace} is excluded"
+    MODE_OFF = Group.LEFT_ALONE, "mode-off", "kaishare.dev/mode is off in this namespace"
+    MIRROR_POD = Group.LEFT_ALONE, "mirror-pod", "a static pod's mirror never meets a scheduler"
+    NODE_NAME_SET = Group.LEFT_ALONE, "node-name-set", "spec.nodeName is set: the pod never meets a scheduler"
+    DAEMONSET = Group.LEFT_ALONE, "daemonset", "DaemonSet pods belong to their node, not to a queue"
+    OPTED_OUT = Group.LEFT_ALONE, "opted-out", 'the pod label kaishare.dev/inject is "false"'
+    OTHER_SCHEDULER = Group.LEFT_ALONE, "other-scheduler", "the pod chose scheduler {scheduler}"
+    POLICY_INVALID = Group.LEFT_ALONE, "policy-invalid", "the namespace's policy is invalid: {problem}"
+    MALFORMED_POD = Group.LEFT_ALONE, "malformed-pod", "{problem}"
+    OUT_OF_SCOPE = Group.LEFT_ALONE, "out-of-scope", "only the creation of pods is ours"
 
-    # The pod is managed; this is about its share.
-    WHOLE_GPU_CONVERTED = "whole-gpu-converted", "the whole GPU of container {container} becomes {share}"
-    SHARE_INJECTED = "share-injected", "container {container} gets {share}"
-    OWN_SHARE = "own-share", "the pod writes its own share; it is kept as written"
-    NO_DEFAULT_SHARE = "no-default-share", "the namespace has no default share"
-    SHARES_OFF = "shares-off", "the webhook runs with --inject-shares=false"
+    WHOLE_GPU_CONVERTED = (
+        Group.SHARE,
+        "whole-gpu-converted",
+        "the whole GPU of container {container} becomes {share}",
+    )
+    SHARE_INJECTED = Group.SHARE, "share-injected", "container {container} gets {share}"
+    OWN_SHARE = Group.SHARE, "own-share", "the pod writes its own share; it is kept as written"
+    NO_DEFAULT_SHARE = Group.SHARE, "no-default-share", "the namespace has no default share"
+    SHARES_OFF = Group.SHARE, "shares-off", "the webhook runs with --inject-shares=false"
     SCHEDULER_NOT_KAI = (
+        Group.SHARE,
         "scheduler-not-kai",
         "the namespace's scheduler is default-scheduler: it knows no shares",
     )
-    NO_GPU = "no-gpu", "the pod asks for no GPU, and kaishare.dev/share-for is {share_for}"
-    WHOLE_GPU_KEPT = "whole-gpu-kept", 'the pod annotation kaishare.dev/whole-gpu is "true"'
-    SEVERAL_GPUS = "several-gpus", "the pod asks for {count} GPUs in {containers}, not for one in one"
-    INIT_CONTAINER_GPU = "init-container-gpu", "init container {container} asks for a GPU"
-    MIG = "mig", "the pod uses MIG devices"
-    RESOURCE_CLAIMS = "resource-claims", "the pod uses dynamic resource claims"
-    OTHER_GPU = "other-gpu-resource", "the pod asks for {resource}: some other way to get a GPU"
-    UNCLEAR_QUANTITY = "unclear-quantity", "container {container} asks for {quantity} nvidia.com/gpu"
+    NO_GPU = Group.SHARE, "no-gpu", "the pod asks for no GPU, and kaishare.dev/share-for is {share_for}"
+    WHOLE_GPU_KEPT = Group.SHARE, "whole-gpu-kept", 'the pod annotation kaishare.dev/whole-gpu is "true"'
+    SEVERAL_GPUS = (
+        Group.SHARE,
+        "several-gpus",
+        "the pod asks for {count} GPUs in {containers}, not for one in one",
+    )
+    INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} asks for a GPU"
+    MIG = Group.SHARE, "mig", "the pod uses MIG devices"
+    RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses dynamic resource claims"
+    OTHER_GPU = Group.SHARE, "other-gpu-resource", "the pod asks for {resource}: some other way to get a GPU"
+    UNCLEAR_QUANTITY = (
+        Group.SHARE,
+        "unclear-quantity",
+        "container {container} asks for {quantity} nvidia.com/gpu",
+    )
     CONTAINER_CONFLICT = (
+        Group.SHARE,
         "container-conflict",
         "the pod's gpu-fraction-container-name is {named}, the share would be {container}'s",
     )
     CONTAINER_NOT_FIRST = (
+        Group.SHARE,
         "container-not-first",
         "no share: container {container} is not the pod's first, which KAI before v0.9.12 needs",
     )
-    NAME_UNSUPPORTED = "name-unsupported", "no share: KAI cannot give one to {what}"
+    NAME_UNSUPPORTED = Group.SHARE, "name-unsupported", "no share: KAI cannot give one to {what}"
 
-    # A validating webhook admits.
-    VERIFIED = "verified", "the pod is as the namespace's policy asks"
-    NOT_ENFORCED = "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
-    LABELS_VALID = "labels-valid", "every label of ours has an allowed value"
-    LABELS_KEPT = "labels-kept", "the update leaves our labels as they were"
+    VERIFIED = Group.ADMITTED, "verified", "the pod is as the namespace's policy asks"
+    NOT_ENFORCED = Group.ADMITTED, "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
+    LABELS_VALID = Group.ADMITTED, "labels-valid", "every label of ours has an allowed value"
+    LABELS_KEPT = Group.ADMITTED, "labels-kept", "the update leaves our labels as they were"
 
-    # Under enforce a pod is denied. Each sentence says what to change.
     NODE_NAME_DENIED = (
+        Group.DENIED,
         "node-name-denied",
         "spec.nodeName is set, and only a kubelet may do that here: remove it and let KAI place the pod",
     )
     MIRROR_DENIED = (
+        Group.DENIED,
         "mirror-denied",
         "only a kubelet may make a mirror pod: remove the annotation kubernetes.io/config.mirror",
     )
     DAEMONSET_DENIED = (
+        Group.DENIED,
         "daemonset-denied",
         "the owner reference to a DaemonSet is for the daemon-set controller alone: remove it",
     )
-    OPT_OUT_DENIED = "opt-out-denied", "the label kaishare.dev/inject: {value} is not allowed here: remove it"
+    OPT_OUT_DENIED = (
+        Group.DENIED,
+        "opt-out-denied",
+        "the label kaishare.dev/inject: {value} is not allowed here: remove it",
+    )
     WRONG_SCHEDULER = (
+        Group.DENIED,
         "wrong-scheduler",
         "the pod's scheduler is {scheduler}: set spec.schedulerName to {allowed}",
     )
-    WRONG_QUEUE = "wrong-queue", "the pod's queue is {queue}: set the label kai.scheduler/queue to {allowed}"
+    WRONG_QUEUE = (
+        Group.DENIED,
+        "wrong-queue",
+        "the pod's queue is {queue}: set the label kai.scheduler/queue to {allowed}",
+    )
 
-    # A namespace's labels are refused.
-    LABEL_INVALID = "label-invalid", "{problem}"
+    LABEL_INVALID = Group.LABELS, "label-invalid", "{problem}"
 
-    # Something failed on our side.
-    PATCH_UNSAFE = "patch-unsafe", "the patch did not pass its own check: {problem}"
-    INTERNAL_ERROR = "internal-error", "an internal error; the log has its traceback"
+    PATCH_UNSAFE = Group.FAILED, "patch-unsafe", "the patch did not pass its own check: {problem}"
+    INTERNAL_ERROR = Group.FAILED, "internal-error", "an internal error; the log has its traceback"
 
-    # Warnings to the user.
-    KAI_REFUSES = "kai-refuses", "KAI will refuse this pod: {message}"
-    COUNTED_DIFFERENTLY = "counted-differently", "{key} {value}: KAI {difference}"
-    ABOVE_CAP = "above-cap", "the pod asks for {asked}: ask for no more than {cap}"
-    CAP_UNIT = "cap-unit", "the pod asks for {asked}, this namespace's cap is in the other unit: use {key}"
-    RESERVED_KEY = "reserved-key", "{key} may only be written by {owner}: remove it"
+    KAI_REFUSES = Group.WARNING, "kai-refuses", "KAI will refuse this pod: {message}"
+    COUNTED_DIFFERENTLY = Group.WARNING, "counted-differently", "{key} {value}: KAI {difference}"
+    ABOVE_CAP = Group.WARNING_OR_DENIAL, "above-cap", "the pod asks for {asked}: ask for no more than {cap}"
+    CAP_UNIT = (
+        Group.WARNING_OR_DENIAL,
+        "cap-unit",
+        "the pod asks for {asked}, this namespace's cap is in the other unit: use {key}",
+    )
+    RESERVED_KEY = Group.WARNING_OR_DENIAL, "reserved-key", "{key} may only be written by {owner}: remove it"
     FRAMEWORK_DEFAULT = (
+        Group.WARNING,
         "framework-default",
         "{framework} takes {takes} of the GPU: set {option} to {share} or less",
     )
     FRAMEWORK_ABOVE_SHARE = (
+        Group.WARNING,
         "framework-above-share",
         "{framework} has {option} {value}, above its share: set {share} or less",
     )
     FRAMEWORK_MEMORY = (
+        Group.WARNING,
         "framework-memory",
         "{framework} takes {takes} of the GPU: set {option} to what fits in {share}",
     )
     OWNER_QUEUE = (
+        Group.WARNING,
         "owner-queue",
         "the {owner}'s own queue label {queue} beats the pods' {pods}: remove it or make it the same",
     )
-    NO_QUEUE_LABEL = "no-queue-label", "{label} has no effect until the namespace has kai.scheduler/queue"
+    NO_QUEUE_LABEL = (
+        Group.WARNING,
+        "no-queue-label",
+        "{label} has no effect until the namespace has kai.scheduler/queue",
+    )
     SHARE_BEYOND_CAP_UNIT = (
+        Group.WARNING,
         "share-beyond-cap-unit",
         "{label} and {cap} are in different units: pods that get the share cannot be compared with the cap",
     )
-    UNKNOWN_VALUE = "unknown-value", "{key} is {value}, which means nothing; allowed: {allowed}"
+    UNKNOWN_VALUE = (
+        Group.WARNING,
+        "unknown-value",
+        "{key} is {value}, which means nothing; allowed: {allowed}",
+    )
 
 
 class Finding(Struct, frozen=True):

@@ -39,6 +39,12 @@ kind: Namespace
 metadata:
   name: broken
   labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "2"}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: guarded
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/mode: enforce, kaishare.dev/max-gpu-fraction: "1"}
 """
 
 
@@ -59,8 +65,8 @@ class RunningWebhook:
         async with self.session.post(self.url + path, data=body, ssl=self.trust, **options) as response:
             return response.status, await response.read()
 
-    async def review(self, review: dict[str, Any]) -> dict[str, Any]:
-        status, body = await self.post(json.dumps(review).encode())
+    async def review(self, review: dict[str, Any], path: str = "/mutate") -> dict[str, Any]:
+        status, body = await self.post(json.dumps(review).encode(), path)
         assert status == 200, body
         answer: dict[str, Any] = json.loads(body)
         assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")

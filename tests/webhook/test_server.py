@@ -270,13 +270,13 @@ async def test_the_plain_port(webhook: RunningWebhook) -> None:
     status, text = await webhook.get("/policies")
     assert status == 200
     by_name = {policy["namespace"]: policy for policy in json.loads(text)}
-    assert sorted(by_name) == ["broken", "team-a", "watched"]
+    assert sorted(by_name) == ["broken", "guarded", "team-a", "watched"]
     assert by_name["team-a"]["share"] == {"gpu-fraction": "0.5"}
     assert by_name["broken"]["problems"][0]["label"] == "kaishare.dev/gpu-fraction"
 
 
 async def test_policies_in_metrics(webhook: RunningWebhook) -> None:
-    assert await webhook.figure('kaishare_webhook_policies{state="valid"}') == 2
+    assert await webhook.figure('kaishare_webhook_policies{state="valid"}') == 3
     assert await webhook.figure('kaishare_webhook_policies{state="invalid"}') == 1
     assert await webhook.figure('kaishare_webhook_policies{state="off"}') == 0
     series = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="broken"}'
