@@ -13,7 +13,7 @@ from kai.pod import Container, PodView
 from kai.quantity import is_quantity, parse_quantity
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
-from webhook.hints import framework_findings
+from webhook.hints import framework_findings, may_run_framework
 from webhook.policy import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
 from webhook.reasons import Finding, Reason, quoted
 
@@ -108,12 +108,16 @@ def hints(
         injected: the namespace's default, if the pod gets it.
         container: who gets it.
     """
-    annotations = {injected.annotation: injected.value} if injected else pod.annotations
     try:
-        share = Share.from_annotations(annotations)
-        if share is not None and pod.containers:
-            own = container or share_container(pod, version or NEWEST_READ)
-            yield from framework_findings(own, share)
+        if container is None:
+            if not (asks_for_share(pod) and pod.containers):
+                return
+            container = share_container(pod, version or NEWEST_READ)
+        if may_run_framework(container):
+            annotations = {injected.annotation: injected.value} if injected else pod.annotations
+            share = Share.from_annotations(annotations)
+            if share is not None:
+                yield from framework_findings(container, share)
     except (LookupError, ValueError):
         return  # KAI refuses the pod, and share_findings says why
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from service.log import ERROR, INFO, JsonLog
 from webhook.admission import BadReview, Review, decode
+from webhook.deadlines import Deadline
 from webhook.metrics import Metrics
 from webhook.reasons import Action, Finding
 
@@ -55,13 +56,13 @@ class Endpoint:
         self._metrics = metrics
         self._log = log
 
-    async def answer(self, body: bytes, request_id: str, seconds: float | None = None) -> bytes:
+    async def answer(self, body: bytes, request_id: str, deadline: Deadline | None = None) -> bytes:
         """Answer an AdmissionReview.
 
         Args:
             body: the review.
             request_id: what the log calls this request.
-            seconds: how long the API server still waits; None: nobody said.
+            deadline: until when the API server waits; None: nobody said.
 
         Raises:
             BadReview: the body cannot be answered at all.
@@ -75,22 +76,16 @@ class Endpoint:
             self._metrics.failed("decode")
             raise
         try:
-            if seconds is None:
-                answer = await judge.judge(review)
-            else:
-                async with asyncio.timeout(seconds):
-                    answer = await judge.judge(review)
+            answer = await judge.judge(review)
         except BadReview:
             self._metrics.failed("decode")
             raise
+        except asyncio.CancelledError as error:
+            if deadline is None or not deadline.caused():
+                raise
+            answer = self._failed("timeout", error, review, request_id)
         except Exception as error:  # noqa: BLE001 - whatever it is, the judge knows what is safe
-            stage = "timeout" if isinstance(error, TimeoutError) else judge.name
-            self._metrics.failed(stage)
-            self._log.failure("internal error", error, request=request_id, stage=stage, **_names(review, ""))
-            settled = judge.on_error(review)
-            if settled is None:
-                raise Unanswered from None
-            answer = settled
+            answer = self._failed(judge.name, error, review, request_id)
         took = time.perf_counter() - started
         self._metrics.answered(judge.name, answer.action, answer.finding.reason, took)
         self._log(
@@ -106,6 +101,15 @@ class Endpoint:
             milliseconds=round(took * 1000, 3),
         )
         return answer.body
+
+    def _failed(self, stage: str, error: BaseException, review: Review, request_id: str) -> Answer:
+        """Count and log an error of ours; return the answer that is safe, if there is one."""
+        self._metrics.failed(stage)
+        self._log.failure("internal error", error, request=request_id, stage=stage, **_names(review, ""))
+        settled = self._judge.on_error(review)
+        if settled is None:
+            raise Unanswered from None
+        return settled
 
 
 def _names(review: Review, pod: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from service.address import Address
 from service.log import WARNING, JsonLog
 from webhook.admission import BadReview
 from webhook.connections import HANDSHAKE_SECONDS, BoundedServer
+from webhook.deadlines import Deadlines
 from webhook.endpoint import Endpoint, Unanswered
 from webhook.intake import LARGEST_BODY, Intake, Overloaded
 from webhook.metrics import Metrics
@@ -37,6 +38,10 @@ MOST_CONNECTIONS: Final = 2048
 LONGEST_WAIT_SECONDS: Final = 30.0
 """The longest timeoutSeconds that a webhook configuration may have."""
 
+USUAL_WAIT_SECONDS: Final = 10.0
+"""timeoutSeconds where nobody sets it (Kubernetes' default)."""
+
+_JSON: Final = {"Content-Type": "application/json"}
 _SHUTDOWN_SECONDS: Final = 10.0
 _TIMEOUT = re.compile(r"(?:^|&)timeout=([^&]*)")
 _DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m(?!s))?(?:([0-9.]+)s)?(?:([0-9.]+)ms)?")
@@ -63,12 +68,13 @@ class AdmissionPort:
         self._most_in_flight = most_in_flight
         self._most_connections = most_connections
         self._intake = Intake()
+        self._deadlines = Deadlines()
         self._is_draining = False
         self._ids = count(1)
         self._id_prefix = secrets.token_hex(4)
         self._server: BoundedServer | None = None
         self._listener: asyncio.Server | None = None
-        self._silent: asyncio.Task[None] | None = None
+        self._sweeps: list[asyncio.Task[None]] = []
 
     async def start(self, address: Address, context: ssl.SSLContext) -> Address:
         """Listen; return the address that came of it.
@@ -93,7 +99,10 @@ class AdmissionPort:
             ssl_shutdown_timeout=1.0,
             backlog=1024,
         )
-        self._silent = asyncio.create_task(self._server.close_silent())
+        self._sweeps = [
+            asyncio.create_task(self._server.close_silent()),
+            asyncio.create_task(self._deadlines.sweep()),
+        ]
         host, port = self._listener.sockets[-1].getsockname()[:2]
         return Address(host, port)
 
@@ -103,14 +112,14 @@ class AdmissionPort:
 
     async def stop(self) -> None:
         """Stop listening, close what is idle, finish what is in flight."""
-        if self._silent is not None:
-            self._silent.cancel()
         if self._listener is not None:
             self._listener.close()
         if self._server is not None:
             await asyncio.sleep(0)  # let requests that are already here begin
             self._server.pre_shutdown()
             await self._server.shutdown(_SHUTDOWN_SECONDS)
+        for sweep in self._sweeps:
+            sweep.cancel()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; every error becomes a status and one line."""
@@ -133,12 +142,10 @@ class AdmissionPort:
             return _line(405, "reviews are posted", Allow="POST")
         if self._metrics.in_flight > self._most_in_flight:
             return self._shed()
+        deadline = self._deadlines.begin(patience(request.query_string))
         try:
-            seconds = patience(request.query_string)
-            body = await self._intake.read(request, seconds or LONGEST_WAIT_SECONDS)
-            return web.Response(
-                body=await endpoint.answer(body, request_id, seconds), content_type="application/json"
-            )
+            body = await self._intake.read(request, deadline)
+            return web.Response(body=await endpoint.answer(body, request_id, deadline), headers=_JSON)
         except BadReview as error:
             self._log("bad review", WARNING, request=request_id, path=request.path, problem=str(error))
             return _line(400, str(error))
@@ -158,6 +165,8 @@ class AdmissionPort:
             self._metrics.failed("http")
             self._log.failure("internal error", error, request=request_id, path=request.path)
             return _line(500, "internal error; the log has its traceback")
+        finally:
+            self._deadlines.finish(deadline)
 
     def _shed(self) -> web.Response:
         self._metrics.shed.inc()
@@ -165,8 +174,8 @@ class AdmissionPort:
 
 
 @lru_cache(maxsize=64)
-def patience(query: str) -> float | None:
-    """Seconds the API server waits, from `?timeout=5s`; None if it says nothing that can be read.
+def patience(query: str) -> float:
+    """Seconds the API server waits, from `?timeout=5s`; `USUAL_WAIT_SECONDS` if nothing there can be read.
 
     The parameter is a Go duration, and what is really left, less than timeoutSeconds where the client's own
     deadline is nearer (verified on Kubernetes 1.36.3).
@@ -174,13 +183,13 @@ def patience(query: str) -> float | None:
     found = _TIMEOUT.search(query)
     duration = _DURATION.fullmatch(found[1]) if found and found[1] else None
     if duration is None:
-        return None
+        return USUAL_WAIT_SECONDS
     try:
         hours, minutes, seconds, milliseconds = (float(part or 0) for part in duration.groups())
     except ValueError:
-        return None
+        return USUAL_WAIT_SECONDS
     total = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
-    return min(total, LONGEST_WAIT_SECONDS) or None
+    return min(total, LONGEST_WAIT_SECONDS) or USUAL_WAIT_SECONDS
 
 
 def _request(
