@@ -1,0 +1,46 @@
+"""A /proc of our own making: the files of a process that the agent reads, in a folder."""
+
+import shutil
+from pathlib import Path
+
+STAT = "{pid} ({name}) {state} 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1000 200 0 0 0\n"
+
+
+class ProcTree:
+    """Processes in a folder, as the kernel shows them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def add(
+        self,
+        pid: int,
+        cgroup: str,
+        *,
+        start: int = 100,
+        name: str = "python",
+        state: str = "R",
+        flags: int = 0,
+    ) -> Path:
+        """Start a process, or change one."""
+        folder = self.root / str(pid)
+        folder.mkdir(exist_ok=True)
+        (folder / "cgroup").write_text(cgroup + "\n")
+        (folder / "comm").write_text(name + "\n")
+        stat = STAT.format(pid=pid, name=name.replace("\n", "\\n"), state=state, flags=flags, start=start)
+        (folder / "stat").write_text(stat)
+        return folder
+
+    def end(self, pid: int) -> None:
+        """End a process."""
+        shutil.rmtree(self.root / str(pid))
+
+
+def in_pod(uid: str, container: str = "0f" * 32) -> str:
+    """The cgroup line of a process in a container of a pod, as containerd and systemd name it."""
+    slice_ = f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
+    return f"0::/kubepods.slice/kubepods-besteffort.slice/{slice_}/cri-containerd-{container}.scope"
+
+
+HOST = "0::/system.slice/sshd.service"
