@@ -1,53 +1,220 @@
-"""Connections of the admission port, bounded: the one idle longest gives way to a new one.
+"""Connections, bounded in number, in what each may hold, and in how long they may keep a server from ending.
 
 An API server keeps some 25 idle connections and loses nothing when one of them is closed (verified on
 Kubernetes 1.36.3); whoever opens thousands is somebody else.
 """
 
 import asyncio
+import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
+
+from service.address import Address
+
+if TYPE_CHECKING:
+    from aiohttp.http_parser import RawRequestMessage
 
 FIRST_REQUEST_SECONDS: Final = 10.0
 """How long a new connection may take to send a whole request head."""
 
-HANDSHAKE_SECONDS: Final = 10.0
-_LOOK_EVERY_SECONDS: Final = 1.0
+HANDSHAKE_SECONDS: Final = 10
+MOST_HANDSHAKES: Final = 1024
+"""TLS handshakes under way at once. Beside the connections, since nothing is known of these yet."""
 
+LARGEST_HEAD: Final = 32 * 1024
+"""Bytes of a request that has no whole head yet. An API server's heads are below one KiB."""
+
+_TLS_BUFFER = 32 * 1024
+_READ_BUFFER = 64 * 1024
+_TLS_FAREWELL_SECONDS = 1.0
+_LINGERING_SECONDS = 2.0
+"""How long to read on after an answer that came before the end of its request, so that it is seen."""
+
+_YOUNG_SECONDS = 1.0
+"""On a connection made or used less than this ago a request may well be under way."""
+
+_LOOK_EVERY_SECONDS = 1.0
+_SETTLE_SECONDS = 0.02
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Refuse = Callable[[int, BaseException | None], web.StreamResponse]
 
 
 class BoundedServer(web.Server):
-    """aiohttp's low-level server that never holds more than `most` connections."""
+    """aiohttp's low-level server that never holds more than `most` connections.
 
-    def __init__(self, handler: Answer, *, most: int, **options: Any) -> None:
-        super().__init__(self._answer, **options)
-        self._handler = handler
+    Where there is one too many, the one idle longest is closed, one that never sent a request before one
+    that did. A connection is idle while no whole request head of it waits for an answer.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        refuse: Refuse,
+        most: int,
+        largest_body: int,
+        keep_alive_seconds: float,
+        most_handshakes: int = MOST_HANDSHAKES,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Make a server that does not listen yet; needs a running loop.
+
+        Args:
+            answer: answers a request; every error but one of the connection is its own affair.
+            refuse: answers what is no HTTP request, given a status and the reason.
+            most: connections.
+            largest_body: bytes.
+            keep_alive_seconds: how long a connection may be idle.
+            most_handshakes: TLS handshakes under way at once; the oldest gives way to a new one.
+            context: TLS; None: in the clear.
+        """
+
+        def request(
+            message: "RawRequestMessage",
+            payload: StreamReader,
+            protocol: RequestHandler,
+            writer: AbstractStreamWriter,
+            task: "asyncio.Task[None]",
+        ) -> web.BaseRequest:
+            return web.BaseRequest(
+                message, payload, protocol, writer, task, self._loop, client_max_size=largest_body
+            )
+
+        super().__init__(self._answer, request_factory=request)
+        self._options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": keep_alive_seconds,
+            "lingering_time": _LINGERING_SECONDS,
+            "read_bufsize": _READ_BUFFER,
+            "max_headers": 64,
+            "auto_decompress": False,  # a review is never compressed, and a bomb is
+        }
+        self._handler = answer
+        self.refuse = refuse
         self._most = most
+        self._most_handshakes = most_handshakes
+        self._context = context
+        self._handshakes: OrderedDict[RequestHandler, asyncio.Transport] = OrderedDict()
+        """TCP connections that are no TLS connections yet, the oldest first."""
+        self._open: dict[RequestHandler, asyncio.Transport] = {}
         self._idle: OrderedDict[RequestHandler, float] = OrderedDict()
         """Connections without a request, and since when; the longest idle first."""
         self._unused: OrderedDict[RequestHandler, float] = OrderedDict()
         """Those of them that have sent no request yet."""
+        self._listener: asyncio.Server | None = None
+        self._silent: asyncio.Task[None] | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Listen; return the address that came of it (port 0 takes any free one).
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        self._listener = await self._loop.create_server(
+            self._protocol, address.host or None, address.port, backlog=1024
+        )
+        self._silent = asyncio.create_task(self._close_silent())
+        host, port = self._listener.sockets[-1].getsockname()[:2]
+        return Address(host, port)
+
+    async def finish(self, seconds: float) -> int:
+        """Stop listening, and let what has begun end; close what is idle.
+
+        Answers should close their connections by now. A connection that was made or used within the last
+        second may still send a request.
+
+        Args:
+            seconds: how long to wait for requests that are being answered.
+
+        Returns:
+            how many requests were cut off because that was not enough.
+        """
+        if self._silent is not None:
+            self._silent.cancel()
+        for _ in range(2):  # take what the kernel has already taken for us
+            await asyncio.sleep(0)
+        if self._listener is not None:
+            self._listener.close()
+        end = self._loop.time() + seconds
+        while (self._open or self._handshakes) and (now := self._loop.time()) < end:
+            for handler, since in list(self._idle.items()):
+                if since <= now - _YOUNG_SECONDS:
+                    handler.force_close()  # says goodbye to TLS, and flushes
+            await asyncio.sleep(_SETTLE_SECONDS)
+        cut_off = len(self._open) - len(self._idle)
+        for transport in [*self._open.values(), *self._handshakes.values()]:
+            transport.abort()
+        await asyncio.sleep(0)
+        return cut_off
+
+    def handshake_begun(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Take a TCP connection; where that makes one too many, close the oldest."""
+        self._handshakes[handler] = transport
+        if len(self._handshakes) > self._most_handshakes:
+            _, oldest = self._handshakes.popitem(last=False)
+            oldest.abort()
+
+    def handshake_failed(self, handler: RequestHandler) -> None:
+        """Forget a TCP connection that ended before it was a TLS connection, or after."""
+        self._handshakes.pop(handler, None)
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Take a connection; where that makes one too many, close the one idle longest."""
-        super().connection_made(handler, transport)
-        self._idle[handler] = self._unused[handler] = self._loop.time()
-        if len(self._connections) > self._most:
-            self._drop(next(iter(self._idle)))  # the new one itself, if all others are at work
+        """Take a connection; where that makes one too many, close one that is idle."""
+        self._handshakes.pop(handler, None)
+        now = self._loop.time()
+        self._open[handler] = transport
+        self._idle[handler] = self._unused[handler] = now
+        if len(self._open) > self._most:
+            self._drop(self._least_missed(now))
 
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Forget a connection."""
-        super().connection_lost(handler, exc)
+    def connection_lost(self, handler: RequestHandler, _exc: BaseException | None = None) -> None:
+        """Forget a connection, though its request may still be being answered."""
+        self._open.pop(handler, None)
         self._idle.pop(handler, None)
         self._unused.pop(handler, None)
 
-    async def close_silent(self) -> None:
+    def head_arrived(self, handler: RequestHandler) -> None:
+        """Hear that a connection has a whole request head to answer."""
+        self._idle.pop(handler, None)
+        self._unused.pop(handler, None)
+
+    def head_too_large(self, handler: RequestHandler) -> None:
+        """Hear that a connection goes on and on without a whole request head."""
+        self._drop(handler)
+
+    def is_idle(self, handler: RequestHandler) -> bool:
+        """Whether a connection is open and waits for a request."""
+        return handler in self._idle
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = cast(_Connection, request.protocol)
+        try:
+            return await self._handler(request)
+        finally:
+            if connection in self._open and not connection.has_more:
+                self._idle[connection] = self._loop.time()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        handler = _Connection(self, loop=self._loop, **self._options)
+        return _Tls(self, handler, self._context) if self._context else handler
+
+    def _least_missed(self, now: float) -> RequestHandler:
+        """The connection to close: not one that is just about to send its first request."""
+        for handler, since in self._unused.items():
+            if since <= now - _YOUNG_SECONDS:
+                return handler
+            break
+        return next(iter(self._idle))  # the new one itself, if all others are at work
+
+    async def _close_silent(self) -> None:
         """Close, until cancelled, connections on which no request comes."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
@@ -55,19 +222,89 @@ class BoundedServer(web.Server):
             for handler in [handler for handler, since in self._unused.items() if since < late]:
                 self._drop(handler)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        self._idle.pop(connection, None)
-        self._unused.pop(connection, None)
-        try:
-            return await self._handler(request)
-        finally:
-            if connection in self._connections:
-                self._idle[connection] = self._loop.time()
-
     def _drop(self, handler: RequestHandler) -> None:
-        self._idle.pop(handler, None)
-        self._unused.pop(handler, None)
-        transport = self._connections.get(handler)
+        transport = self._open.get(handler)
+        self.connection_lost(handler)
         if transport is not None:
             transport.abort()  # no farewell: whoever is silent would keep us waiting for his
+
+
+class _Connection(RequestHandler):
+    """aiohttp's side of a connection, that tells when a whole request head has arrived."""
+
+    __slots__ = ("_body", "_head_bytes")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_bytes = 0
+        self._body = EMPTY_PAYLOAD
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another request is here already."""
+        return bool(self._messages)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came."""
+        super().data_received(data)
+        server = self._manager
+        if not isinstance(server, BoundedServer):  # the connection is lost
+            return
+        if self._messages:
+            self._head_bytes = 0
+            self._body = self._messages[-1][1]
+            server.head_arrived(self)
+        elif self._body.is_eof() and server.is_idle(self):
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD:
+                server.head_too_large(self)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - quotes the request, which may be a piece of a pod
+    ) -> web.StreamResponse:
+        """Answer what could not be parsed.
+
+        aiohttp's own would log and send the bytes it stumbled over.
+
+        Raises:
+            ConnectionResetError: nobody is there to be answered.
+        """
+        server = self._manager
+        if not isinstance(server, BoundedServer) or isinstance(exc, ConnectionError):
+            raise ConnectionResetError
+        if request.writer.output_size > 0:  # half an answer is out
+            raise ConnectionResetError
+        return server.refuse(status, exc)
+
+
+class _Tls(SSLProtocol):
+    """asyncio's TLS, with a smaller buffer, that tells when its connection begins and ends."""
+
+    max_size = _TLS_BUFFER  # asyncio's 256 KiB would be every connection's, idle or not: 2,000 held 600 MiB
+
+    def __init__(self, server: BoundedServer, handler: _Connection, context: ssl.SSLContext) -> None:
+        super().__init__(
+            asyncio.get_running_loop(),
+            handler,
+            context,
+            cast("asyncio.Future[None]", None),  # nobody waits for the handshake
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=_TLS_FAREWELL_SECONDS,
+        )
+        self._server = server
+        self._handler = handler
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        self._server.handshake_begun(self._handler, cast(asyncio.Transport, transport))
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection."""
+        self._server.handshake_failed(self._handler)
+        super().connection_lost(exc)

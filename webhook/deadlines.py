@@ -7,7 +7,8 @@ deciding about the pod; an entry in a table costs next to nothing, and a tenth o
 import asyncio
 from typing import Final
 
-_SWEEP_SECONDS: Final = 0.1
+SWEEP_SECONDS: Final = 0.1
+"""How much later than its time a deadline may be kept."""
 
 
 class Deadline:
@@ -58,7 +59,7 @@ class Deadlines:
         """Cancel what is late, until cancelled itself."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
+            await asyncio.sleep(SWEEP_SECONDS)
             now = loop.time()
             for deadline in [each for each in self._running if each.at <= now]:
                 deadline.end()

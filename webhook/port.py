@@ -11,23 +11,18 @@ import ssl
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp import web
 
 from service.address import Address
-from service.log import WARNING, JsonLog
+from service.log import ERROR, WARNING, JsonLog
 from webhook.admission import BadReview
-from webhook.connections import HANDSHAKE_SECONDS, BoundedServer
-from webhook.deadlines import Deadlines
+from webhook.connections import BoundedServer
+from webhook.deadlines import SWEEP_SECONDS, Deadlines
 from webhook.endpoint import Endpoint, Unanswered
 from webhook.intake import LARGEST_BODY, Intake, Overloaded
 from webhook.metrics import Metrics
-
-if TYPE_CHECKING:
-    from aiohttp.http_parser import RawRequestMessage
-    from aiohttp.web_protocol import RequestHandler
 
 KEEP_ALIVE_SECONDS: Final = 180
 """Above the 90 s after which an API server drops an idle connection: else it may send a review into a closing
@@ -42,7 +37,10 @@ USUAL_WAIT_SECONDS: Final = 10.0
 """timeoutSeconds where nobody sets it (Kubernetes' default)."""
 
 _JSON: Final = {"Content-Type": "application/json"}
-_SHUTDOWN_SECONDS: Final = 10.0
+_LONGEST_MARGIN_SECONDS: Final = 0.5
+_FINISH_SECONDS: Final = 10.0
+_SERVER_ERROR: Final = 500
+_INTERNAL: Final = "internal error; the log has its traceback"
 _TIMEOUT = re.compile(r"(?:^|&)timeout=([^&]*)")
 _DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m(?!s))?(?:([0-9.]+)s)?(?:([0-9.]+)ms)?")
 
@@ -73,8 +71,7 @@ class AdmissionPort:
         self._ids = count(1)
         self._id_prefix = secrets.token_hex(4)
         self._server: BoundedServer | None = None
-        self._listener: asyncio.Server | None = None
-        self._sweeps: list[asyncio.Task[None]] = []
+        self._sweep: asyncio.Task[None] | None = None
 
     async def start(self, address: Address, context: ssl.SSLContext) -> Address:
         """Listen; return the address that came of it.
@@ -82,29 +79,16 @@ class AdmissionPort:
         Raises:
             OSError: the address cannot be listened on.
         """
-        loop = asyncio.get_running_loop()
         self._server = BoundedServer(
             self.handle,
+            refuse=self._refuse,
             most=self._most_connections,
-            request_factory=_request,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            largest_body=LARGEST_BODY,
+            keep_alive_seconds=KEEP_ALIVE_SECONDS,
+            context=context,
         )
-        self._listener = await loop.create_server(
-            self._server,
-            address.host or None,
-            address.port,
-            ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS,
-            ssl_shutdown_timeout=1.0,
-            backlog=1024,
-        )
-        self._sweeps = [
-            asyncio.create_task(self._server.close_silent()),
-            asyncio.create_task(self._deadlines.sweep()),
-        ]
-        host, port = self._listener.sockets[-1].getsockname()[:2]
-        return Address(host, port)
+        self._sweep = asyncio.create_task(self._deadlines.sweep())
+        return await self._server.listen(address)
 
     def drain(self) -> None:
         """Ask every client to go: from now on each answer closes its connection."""
@@ -112,27 +96,23 @@ class AdmissionPort:
 
     async def stop(self) -> None:
         """Stop listening, close what is idle, finish what is in flight."""
-        if self._listener is not None:
-            self._listener.close()
-        if self._server is not None:
-            await asyncio.sleep(0)  # let requests that are already here begin
-            self._server.pre_shutdown()
-            await self._server.shutdown(_SHUTDOWN_SECONDS)
-        for sweep in self._sweeps:
-            sweep.cancel()
+        self.drain()
+        if self._server is None or self._sweep is None:
+            return
+        self._intake.hurry()
+        cut_off = await self._server.finish(_FINISH_SECONDS)
+        if cut_off:
+            self._log("requests cut off", WARNING, count=cut_off, after_seconds=_FINISH_SECONDS)
+        self._sweep.cancel()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; every error becomes a status and one line."""
-        request_id = f"{self._id_prefix}-{next(self._ids):x}"
-        self._metrics.in_flight += 1
-        try:
-            response = await self._answer(request, request_id)
-        finally:
-            self._metrics.in_flight -= 1
-        response.headers["X-Request-Id"] = request_id
-        if self._is_draining:
-            response.force_close()
-        return response
+        """Answer one request; every error becomes a status and one line.
+
+        Raises:
+            ConnectionResetError: nobody is there to be answered.
+        """
+        request_id = self._next_id()
+        return self._signed(await self._answer(request, request_id), request_id)
 
     async def _answer(self, request: web.BaseRequest, request_id: str) -> web.Response:
         endpoint = self._endpoints.get(request.path)
@@ -140,33 +120,67 @@ class AdmissionPort:
             return _line(404, "no such path; reviews are posted to " + ", ".join(self._endpoints))
         if request.method != "POST":
             return _line(405, "reviews are posted", Allow="POST")
-        if self._metrics.in_flight > self._most_in_flight:
-            return self._shed()
-        deadline = self._deadlines.begin(patience(request.query_string))
         try:
-            body = await self._intake.read(request, deadline)
-            return web.Response(body=await endpoint.answer(body, request_id, deadline), headers=_JSON)
+            return await self._review(request, request_id, endpoint)
         except BadReview as error:
-            self._log("bad review", WARNING, request=request_id, path=request.path, problem=str(error))
-            return _line(400, str(error))
+            return self._bad(400, str(error), request_id, request.path)
         except Overloaded:
             return self._shed()
         except TimeoutError:
             self._metrics.failed("slow-body")
-            return _closing(_line(408, "the body did not arrive in time"))
+            return _closing(self._bad(408, "the body did not arrive in time", request_id, request.path))
         except web.HTTPRequestEntityTooLarge:
             self._metrics.failed("too-large")
-            return _closing(_line(413, f"the body is larger than {LARGEST_BODY} bytes"))
+            text = f"the body is larger than {LARGEST_BODY} bytes"
+            return _closing(self._bad(413, text, request_id, request.path))
         except Unanswered:
-            return _line(500, "internal error; the log has its traceback")
-        except (ConnectionError, EOFError):
+            return _line(500, _INTERNAL)
+        except ConnectionResetError:
             raise
         except Exception as error:  # noqa: BLE001 - a traceback is for the log
             self._metrics.failed("http")
             self._log.failure("internal error", error, request=request_id, path=request.path)
-            return _line(500, "internal error; the log has its traceback")
+            return _line(500, _INTERNAL)
+
+    async def _review(self, request: web.BaseRequest, request_id: str, endpoint: Endpoint) -> web.Response:
+        deadline = self._deadlines.begin(patience(request.query_string))
+        try:
+            body = await self._intake.read(request, deadline)
+            if self._metrics.in_flight >= self._most_in_flight:
+                raise Overloaded
+            self._metrics.in_flight += 1
+            try:
+                answer = await endpoint.answer(body, request_id, deadline)
+            finally:
+                self._metrics.in_flight -= 1
         finally:
             self._deadlines.finish(deadline)
+        return web.Response(body=answer, headers=_JSON)
+
+    def _refuse(self, status: int, error: BaseException | None) -> web.StreamResponse:
+        """Answer what is no request; what came may be a piece of a pod, and is not repeated anywhere."""
+        request_id = self._next_id()
+        if status < _SERVER_ERROR:
+            self._metrics.failed("decode")
+            response = self._bad(status, f"no HTTP request: {type(error).__name__}", request_id)
+        else:
+            self._metrics.failed("http")
+            self._log("internal error", ERROR, request=request_id, problem=type(error).__name__)
+            response = _line(status, _INTERNAL)
+        return self._signed(_closing(response), request_id)
+
+    def _next_id(self) -> str:
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+    def _signed(self, response: web.Response, request_id: str) -> web.Response:
+        response.headers["X-Request-Id"] = request_id
+        if self._is_draining:
+            response.force_close()
+        return response
+
+    def _bad(self, status: int, problem: str, request_id: str, path: str = "") -> web.Response:
+        self._log("bad review", WARNING, request=request_id, path=path, problem=problem)
+        return _line(status, problem)
 
     def _shed(self) -> web.Response:
         self._metrics.shed.inc()
@@ -175,32 +189,27 @@ class AdmissionPort:
 
 @lru_cache(maxsize=64)
 def patience(query: str) -> float:
-    """Seconds the API server waits, from `?timeout=5s`; `USUAL_WAIT_SECONDS` if nothing there can be read.
+    """Seconds within which to answer, from `?timeout=5s`; if nothing can be read, of the usual wait.
 
     The parameter is a Go duration, and what is really left, less than timeoutSeconds where the client's own
-    deadline is nearer (verified on Kubernetes 1.36.3).
+    deadline is nearer (verified on Kubernetes 1.36.3). That time began before the request was here, and the
+    answer has a way to go.
     """
+    waits = min(_duration(query) or USUAL_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    return waits - min(SWEEP_SECONDS + waits / 10, waits / 2, _LONGEST_MARGIN_SECONDS)
+
+
+def _duration(query: str) -> float:
+    """Seconds of `?timeout=`; 0 if nothing there can be read."""
     found = _TIMEOUT.search(query)
-    duration = _DURATION.fullmatch(found[1]) if found and found[1] else None
+    duration = _DURATION.fullmatch(found[1]) if found else None
     if duration is None:
-        return USUAL_WAIT_SECONDS
+        return 0
     try:
         hours, minutes, seconds, milliseconds = (float(part or 0) for part in duration.groups())
     except ValueError:
-        return USUAL_WAIT_SECONDS
-    total = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
-    return min(total, LONGEST_WAIT_SECONDS) or USUAL_WAIT_SECONDS
-
-
-def _request(
-    message: "RawRequestMessage",
-    payload: StreamReader,
-    protocol: "RequestHandler",
-    writer: AbstractStreamWriter,
-    task: "asyncio.Task[None]",
-) -> web.BaseRequest:
-    loop = task.get_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=LARGEST_BODY)
+        return 0
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
 
 
 def _line(status: int, text: str, **headers: str) -> web.Response:

@@ -1,14 +1,16 @@
 """The two ports together; and the plain one, with metrics, health and policies."""
 
+import asyncio
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import orjson
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from service.address import Address
 from service.log import JsonLog
+from webhook.connections import BoundedServer
 from webhook.decide import Rules
 from webhook.endpoint import Endpoint, Judge
 from webhook.metrics import Metrics
@@ -19,6 +21,9 @@ from webhook.port import MOST_CONNECTIONS, MOST_IN_FLIGHT, AdmissionPort
 from webhook.validating import NamespaceValidator, PodValidator
 
 _JSON: Final = {"Content-Type": "application/json"}
+_MOST_OPS_CONNECTIONS: Final = 128
+_OPS_KEEP_ALIVE_SECONDS: Final = 180.0
+_OPS_FINISH_SECONDS: Final = 2.0
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
@@ -30,7 +35,13 @@ class OpsPort:
         self._metrics = metrics
         self._log = log
         self._is_draining = False
-        self._runner: web.AppRunner | None = None
+        self._server: BoundedServer | None = None
+        self._pages: dict[str, Callable[[], Awaitable[web.Response]]] = {
+            "/metrics": self._scrape,
+            "/policies": self._list_policies,
+            "/healthz": self._alive,
+            "/readyz": self._ready,
+        }
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address that came of it.
@@ -38,16 +49,14 @@ class OpsPort:
         Raises:
             OSError: the address cannot be listened on.
         """
-        app = web.Application(middlewares=[_plain_errors(self._metrics, self._log)])
-        app.router.add_get("/metrics", self._scrape)
-        app.router.add_get("/policies", self._list_policies)
-        app.router.add_get("/healthz", self._alive)
-        app.router.add_get("/readyz", self._ready)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, address.host or None, address.port).start()
-        host, port = self._runner.addresses[-1][:2]
-        return Address(host, port)
+        self._server = BoundedServer(
+            self._answer,
+            refuse=self._refuse,
+            most=_MOST_OPS_CONNECTIONS,
+            largest_body=0,
+            keep_alive_seconds=_OPS_KEEP_ALIVE_SECONDS,
+        )
+        return await self._server.listen(address)
 
     def drain(self) -> None:
         """Be not ready from now on."""
@@ -55,42 +64,46 @@ class OpsPort:
 
     async def stop(self) -> None:
         """Stop listening and close."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            await self._server.finish(_OPS_FINISH_SECONDS)
 
-    async def _scrape(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers=_PROMETHEUS)
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        page = self._pages.get(request.path)
+        if page is None:
+            return web.Response(status=404, text="no such page; there are " + ", ".join(self._pages) + "\n")
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, text="pages are read\n", headers={"Allow": "GET, HEAD"})
+        try:
+            return await page()
+        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+            self._metrics.failed("http")
+            self._log.failure("internal error", error, path=request.path)
+            return web.Response(status=500, text="internal error; the log has its traceback\n")
 
-    async def _list_policies(self, _request: web.Request) -> web.Response:
-        shown = [policy_json(policy) for _, policy in sorted(self._policies.all().items())]
-        return web.Response(body=orjson.dumps(shown), headers=_JSON)
+    def _refuse(self, status: int, error: BaseException | None) -> web.StreamResponse:
+        response = web.Response(status=status, text=f"no HTTP request: {type(error).__name__}\n")
+        response.force_close()
+        return response
 
-    async def _alive(self, _request: web.Request) -> web.Response:
+    async def _scrape(self) -> web.Response:
+        return web.Response(body=await asyncio.to_thread(self._metrics.text), headers=_PROMETHEUS)
+
+    async def _list_policies(self) -> web.Response:
+        return web.Response(body=await asyncio.to_thread(self._policies_as_json), headers=_JSON)
+
+    def _policies_as_json(self) -> bytes:
+        """Thousands take their time, which is no review's."""
+        return orjson.dumps([policy_json(policy) for _, policy in sorted(self._policies.all().items())])
+
+    async def _alive(self) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def _ready(self, _request: web.Request) -> web.Response:
+    async def _ready(self) -> web.Response:
         if self._is_draining:
             return web.Response(status=503, text="draining\n")
         if not self._policies.ready:
             return web.Response(status=503, text="no policies yet\n")
         return web.Response(text="ok\n")
-
-
-def _plain_errors(metrics: Metrics, log: JsonLog) -> Middleware:
-    """Turn every error of the plain port into a status and one line."""
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            return web.Response(status=error.status, text=f"{error.reason}\n")
-        except Exception as error:  # noqa: BLE001 - a traceback is for the log
-            metrics.failed("http")
-            log.failure("internal error", error, path=request.path)
-            return web.Response(status=500, text="internal error; the log has its traceback\n")
-
-    return middleware
 
 
 def policy_json(policy: NamespacePolicy) -> dict[str, object]:
