@@ -1,6 +1,12 @@
 """The names a pod has in its tenant's virtual cluster, for a host pod that vCluster synced. Pure."""
 
+import re
 from dataclasses import dataclass
+
+from gpuagent.pods.inventory import NodePod
+from kai import keys
+
+_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,3 +16,24 @@ class Tenant:
     vcluster: str
     namespace: str
     pod: str
+
+
+def tenant_of(pod: NodePod) -> Tenant | None:
+    """Read the names from the annotations that vCluster's syncer writes over whatever a tenant put there.
+
+    As in vCluster's own `IsManaged`, the pod must carry the label and its annotations must be about itself,
+    so that a copy of another pod's names nobody. The short `vcluster.loft.sh/name` and `namespace` are the
+    tenant's to choose (v0.36.1 `translator.go`) and are not read.
+    """
+    vcluster = pod.labels.get(keys.VCLUSTER_MANAGED_BY)
+    if not vcluster:
+        return None
+    about = pod.annotations
+    if about.get(keys.VCLUSTER_HOST_NAME) != pod.name:
+        return None
+    if about.get(keys.VCLUSTER_HOST_NAMESPACE) != pod.namespace:
+        return None
+    namespace, name = about.get(keys.VCLUSTER_OBJECT_NAMESPACE, ""), about.get(keys.VCLUSTER_OBJECT_NAME, "")
+    if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+        return None  # no vCluster wrote this: a pod of the host may carry any annotation
+    return Tenant(vcluster=vcluster, namespace=namespace, pod=name)

@@ -6,12 +6,16 @@ v0.7.x counts in 10^6 bytes (`Version.counts_megabytes`).
 """
 
 import math
+import re
 from dataclasses import dataclass
 
+from kai.gonumber import parse_int
 from kai.share import MIB, Share
 from kai.version import Version
 
 _MEGABYTE = 10**6
+_HAMI_LIMIT = re.compile(r"([0-9]{1,18})([gGmMkK]?)")
+_HAMI_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
 _LABEL_IN_BYTES_FROM = 1 << 20  # a label of 1 Ti or more "MiB" is in bytes (a bug of GPU feature discovery)
 
 
@@ -41,6 +45,19 @@ class Card:
             raise ValueError(f"{mib} MiB is less than the 100 MiB KAI counts in")
         return cls(units, unit)
 
+    @classmethod
+    def from_label(cls, text: str, version: Version | None = None) -> "Card":
+        """Take the node label `nvidia.com/gpu.memory` as it stands.
+
+        Raises:
+            ValueError: it is no number of MiB, or a number too small.
+        """
+        try:
+            mib = parse_int(text)
+        except ValueError:
+            raise ValueError(f'"{text[:40]}" is not a number of MiB') from None
+        return cls.from_mib(mib, version)
+
     def fraction_bytes(self, fraction: float) -> int:
         """Bytes of one device for a fraction: `int64(fraction × units)`, one float64 product."""
         return int(fraction * self.units) * self.unit_bytes
@@ -63,3 +80,17 @@ class Card:
         if share.fraction is None or math.isnan(share.fraction):
             raise ValueError("the share names neither a fraction nor memory")
         return self.fraction_bytes(share.fraction)
+
+
+def hami_limit_bytes(text: str) -> int | None:
+    """Read `CUDA_DEVICE_MEMORY_LIMIT`; None for 0, which is no limit.
+
+    KAI writes MiB as `71885m` (v0.17.0 `hami_core.go`); HAMi-core also takes `g`, `k` and bare bytes.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = _HAMI_LIMIT.fullmatch(text)
+    if found is None:
+        raise ValueError(f'"{text[:40]}" is not a limit of HAMi-core; allowed: an integer and g, m or k')
+    return (int(found[1]) << _HAMI_SHIFT[found[2].lower()]) or None

@@ -67,10 +67,16 @@ class Inventory:
     """By UID: the pods of this node, reservation pods left out."""
     reservations: Mapping[str, str] = field(default_factory=dict)
     """GPU group to the GPU UUID its reservation pod on this node names; empty while it names none."""
+    tenant_reservations: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """The same for a KAI that runs inside a vCluster, by host namespace and group. The tenant can make them
+    up, so they count only for pods of that namespace."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """By namespace and name of the pod."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps, by namespace and name."""
+    config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """UID of the pod that owns a ConfigMap, by namespace and name; empty if something else owns it, absent if
+    nothing does."""
     node_labels: Mapping[str, str] | None = None
     """Labels of this node; None if its object could not be had."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -78,6 +84,9 @@ class Inventory:
     reservation_uids: frozenset[str] = frozenset()
     """UIDs (and config hashes) of reservation pods: their processes are theirs, but they appear in no
     `kaishare_pod_*` series."""
+    tenant_reservation_uids: frozenset[str] = frozenset()
+    """UIDs among `pods` that are reservation pods of a KAI inside a vCluster: they promise nothing, but what
+    they hold is shown, since any pod of that tenant could pose as one."""
 
 
 class PodSource(Protocol):

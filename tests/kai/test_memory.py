@@ -2,7 +2,7 @@
 
 import pytest
 
-from kai.memory import Card
+from kai.memory import Card, hami_limit_bytes
 from kai.share import MIB, Share, container_memory, is_container_memory_key, scheduler_memory
 from kai.version import Version
 
@@ -104,3 +104,29 @@ def test_what_the_scheduler_ignores() -> None:
     assert scheduler_memory("9223372036854775808") is None
     assert scheduler_memory("0") is None
     assert scheduler_memory("2000") == 2000
+
+
+@pytest.mark.parametrize("label", ["", "24Gi", "23028.0", " 23028", "-1", "0", "99"])
+def test_a_label_that_is_no_card(label: str) -> None:
+    with pytest.raises(ValueError, match="MiB"):
+        Card.from_label(label)
+
+
+def test_a_card_by_its_label() -> None:
+    assert Card.from_label("23028") == Card.from_mib(23028)
+    assert Card.from_label("15360", OLD) == Card(16100, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("71885m", 71885 * MIB), ("4147m", 4147 * MIB), ("1g", 1 << 30), ("1G", 1 << 30), ("1048576k", 1 << 30),
+     ("1073741824", 1 << 30), ("0", None), ("0m", None)],
+)  # fmt: skip
+def test_hami_limits(text: str, limit: int | None) -> None:
+    assert hami_limit_bytes(text) == limit
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5g", "1Gi", "-1m", "1t", " 1m", "1m\n", "9" * 30])
+def test_what_is_no_hami_limit(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a limit of HAMi-core"):
+        hami_limit_bytes(text)

@@ -1,0 +1,147 @@
+"""The pods of a node from a file: what `kubectl get … -o json` prints, or the same written by hand."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gpuagent.pods.building import Built, build
+from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
+from service.documents import DocumentError, load_file
+from service.log import INFO, WARNING, JsonLog
+from service.watching import Watched
+
+_LOOK_EVERY_SECONDS: Final = 0.4
+_MOST_LOOKS_TO_SETTLE: Final = 3
+_MOST_LINES: Final = 20
+
+
+class FilePods:
+    """Keeps an Inventory of a v1 PodList or List that may change at any time.
+
+    It may also hold Node, Namespace, ConfigMap and BindRequest objects. An edit counts within 2 s; one that
+    breaks the file leaves the last good inventory and one line in the log.
+
+    Raises:
+        DocumentError: the file is missing or broken from the start; the message names it.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        node: str,
+        reservation_namespace: str,
+        log: JsonLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._node = node
+        self._reservation_namespace = reservation_namespace
+        self._log = log
+        self._clock = clock
+        self._watched = Watched(path)
+        self._said: frozenset[str] = frozenset()
+        self._is_broken = False
+        self._inventory = self._take(self._read())
+        self._contact = clock()
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The last good inventory."""
+        return self._inventory
+
+    def seconds_since_contact(self) -> float:
+        """How long ago the file was last seen whole, on the injected clock; grows while it is broken."""
+        return self._clock() - self._contact
+
+    async def run(self) -> None:
+        """Look at the file until cancelled.
+
+        A file that is just being written may read as a shorter list of pods: it is read when it has not
+        changed for one look, or after a few looks if it goes on changing.
+        """
+        looks = 0
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
+            if self._watched.changed():
+                looks += 1
+                if looks < _MOST_LOOKS_TO_SETTLE:
+                    continue
+            if looks:
+                looks = 0
+                await self._read_again()
+            if not self._is_broken:
+                self._contact = self._clock()
+
+    async def _read_again(self) -> None:
+        try:
+            built = await asyncio.to_thread(self._read)
+        except DocumentError as error:
+            self._is_broken = True
+            self._log("pods file unusable, the last good one stays in force", WARNING, error=str(error))
+            return
+        self._is_broken = False
+        self._inventory = self._take(built)
+
+    def _take(self, built: Built) -> Inventory:
+        inventory = built.inventory
+        self._log(
+            "pods file read",
+            INFO,
+            file=str(self._path),
+            node=self._node,
+            pods=len(inventory.pods),
+            reservation_pods=len(inventory.reservation_uids),
+            pods_elsewhere=built.elsewhere,
+        )
+        new = [line for line in built.lines if line not in self._said]
+        for line in new[:_MOST_LINES]:
+            self._log("an object of the pods file cannot be used", WARNING, file=str(self._path), error=line)
+        if len(new) > _MOST_LINES:
+            self._log("and more of its objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
+        self._said = frozenset(built.lines)
+        return inventory
+
+    def _read(self) -> Built:
+        found: list[KubernetesObject] = []
+        lines: list[str] = []
+        try:
+            for document, kind in objects_of(_documents(self._path)):
+                try:
+                    each = decode_object(document, kind=kind)
+                except ObjectError as error:
+                    lines.append(f"{error}; it is left out")
+                    continue
+                if each is not None:
+                    found.append(each)
+        except ObjectError as error:
+            raise DocumentError(f"{self._path}: {error}") from None
+        built = build(found, node=self._node, reservation_namespace=self._reservation_namespace)
+        return replace(built, lines=(*lines, *built.lines))
+
+
+def _documents(path: Path) -> list[Any]:
+    """Read the file. JSON is not left to the YAML reader, which takes 100 times the text's memory for it.
+
+    Raises:
+        DocumentError: it cannot be read, is neither YAML nor JSON, or is empty.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DocumentError(f"{path}: {error.strerror}") from None
+    if data.lstrip()[:1] == b"{":
+        # YAML may start so too; and of broken JSON its reader says in which line.
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return [msgspec.json.decode(data)]
+    documents = load_file(path)
+    if not documents:
+        raise DocumentError(f"{path}: empty; expected a v1 PodList or a v1 List")
+    return documents

@@ -1,0 +1,233 @@
+"""The Kubernetes objects that say something about a node's pods, decoded by type: only what is read of them.
+
+What the API leaves out and what it has as null read as empty, as in Go. Any other wrong shape is an
+ObjectError about that one object.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from kai.pod import explain_shape
+
+_NAME_SHOWN: Final = 120
+
+
+class ObjectError(ValueError):
+    """An object is not shaped as the API has it; one line: which one, which field, what it should be."""
+
+
+class Owner(Struct, frozen=True):
+    """One of `metadata.ownerReferences`."""
+
+    kind: str | None = None
+    uid: str | None = None
+
+
+class Metadata(Struct, frozen=True, rename="camel"):
+    """`metadata` of any object."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+    owner_references: list[Owner] | None = None
+
+    @property
+    def pod_owner_uid(self) -> str | None:
+        """UID of the pod that owns it; "" if it has other owners only, None if it has none at all."""
+        if not self.owner_references:
+            return None
+        return next((owner.uid or "" for owner in self.owner_references if owner.kind == "Pod"), "")
+
+
+class Resources(Struct, frozen=True):
+    """`resources` of a container."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+    def asks(self, resource: str) -> str | int | float | None:
+        """What counts for an extended resource: its limit, else its request, else None."""
+        if self.limits and resource in self.limits:
+            return self.limits[resource]
+        return self.requests.get(resource) if self.requests else None
+
+
+class Container(Struct, frozen=True):
+    """One container, of whichever kind."""
+
+    name: str
+    resources: Resources | None = None
+
+
+class ContainerStatus(Struct, frozen=True):
+    """What the kubelet says of one container."""
+
+    name: str
+    container_id: str | None = field(default=None, name="containerID")
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    """`spec` of a pod."""
+
+    node_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    ephemeral_containers: list[Container] | None = None
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    """`status` of a pod."""
+
+    phase: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    ephemeral_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Struct, frozen=True):
+    """A v1 Pod."""
+
+    metadata: Metadata
+    spec: PodSpec
+    status: PodStatus | None = None
+
+
+class Node(Struct, frozen=True):
+    """A v1 Node."""
+
+    metadata: Metadata
+
+
+class Namespace(Struct, frozen=True):
+    """A v1 Namespace."""
+
+    metadata: Metadata
+
+
+class ConfigMap(Struct, frozen=True):
+    """A v1 ConfigMap."""
+
+    metadata: Metadata
+    data: dict[str, str | None] | None = None
+
+
+class ReceivedGpu(Struct, frozen=True):
+    """`spec.receivedGPU` of a BindRequest."""
+
+    count: int | None = None
+    portion: str | None = None
+
+
+class BindRequestSpec(Struct, frozen=True, rename="camel"):
+    """`spec` of a BindRequest."""
+
+    received_gpu: ReceivedGpu | None = field(default=None, name="receivedGPU")
+    received_resource_type: str | None = None
+    selected_gpu_groups: list[str] | None = field(default=None, name="selectedGPUGroups")
+
+
+class BindRequestObject(Struct, frozen=True):
+    """A scheduling.run.ai/v1alpha2 BindRequest; it has the name of its pod."""
+
+    metadata: Metadata
+    spec: BindRequestSpec
+
+
+KubernetesObject = Pod | Node | Namespace | ConfigMap | BindRequestObject
+
+_TYPES: Final[Mapping[str, type[KubernetesObject]]] = {
+    "Pod": Pod,
+    "Node": Node,
+    "Namespace": Namespace,
+    "ConfigMap": ConfigMap,
+    "BindRequest": BindRequestObject,
+}
+
+
+def decode_object(document: Any, *, kind: str = "") -> KubernetesObject | None:
+    """Read one object from what a JSON or YAML reader made of it; None for a kind that says nothing here.
+
+    Args:
+        document: the object.
+        kind: what it is if it does not say so itself (in a list from the API, items do not).
+
+    Raises:
+        ObjectError: it is not shaped as that kind.
+    """
+    if not isinstance(document, dict):
+        raise ObjectError(f"{kind or 'an object'}: expected object, got {_type_name(document)}")
+    kind = document.get("kind") or kind
+    type_ = _TYPES.get(kind) if isinstance(kind, str) else None
+    if type_ is None:
+        if not isinstance(kind, str) or not kind:
+            raise ObjectError("an object without kind; expected one such as Pod")
+        return None
+    try:
+        found = msgspec.convert(document, type_)
+    except msgspec.ValidationError as error:
+        said = _wrong_string(document) or explain_shape(error, "object")
+        raise ObjectError(f"{kind} {_name_of(document)}: {said}") from None
+    if not found.metadata.name:
+        raise ObjectError(f"{kind} {_name_of(document)}: metadata.name: expected a name, got none")
+    return found
+
+
+def objects_of(documents: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield every object of the documents with the kind its list gives it (a `PodList` says Pod).
+
+    Raises:
+        ObjectError: a document is neither an object nor a list of objects.
+    """
+    for document in documents:
+        kind = document.get("kind") if isinstance(document, dict) else None
+        if not isinstance(kind, str) or not kind:
+            raise ObjectError(
+                f"expected a v1 PodList, a v1 List or objects with a kind, got {_type_name(document)}"
+                + (" without kind" if isinstance(document, dict) else "")
+            )
+        if not kind.endswith("List"):
+            yield document, kind
+            continue
+        items = document.get("items")
+        if items is None:
+            continue
+        if not isinstance(items, list):
+            raise ObjectError(f"{kind}: items: expected array, got {_type_name(items)}")
+        for item in items:
+            if isinstance(item, dict) and str(item.get("kind", "")).endswith("List"):
+                yield from objects_of([item])
+            else:
+                yield item, kind.removesuffix("List")
+
+
+def _wrong_string(document: dict[str, Any]) -> str | None:
+    """Name the key whose value YAML made something else than a string; msgspec names the map only."""
+    metadata = document.get("metadata")
+    inner = metadata if isinstance(metadata, dict) else {}
+    for path, found in (
+        ("metadata.labels", inner.get("labels")),
+        ("metadata.annotations", inner.get("annotations")),
+        ("data", document.get("data")),
+    ):
+        for key, value in found.items() if isinstance(found, dict) else ():
+            if value is not None and not isinstance(value, str):
+                return f"{path}[{key}]: expected str, got {_type_name(value)}; put it in quotes"
+    return None
+
+
+def _name_of(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        return "without metadata"
+    parts = [part for part in (metadata.get("namespace"), metadata.get("name")) if isinstance(part, str)]
+    return " ".join("/".join(parts).split())[:_NAME_SHOWN] or "without a name"
+
+
+def _type_name(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "str", bool: "bool", int: "int", float: "float"}
+    return names.get(type(value), "null" if value is None else type(value).__name__)

@@ -1,0 +1,146 @@
+"""Kubernetes and KAI objects of our own making, in the shape they were seen to have on live clusters."""
+
+from typing import Any
+
+NODE = "gpu-node-0"
+RESERVATIONS = "kai-resource-reservation"
+GPU_0 = "GPU-45bc850b-5558-5f00-99bb-69dba0369fb9"
+GPU_1 = "GPU-afc1cdcc-c317-5116-84ed-5439735aa78b"
+GROUP_0 = "63ba70c6-6b9e-4365-8165-0956d8d5f9f1"
+GROUP_1 = "c35396db-dbcb-42f4-9257-0d74bc7831af"
+
+
+def uid(number: int) -> str:
+    """A UID that tells pods apart."""
+    return f"{number:08d}-656d-4306-8148-bc4dc509f5ac"
+
+
+def pod(
+    name: str = "half",
+    number: int = 1,
+    *,
+    namespace: str = "research",
+    node: str | None = NODE,
+    labels: dict[str, Any] | None = None,
+    annotations: dict[str, Any] | None = None,
+    containers: list[dict[str, Any]] | None = None,
+    init: list[dict[str, Any]] | None = None,
+    phase: str = "Running",
+    gpus: int | str | None = None,
+    **status: Any,
+) -> dict[str, Any]:
+    """A bound pod; `gpus` is a shorthand for whole GPUs of its one container."""
+    resources = (
+        {} if gpus is None else {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}}
+    )
+    spec: dict[str, Any] = {"containers": containers or [{"name": "main", "resources": resources}]}
+    if node is not None:
+        spec["nodeName"] = node
+    if init:
+        spec["initContainers"] = init
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid(number),
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": spec,
+        "status": {"phase": phase, **status},
+    }
+
+
+def fraction(
+    name: str = "half", number: int = 1, share: str = "0.5", group: str | None = GROUP_0, **more: Any
+) -> dict[str, Any]:
+    """A pod with gpu-fraction, bound by KAI."""
+    labels = {
+        "kai.scheduler/queue": "team-a",
+        **({"runai-gpu-group": group} if group else {}),
+        **more.pop("labels", {}),
+    }
+    annotations = {
+        "gpu-fraction": share,
+        "received-resource-type": "Fraction",
+        "runai/shared-gpu-configmap": f"{name}-7f6fbs6-shared-gpu",
+        **more.pop("annotations", {}),
+    }
+    return pod(name, number, labels=labels, annotations=annotations, **more)
+
+
+def reservation(
+    group: str = GROUP_0, gpu: str | None = GPU_0, number: int = 900, **more: Any
+) -> dict[str, Any]:
+    """A reservation pod, which holds a GPU for a group."""
+    return pod(
+        f"gpu-reservation-{number}",
+        number,
+        **{
+            "namespace": RESERVATIONS,
+            "labels": {"app": RESERVATIONS, "runai-gpu-group": group},
+            "annotations": {"run.ai/reserve_for_gpu_index": gpu} if gpu is not None else {},
+            "gpus": "1",
+            **more,
+        },
+    )
+
+
+def bind_request(
+    name: str = "half",
+    number: int = 1,
+    portion: str | None = "0.50",
+    *,
+    groups: tuple[str, ...] = (GROUP_0,),
+    kind: str = "Fraction",
+    namespace: str = "research",
+) -> dict[str, Any]:
+    """KAI's BindRequest for a pod, owned by it."""
+    return {
+        "apiVersion": "scheduling.run.ai/v1alpha2",
+        "kind": "BindRequest",
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [_owner(name, number)]},
+        "spec": {
+            "podName": name,
+            "receivedGPU": {"count": len(groups) or 1, "portion": portion},
+            "receivedResourceType": kind,
+            "selectedGPUGroups": list(groups) or None,
+            "selectedNode": NODE,
+        },
+        "status": {"phase": "Succeeded"},
+    }
+
+
+def config_map(
+    name: str = "half",
+    number: int = 1,
+    *,
+    suffix: str = "0",
+    owned: bool = True,
+    namespace: str = "research",
+    **data: str,
+) -> dict[str, Any]:
+    """KAI's ConfigMap for a pod, owned by it."""
+    metadata: dict[str, Any] = {"name": f"{name}-7f6fbs6-shared-gpu-{suffix}", "namespace": namespace}
+    if owned:
+        metadata["ownerReferences"] = [_owner(name, number)]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:
+    """A node with the labels of GPU feature discovery."""
+    made = {"nvidia.com/gpu.present": "true", **labels}
+    if memory is not None:
+        made["nvidia.com/gpu.memory"] = memory
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": made}}
+
+
+def listed(*items: dict[str, Any], kind: str = "List") -> dict[str, Any]:
+    """What `kubectl get -o json` prints."""
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": ""}, "items": list(items)}
+
+
+def _owner(name: str, number: int) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid(number)}

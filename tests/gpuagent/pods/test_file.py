@@ -1,0 +1,254 @@
+"""Pods from a file that changes while the agent runs."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.pods.file import FilePods
+from service.documents import DocumentError
+from service.log import JsonLog
+from tests.gpuagent.objects import GROUP_0, NODE, RESERVATIONS, fraction, listed, node, pod, reservation
+
+
+class Source:
+    """A FilePods on a file of its own, with a clock to be set."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.now = 1000.0
+        self.stream = BytesIO()
+        path.write_text(text)
+        self.pods = FilePods(
+            path=path,
+            node=NODE,
+            reservation_namespace=RESERVATIONS,
+            log=JsonLog(self.stream),
+            clock=lambda: self.now,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        assert self.pods.inventory is not None
+        return [found.name for found in self.pods.inventory.pods.values()]
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
+        return [line for line in lines if line["level"] == "warning"]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.pods.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def until(self, holds: Callable[[], bool]) -> float:
+        """Wait as long as an edit may take to count; return how long it took."""
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        while not holds():
+            assert loop.time() - start < 2, "an edit counts within 2 s"
+            await asyncio.sleep(0.02)
+        return loop.time() - start
+
+
+def text(*documents: dict[str, Any], kind: str = "List") -> str:
+    return json.dumps(listed(*documents, kind=kind))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source(tmp_path / "pods.json", text(fraction(), reservation(), node()))
+
+
+@pytest.mark.parametrize("kind", ["List", "PodList"])
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
+def test_a_list_is_read_at_once(tmp_path: Path, kind: str, write: Callable[[Any], str]) -> None:
+    found = Source(tmp_path / "pods", write(listed(fraction(), reservation(), kind=kind)))
+    assert found.names == ["half"]
+    assert found.pods.inventory is not None
+    assert list(found.pods.inventory.reservations) == [GROUP_0]
+    assert not found.warnings
+
+
+def test_documents_one_after_the_other(tmp_path: Path) -> None:
+    found = Source(tmp_path / "pods.yaml", yaml.safe_dump_all([pod("a", 1), pod("b", 2), node()]))
+    assert found.names == ["a", "b"]
+
+
+def test_what_was_read_is_said_once(source: Source) -> None:
+    (line,) = source.stream.getvalue().splitlines()
+    said = json.loads(line)
+    assert (said["file"], said["node"]) == (str(source.path), NODE)
+    assert (said["pods"], said["reservation_pods"], said["pods_elsewhere"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file or directory"),
+        (b"", "empty; expected a v1 PodList or a v1 List"),
+        (b"# nothing\n", "empty; expected a v1 PodList or a v1 List"),
+        (b"{", "not YAML"),
+        (b'{"kind": "PodList", "items": [', "not YAML"),
+        (b"items: [\n- a: b\n", "not YAML"),
+        (b"just words", "expected a v1 PodList, a v1 List or objects with a kind, got str"),
+        (b"{}", "got object without kind"),
+        (b"- kind: Pod\n", "got array"),
+        (b'{"kind": "PodList", "items": 5}', "PodList: items: expected array, got int"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b'{"kind": "\xff"}', "not UTF-8"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"a":' * 100_000, "nested too deep"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_file_that_is_missing_or_broken_from_the_start(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "pods.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DocumentError) as raised:
+        FilePods(path=path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO()))
+    assert str(raised.value).startswith(str(path))
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="Is a directory"):
+        FilePods(path=tmp_path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO()))
+
+
+def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:
+    bad = pod("bad", 1, annotations={"gpu-fraction": 0.5})
+    found = Source(
+        tmp_path / "pods.json", text(bad, pod("good", 2), pod("without-uid", 3) | {"metadata": {"name": "x"}})
+    )
+    assert found.names == ["good"]
+    assert [(line["file"], line["error"]) for line in found.warnings] == [
+        (str(found.path), "Pod research/bad: metadata.annotations[gpu-fraction]: expected str, got float; put it in quotes; it is left out"),
+        (str(found.path), "Pod default/x: metadata.uid: expected a UID, got none; it is left out"),
+    ]  # fmt: skip
+
+
+def test_many_malformed_pods_are_few_lines(tmp_path: Path) -> None:
+    bad = [pod(f"bad-{number}", number, annotations={"a": 1}) for number in range(50)]
+    found = Source(tmp_path / "pods.json", text(*bad))
+    assert len(found.warnings) == 21
+    assert found.warnings[-1]["more"] == 30
+
+
+async def test_an_edit_counts_soon(source: Source) -> None:
+    async with source.running():
+        source.path.write_text(text(pod("a", 1), pod("b", 2)))
+        await source.until(lambda: source.names == ["a", "b"])
+
+
+async def test_a_file_that_is_replaced_counts_though_its_size_and_time_are_the_same(source: Source) -> None:
+    was = source.path.stat()
+    async with source.running():
+        other = source.path.with_suffix(".new")
+        other.write_text(source.path.read_text().replace("half", "full"))
+        os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
+        other.replace(source.path)
+        await source.until(lambda: source.names == ["full"])
+
+
+async def test_a_mounted_config_map_swaps_links(tmp_path: Path) -> None:
+    for version in ("1", "2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "pods.json").write_text(text(pod(f"of-{version}", 1)))
+    (tmp_path / "data").symlink_to("1")
+    (tmp_path / "pods.json").symlink_to("data/pods.json")
+    found = Source.__new__(Source)
+    found.stream, found.now, found.path = BytesIO(), 0.0, tmp_path / "pods.json"
+    found.pods = FilePods(
+        path=found.path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(found.stream)
+    )
+    async with found.running():
+        (tmp_path / "new").symlink_to("2")
+        (tmp_path / "new").replace(tmp_path / "data")
+        await found.until(lambda: found.names == ["of-2"])
+
+
+async def test_a_broken_edit_keeps_the_last_good_list_and_says_so_once(source: Source) -> None:
+    async with source.running():
+        source.path.write_text('{"kind": "PodList", "items": [')
+        await source.until(lambda: bool(source.warnings))
+        await asyncio.sleep(1)
+        assert source.names == ["half"]
+        (line,) = source.warnings
+        assert str(source.path) in line["error"]
+        source.path.write_text(text(pod("mended", 1)))
+        await source.until(lambda: source.names == ["mended"])
+
+
+async def test_a_file_that_goes_away_keeps_the_last_good_list_and_says_so_once(source: Source) -> None:
+    async with source.running():
+        content = source.path.read_text().replace("half", "back")
+        source.path.unlink()
+        await source.until(lambda: bool(source.warnings))
+        assert source.names == ["half"]
+        assert "No such file" in source.warnings[0]["error"]
+        source.path.write_text(content)
+        await source.until(lambda: source.names == ["back"])
+
+
+async def test_a_file_that_is_written_piece_by_piece_is_not_read_in_between(source: Source) -> None:
+    """Half of a YAML list is a shorter list, and what was known of the pods that it lacks would be forgotten."""
+    pods = [pod(f"pod-{number}", number) for number in range(4)]
+    whole = yaml.safe_dump(listed(*pods))
+    seen = set()
+    async with source.running():
+        with source.path.open("w") as file:
+            for number in range(4):
+                file.write(whole[len(whole) * number // 4 : len(whole) * (number + 1) // 4])
+                file.flush()
+                for _ in range(5):
+                    await asyncio.sleep(0.03)
+                    seen.add(tuple(source.names))
+        await source.until(lambda: len(source.names) == 4)
+    assert seen <= {("half",), tuple(found["metadata"]["name"] for found in pods)}
+    assert not source.warnings
+
+
+async def test_contact_is_lost_while_the_file_is_broken(source: Source) -> None:
+    assert source.pods.seconds_since_contact() == 0
+    async with source.running():
+        source.now += 30
+        await source.until(lambda: source.pods.seconds_since_contact() == 0)
+        source.path.write_text("{")
+        await source.until(lambda: bool(source.warnings))
+        source.now += 61
+        await asyncio.sleep(0.6)
+        assert source.pods.seconds_since_contact() >= 61
+        source.path.write_text(text())
+        await source.until(lambda: source.pods.seconds_since_contact() == 0)
+
+
+async def test_a_line_that_was_said_is_not_said_again(tmp_path: Path) -> None:
+    bad = pod("bad", 1, annotations={"a": 1})
+    found = Source(tmp_path / "pods.json", text(bad))
+    async with found.running():
+        found.path.write_text(text(bad, pod("more", 2)))
+        await found.until(lambda: found.names == ["more"])
+        assert len(found.warnings) == 1
+        found.path.write_text(text(pod("bad", 1), pod("more", 2)))
+        await found.until(lambda: len(found.names) == 2)
+        found.path.write_text(text(bad))
+        await found.until(lambda: found.names == [])
+        assert len(found.warnings) == 2

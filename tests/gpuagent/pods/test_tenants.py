@@ -1,0 +1,56 @@
+"""A host pod's names inside its vCluster, and nobody else's."""
+
+from typing import Any
+
+import pytest
+
+from gpuagent.pods.inventory import NodePod
+from gpuagent.tenants import Tenant, tenant_of
+from tests.gpuagent.inventories import inventory
+from tests.gpuagent.objects import pod
+
+HOST_NAME = "train-0-x-ml-x-team-a"
+SYNCED = {
+    "object-name": "train-0",
+    "object-namespace": "ml",
+    "object-host-name": HOST_NAME,
+    "object-host-namespace": "vcluster-team-a",
+    "name": "train-0",
+    "namespace": "ml",
+}
+
+
+def host_pod(managed_by: str | None = "team-a", **annotations: str | None) -> NodePod:
+    found = {**SYNCED, **{key.replace("_", "-"): value for key, value in annotations.items()}}
+    labels: dict[str, Any] = {} if managed_by is None else {"vcluster.loft.sh/managed-by": managed_by}
+    prefixed = {f"vcluster.loft.sh/{key}": value for key, value in found.items() if value is not None}
+    (made,) = inventory(
+        pod(HOST_NAME, namespace="vcluster-team-a", labels=labels, annotations=prefixed)
+    ).pods.values()
+    return made
+
+
+def test_a_synced_pod() -> None:
+    assert tenant_of(host_pod()) == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
+
+
+def test_the_short_names_are_the_tenants_to_choose_and_not_read() -> None:
+    assert tenant_of(host_pod(name="spoof", namespace="kube-system")) == tenant_of(host_pod())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(host_pod(managed_by=None), id="no vCluster's label"),
+        pytest.param(host_pod(managed_by=""), id="empty label"),
+        pytest.param(host_pod(object_host_name="other-x-ml-x-team-a"), id="another pod's annotations"),
+        pytest.param(host_pod(object_host_namespace="vcluster-team-b"), id="another namespace's annotations"),
+        pytest.param(host_pod(object_host_name=None), id="before v0.21"),
+        pytest.param(host_pod(object_name=None), id="no name"),
+        pytest.param(host_pod(object_namespace=""), id="empty namespace"),
+        pytest.param(host_pod(object_name="x" * 300), id="no name Kubernetes has"),
+        pytest.param(host_pod(object_name='a"\n'), id="no name at all"),
+    ],
+)
+def test_whose_names_are_not_believed(made: NodePod) -> None:
+    assert tenant_of(made) is None
