@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuagent.gpus.reading import Gpu
-from gpuagent.problems import Problem
+from gpuagent.problems import Cause, Problem
 from gpuagent.shares import PodClaim
 
 
@@ -19,6 +19,9 @@ class Holding:
     """None: a process's memory is unknown, or the GPU's list cannot be believed."""
     processes: int
     is_mig: bool = False
+    """On a MIG device, or on a GPU that is split into some: reported, never judged."""
+    has_unknown_memory: bool = False
+    """The driver cannot tell the memory of one of these processes: stops every verdict on the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,15 @@ class Snapshot:
     """Every pod on every GPU where it holds something or is assigned; reservation pods left out."""
     claims: tuple[PodClaim, ...]
     """Every pod of the node that has a share or a GPU, or holds GPU memory."""
+    pod_uids: frozenset[str] = frozenset()
+    """Every pod of the node that is not finished, whether or not it has to do with a GPU."""
     problems: tuple[Problem, ...] = ()
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(call, error) of the driver to its count."""
     driver_version: str = ""
     is_simulated: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the driver answered: for a GPU at least, or that there is none."""
+        return bool(self.gpus) or not any(problem.cause is Cause.NVML for problem in self.problems)

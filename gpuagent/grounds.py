@@ -1,0 +1,188 @@
+"""What one snapshot says for or against each pod, before time and memory come in. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuagent.shares import Amount, PodClaim, ShareSource
+from gpuagent.slack import Slack
+from gpuagent.snapshot import Holding, Snapshot
+from gpuagent.suspension import Suspension
+
+SMALL_BYTES: Final = 256 << 20
+"""A pod may hold so much where it has nothing: a library opens a context on every device it sees."""
+
+
+class Reason(StrEnum):
+    """The `reason` label of `kaishare_pod_flagged`."""
+
+    OVER_SHARE = "over-share"
+    """It holds more than its share and the slack."""
+    UNASSIGNED_GPU = "unassigned-gpu"
+    """It has processes on a GPU that is not its own."""
+    NO_SHARE = "no-share"
+    """It has processes on a GPU, and no share at all."""
+    SHARE_CHANGED = "share-changed"
+    """What it says of its share is not what KAI gave it, or not what it said first."""
+    LIMIT_BYPASSED = "limit-bypassed"
+    """It holds more than an enforcer was told to allow, and the slack."""
+    NO_RESERVATION = "no-reservation"
+    """Its GPU group has no reservation pod: KAI may give the GPU to somebody else."""
+
+
+_ON_FOREIGN_GPU: Final = (Reason.UNASSIGNED_GPU, Reason.NO_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What one verdict is about."""
+
+    uid: str
+    gpu_uuid: str
+    """Empty: the pod's GPU is unknown."""
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What one snapshot says on one key."""
+
+    key: Key
+    claim: PodClaim
+    gpu_index: int | None
+    is_over: bool
+    """It is the case, beyond all slack."""
+    is_clean: bool
+    """It is not the case, by no slack at all; between the two a flag stays what it is."""
+    used_bytes: int | None = None
+    """None where the reason does not ask for it."""
+    allowed_bytes: int | None = None
+    """The share or limit it is held against, without slack; None where there is none."""
+
+
+class Grounds:
+    """One snapshot, looked at key by key."""
+
+    def __init__(self, snapshot: Snapshot, *, slack: Slack, excluded_namespaces: frozenset[str]) -> None:
+        self._snapshot = snapshot
+        self._slack = slack
+        self._excluded = excluded_namespaces
+        self._suspension = Suspension.of(snapshot.problems, {a.gpu.uuid for a in snapshot.gpus})
+        self._holdings = {(h.claim.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
+        self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
+        self._unknown = {h.claim.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
+        self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
+        self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
+
+    def is_suspended(self, key: Key) -> bool:
+        """Whether nothing can be said on the key now, and it must not be judged."""
+        holding = self._holdings.get((key.uid, key.gpu_uuid))
+        return (
+            self._suspension.covers(key.gpu_uuid)
+            or key.uid in self._unknown
+            or (holding is not None and holding.used_bytes is None)
+        )
+
+    def after(self, key: Key, last: PodClaim) -> Ground | None:
+        """What to say on a flagged key that is no ground any more; None: it no longer applies at all.
+
+        Only a pod that left the GPU it had no right to, or got the right, is known to be clean.
+        """
+        if (
+            key.reason not in _ON_FOREIGN_GPU
+            or key.uid not in self._snapshot.pod_uids
+            or key.gpu_uuid not in self._judged_gpus
+        ):
+            return None
+        holding = self._holdings.get((key.uid, key.gpu_uuid))
+        return Ground(
+            key=key,
+            claim=self._claims.get(key.uid, last),
+            gpu_index=self._judged_gpus[key.gpu_uuid],
+            is_over=False,
+            is_clean=True,
+            used_bytes=holding.used_bytes if holding else 0,
+        )
+
+    def _all(self) -> Iterator[Ground]:
+        for holding in self._snapshot.holdings:
+            claim = holding.claim
+            if holding.is_mig or holding.used_bytes is None or claim.pod.is_finished:
+                continue
+            ground = self._of_holding(holding, holding.used_bytes)
+            if ground is not None:
+                yield ground
+        for claim in self._snapshot.claims:
+            if claim.asks_for_share and not claim.pod.is_finished and not _has_whole_gpus(claim):
+                yield from self._of_claim(claim)
+
+    def _of_holding(self, holding: Holding, used: int) -> Ground | None:
+        """What the pod holds on one GPU, against the one figure that counts there."""
+        claim, uuid = holding.claim, holding.gpu_uuid
+        if not claim.asks_for_share:
+            if claim.is_unresolved or claim.pod.namespace in self._excluded:
+                return None
+            return _on_foreign_gpu(holding, used, Reason.NO_SHARE)
+        if uuid in claim.limits:
+            return self._against(holding, used, claim.limits[uuid], Reason.LIMIT_BYPASSED)
+        if _has_whole_gpus(claim):
+            return None
+        if uuid in claim.shares:
+            return self._against(holding, used, claim.shares[uuid], Reason.OVER_SHARE)
+        if uuid in claim.gpu_uuids or claim.is_unresolved or not claim.gpu_uuids:
+            return None
+        return _on_foreign_gpu(holding, used, Reason.UNASSIGNED_GPU)
+
+    def _against(self, holding: Holding, used: int, allowed: Amount, reason: Reason) -> Ground:
+        return Ground(
+            key=Key(holding.claim.pod.uid, holding.gpu_uuid, reason),
+            claim=holding.claim,
+            gpu_index=holding.gpu_index,
+            is_over=used > allowed.bytes + self._slack.of(allowed.bytes),
+            is_clean=used <= allowed.bytes,
+            used_bytes=used,
+            allowed_bytes=allowed.bytes,
+        )
+
+    def _of_claim(self, claim: PodClaim) -> Iterator[Ground]:
+        """What KAI's records say of the pod, on each of its GPUs, or on none in particular."""
+        for uuid in self._gpus_of(claim):
+            for reason, is_the_case in (
+                (Reason.SHARE_CHANGED, bool(claim.changed)),
+                (Reason.NO_RESERVATION, claim.lacks_reservation),
+            ):
+                yield Ground(
+                    key=Key(claim.pod.uid, uuid, reason),
+                    claim=claim,
+                    gpu_index=self._judged_gpus.get(uuid),
+                    is_over=is_the_case,
+                    is_clean=not is_the_case,
+                )
+
+    def _gpus_of(self, claim: PodClaim) -> tuple[str, ...]:
+        """The pod's GPUs that answered; an empty UUID if it has none that this node knows of."""
+        known = tuple(uuid for uuid in claim.gpu_uuids if uuid in self._judged_gpus)
+        is_known = known or any(
+            (claim.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
+            for uuid in claim.gpu_uuids
+        )
+        return known if is_known else ("",)
+
+
+def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
+    return Ground(
+        key=Key(holding.claim.pod.uid, holding.gpu_uuid, reason),
+        claim=holding.claim,
+        gpu_index=holding.gpu_index,
+        is_over=used > SMALL_BYTES,
+        is_clean=used <= SMALL_BYTES,
+        used_bytes=used,
+    )
+
+
+def _has_whole_gpus(claim: PodClaim) -> bool:
+    """Whole-GPU pods are never over nor unassigned: the device plugin holds them to what is theirs."""
+    return any(amount.source is ShareSource.WHOLE_GPU for amount in claim.shares.values()) or any(
+        container.whole_gpus for container in claim.pod.containers
+    )

@@ -1,0 +1,223 @@
+"""The accounts of one moment: a sample, the pods' claims and the list of pods make a Snapshot. Pure.
+
+A figure that one unknown amount could change is None. What is known stays: an error on one GPU, or of one
+process, takes away no more than it touches.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpuagent.gpus.reading import Gpu, GpuProcess
+from gpuagent.origin import Found, Origin, Sample
+from gpuagent.pods.index import PodIndex
+from gpuagent.pods.inventory import NodePod
+from gpuagent.problems import Cause, Problem
+from gpuagent.shares import PodClaim
+from gpuagent.slack import DEFAULT_SLACK
+from gpuagent.snapshot import GpuAccount, Holding, Snapshot
+
+_GONE: Final = Origin(found=Found.GONE)
+
+_LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
+_OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What is known beside the sample when the accounts are made."""
+
+    claims: Sequence[PodClaim]
+    pods: PodIndex | None
+    """None while no list of pods could be had: then nobody's memory is known to be anybody's."""
+    problems: tuple[Problem, ...] = ()
+    """Of the source of pods."""
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    is_simulated: bool = False
+
+
+def balance(sample: Sample, books: Books) -> Snapshot:
+    """Settle who holds what on which GPU.
+
+    A process whose pod is not in the list belongs to no pod and counts as the host's: what the process of a
+    deleted pod keeps must stay visible somewhere. One that vanished before it was looked up, and one of a
+    reservation pod, counts as a process and as nobody's.
+    """
+    reading = sample.reading
+    problems = list(dict.fromkeys((*reading.problems, *sample.problems, *books.problems)))
+    present = {gpu.uuid for gpu in reading.gpus} | {i.uuid for gpu in reading.gpus for i in gpu.instances}
+    claims = {claim.pod.uid: _as_of_now(claim, present) for claim in books.claims}
+    assigned = _assigned(claims.values())
+    accounts, holdings = [], []
+    for gpu in reading.gpus:
+        tally = _Tally(gpu, problems, sample.origins, books.pods)
+        problems += tally.problems
+        promised = sum(claim.shares[gpu.uuid].bytes for claim in claims.values() if gpu.uuid in claim.shares)
+        accounts.append(
+            GpuAccount(
+                gpu=gpu,
+                promised_bytes=None if books.pods is None else promised,
+                host_bytes=tally.host_bytes,
+                unattributed_bytes=tally.unattributed_bytes,
+            )
+        )
+        holdings += tally.holdings(claims, assigned)
+    held = {holding.claim.pod.uid for holding in holdings}
+    return Snapshot(
+        taken_at=sample.taken_at,
+        wall_time=sample.wall_time,
+        gpus=tuple(accounts),
+        holdings=tuple(holdings),
+        claims=tuple(claim for uid, claim in claims.items() if uid in held or _says_something(claim)),
+        pod_uids=frozenset(uid for uid, claim in claims.items() if not claim.pod.is_finished),
+        problems=tuple(problems),
+        errors=books.errors,
+        driver_version=reading.driver_version,
+        is_simulated=books.is_simulated,
+    )
+
+
+def _as_of_now(claim: PodClaim, present: set[str]) -> PodClaim:
+    """Take away what a finished pod no longer has, and the shares of GPUs that are lost."""
+    if claim.pod.is_finished:
+        return replace(
+            claim,
+            asks_for_share=False,
+            gpu_uuids=(),
+            shares={},
+            limits={},
+            changed="",
+            lacks_reservation=False,
+        )
+    if claim.shares.keys() <= present and claim.limits.keys() <= present:
+        return claim
+    return replace(
+        claim,
+        shares={uuid: amount for uuid, amount in claim.shares.items() if uuid in present},
+        limits={uuid: amount for uuid, amount in claim.limits.items() if uuid in present},
+    )
+
+
+def _says_something(claim: PodClaim) -> bool:
+    return not claim.pod.is_finished and bool(claim.asks_for_share or claim.gpu_uuids or claim.notes)
+
+
+def _assigned(claims: Iterable[PodClaim]) -> dict[str, list[str]]:
+    """Pod UIDs by the GPU that is theirs."""
+    assigned: dict[str, list[str]] = {}
+    for claim in claims:
+        for uuid in claim.gpu_uuids:
+            assigned.setdefault(uuid, []).append(claim.pod.uid)
+    return assigned
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one owner's processes hold on one device, as far as the driver can tell."""
+
+    known_bytes: int = 0
+    processes: int = 0
+    unknown: int = 0
+
+    def add(self, process: GpuProcess) -> None:
+        self.processes += 1
+        if process.used_bytes is None:
+            self.unknown += 1
+        else:
+            self.known_bytes += process.used_bytes
+
+    @property
+    def bytes(self) -> int | None:
+        return None if self.unknown else self.known_bytes
+
+
+class _Tally:
+    """One GPU's processes, added up by owner: for the GPU, or for each of its MIG devices."""
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problems: Sequence[Problem],
+        origins: Mapping[int, Origin],
+        pods: PodIndex | None,
+    ) -> None:
+        self._gpu = gpu
+        self._everybody = _Held()
+        self._host = _Held()
+        self._by_device: dict[str, dict[str, _Held]] = {}
+        self._pods_found: dict[str, NodePod] = {}
+        self._without_list: set[str] = set()
+        scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
+        causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
+        self._is_incomplete = not causes.isdisjoint(_LIST_INCOMPLETE)
+        self._hides_owners = pods is None or not causes.isdisjoint(_OWNER_HIDDEN)
+        for uuid, processes in ((gpu.uuid, gpu.processes), *((i.uuid, i.processes) for i in gpu.instances)):
+            self._add_device(uuid, processes, origins, pods)
+
+    def _add_device(
+        self,
+        uuid: str,
+        processes: Sequence[GpuProcess] | None,
+        origins: Mapping[int, Origin],
+        pods: PodIndex | None,
+    ) -> None:
+        by_pod = self._by_device[uuid] = {}
+        if processes is None:
+            self._without_list.add(uuid)
+            return
+        for process in processes:
+            self._everybody.add(process)
+            origin = origins.get(process.pid, _GONE)
+            if origin.found is Found.DENIED:
+                self._hides_owners = True
+            if pods is None or origin.found in (Found.DENIED, Found.GONE):
+                continue
+            owner = pods.pod_of(origin)
+            if owner is None:
+                self._host.add(process)
+            elif isinstance(owner, NodePod):
+                self._pods_found[owner.uid] = owner
+                by_pod.setdefault(owner.uid, _Held()).add(process)
+
+    @property
+    def host_bytes(self) -> int | None:
+        return None if self._hides_owners or self._without_list else self._host.bytes
+
+    @property
+    def unattributed_bytes(self) -> int | None:
+        if self._is_incomplete or self._without_list or self._everybody.bytes is None:
+            return None
+        return self._gpu.used_bytes - self._everybody.bytes
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What the sums themselves bring to light."""
+        uuid, found = self._gpu.uuid, []
+        if self._everybody.unknown:
+            detail = f"the driver cannot tell the memory of {self._everybody.unknown} process(es) on {uuid}"
+            found.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
+        left = self.unattributed_bytes
+        if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes):
+            detail = f"the processes on {uuid} hold {-left} bytes more than the device says are in use"
+            found.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
+        return found
+
+    def holdings(self, claims: Mapping[str, PodClaim], assigned: Mapping[str, list[str]]) -> list[Holding]:
+        """Every pod that holds something here, or whose GPU this is: then it may hold 0."""
+        made = []
+        for device, by_pod in self._by_device.items():
+            is_hidden = self._hides_owners or device in self._without_list
+            for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
+                held = by_pod.get(uid) or _Held()
+                made.append(
+                    Holding(
+                        claim=claims.get(uid) or PodClaim(pod=self._pods_found[uid]),
+                        gpu_uuid=device,
+                        gpu_index=self._gpu.index,
+                        used_bytes=None if is_hidden else held.bytes,
+                        processes=held.processes,
+                        is_mig=self._gpu.mig,
+                        has_unknown_memory=held.unknown > 0,
+                    )
+                )
+        return made

@@ -1,0 +1,114 @@
+"""`/metrics`: every series built afresh from the status, so that what is gone leaves none behind."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from gpuagent.report.exposition import Exposition, label_text
+from gpuagent.report.families import GPU, POD, SECONDS_BUCKETS, Family
+from gpuagent.shares import PodClaim
+from gpuagent.snapshot import Snapshot
+from gpuagent.status import Status
+from service.about import version
+
+
+class Metrics:
+    """Everything the agent exports."""
+
+    def __init__(self, status: Callable[[], Status], *, node: str, is_simulated: bool) -> None:
+        self._status = status
+        self._node = node
+        self._is_simulated = is_simulated
+        self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
+        self._seconds_sum = 0.0
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+
+    def observe_sample(self, seconds: float) -> None:
+        """Count how long one sample took."""
+        self._seconds[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+        self._seconds_sum += seconds
+
+    def text(self) -> bytes:
+        """Render everything in Prometheus' text format."""
+        status = self._status()
+        page = Exposition()
+        if status.snapshot is not None:
+            self._add_gpus(page, status.snapshot)
+            self._add_pods(page, status, status.snapshot)
+        self._add_agent(page, status)
+        self._add_durations(page)
+        return page.text() + generate_latest(self._process)
+
+    def _add_gpus(self, page: Exposition, snapshot: Snapshot) -> None:
+        for account in snapshot.gpus:
+            gpu = account.gpu
+            labels = label_text(GPU, (gpu.uuid, str(gpu.index), gpu.model, self._node))
+            for family, value in (
+                (Family.GPU_TOTAL, gpu.total_bytes),
+                (Family.GPU_USED, gpu.used_bytes),
+                (Family.GPU_RESERVED, gpu.reserved_bytes),
+                (Family.GPU_PROMISED, account.promised_bytes),
+                (Family.GPU_HOST, account.host_bytes),
+                (Family.GPU_UNATTRIBUTED, account.unattributed_bytes),
+            ):
+                if value is not None:
+                    page.add(family, labels, value)
+
+    def _add_pods(self, page: Exposition, status: Status, snapshot: Snapshot) -> None:
+        verdicts = status.verdicts
+        written: dict[tuple[str, str], str] = {}
+        for holding in snapshot.holdings:
+            claim, uuid = holding.claim, holding.gpu_uuid
+            place = (claim.pod.uid, uuid)
+            labels = written[place] = self._pod_labels(claim, uuid, holding.gpu_index)
+            if holding.used_bytes is not None:
+                page.add(Family.POD_USED, labels, holding.used_bytes)
+            share, limit = claim.shares.get(uuid), claim.limits.get(uuid)
+            if share is not None:
+                page.add(Family.POD_SHARE, f'{labels},source="{share.source}"', share.bytes)
+                if place in verdicts.over_seconds:
+                    page.add(Family.POD_OVER_SECONDS, labels, verdicts.over_seconds[place])
+            if limit is not None:
+                page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
+        for key, verdict in verdicts.judged.items():
+            place = (key.uid, key.gpu_uuid)
+            labels = written.get(place) or self._pod_labels(verdict.claim, key.gpu_uuid, verdict.gpu_index)
+            page.add(Family.POD_FLAGGED, f'{labels},reason="{key.reason}"', verdict.is_flagged)
+
+    def _add_agent(self, page: Exposition, status: Status) -> None:
+        if status.attribution_ok is not None:
+            page.add(Family.ATTRIBUTION_OK, "", status.attribution_ok)
+        for problem in status.problems:
+            page.add(
+                Family.ATTRIBUTION_PROBLEM,
+                _labels(Family.ATTRIBUTION_PROBLEM, problem.cause, problem.gpu_uuid),
+                1,
+            )
+        if status.good_wall_time is not None:
+            page.add(Family.LAST_SAMPLE, "", status.good_wall_time)
+        for (call, error), count in sorted(status.errors.items()):
+            page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
+        simulated = "true" if self._is_simulated else "false"
+        page.add(Family.BUILD, _labels(Family.BUILD, version(), "agent", status.driver_version, simulated), 1)
+
+    def _add_durations(self, page: Exposition) -> None:
+        total = 0
+        for bound, count in zip((*SECONDS_BUCKETS, "+Inf"), self._seconds, strict=True):
+            total += count
+            page.add(Family.SAMPLE_SECONDS, f'le="{bound}"', total, suffix="_bucket")
+        page.add(Family.SAMPLE_SECONDS, "", total, suffix="_count")
+        page.add(Family.SAMPLE_SECONDS, "", self._seconds_sum, suffix="_sum")
+
+    def _pod_labels(self, claim: PodClaim, gpu_uuid: str, gpu_index: int | None) -> str:
+        pod, tenant = claim.pod, claim.tenant
+        index = "" if gpu_index is None else str(gpu_index)
+        virtual = (tenant.vcluster, tenant.namespace, tenant.pod) if tenant else ("", "", "")
+        values = (pod.namespace, pod.name, pod.uid, gpu_uuid, index, self._node, claim.queue, *virtual)
+        return label_text(POD, values)
+
+
+def _labels(family: Family, *values: str) -> str:
+    return label_text(family.value.labels, values)

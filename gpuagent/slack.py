@@ -1,0 +1,43 @@
+"""How much more than a figure is still not more: an amount, or a part of the figure, whichever is larger."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kai.quantity import parse_quantity
+from kai.share import MIB
+
+_FORM = re.compile(r"([^,]+),([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """The larger of some bytes and some part of a figure."""
+
+    bytes: int
+    part: Fraction
+
+    @classmethod
+    def parse(cls, text: str) -> "Slack":
+        """Read `256Mi,5%`.
+
+        Raises:
+            ValueError: it has another form; the message says which is allowed.
+        """
+        found = _FORM.fullmatch(text)
+        try:
+            amount, part = (parse_quantity(found[1]), Fraction(found[2]) / 100) if found else (None, None)
+        except ValueError:
+            amount, part = None, None
+        if amount is None or part is None or amount < 0 or amount.denominator != 1 or part > 1:
+            raise ValueError(
+                f'"{text[:40]}" is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%'
+            )
+        return cls(int(amount), part)
+
+    def of(self, figure: int) -> int:
+        """Bytes of slack that a figure of so many bytes has."""
+        return max(self.bytes, figure * self.part.numerator // self.part.denominator)
+
+
+DEFAULT_SLACK = Slack(256 * MIB, Fraction(5, 100))

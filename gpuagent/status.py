@@ -1,0 +1,97 @@
+"""What the agent can say at this moment: the last snapshot while it is fresh, and why not if not. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpuagent.problems import Cause, Problem
+from gpuagent.snapshot import Snapshot
+from gpuagent.suspension import Suspension
+from gpuagent.verdicts import Verdicts
+
+INTERVALS_UNTIL_STALE: Final = 3
+PODS_STALE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What came in so far."""
+
+    started_at: float
+    """On the injected clock, like every time here but the wall times."""
+    snapshot: Snapshot | None = None
+    """The newest, good or not."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    good_at: float | None = None
+    """When the last good sample was taken; None before the first."""
+    good_wall_time: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What holds at one moment; the only thing that metrics, API and readiness read."""
+
+    snapshot: Snapshot | None
+    """None before the first sample, and while the last one is stale: then no figure is anybody's."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    problems: tuple[Problem, ...] = ()
+    attribution_ok: bool | None
+    """None before the first sample."""
+    good_wall_time: float | None = None
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(call, error) of the driver to its count; counts stay when figures go."""
+    driver_version: str = ""
+
+    @property
+    def unready(self) -> tuple[str, ...]:
+        """Why the agent has nothing to tell, one line each; empty if it has."""
+        if self.attribution_ok is None:
+            return ("no sample yet",)
+        reasons = [p.detail or p.cause for p in self.problems if p.cause is Cause.SAMPLE_STALE]
+        if self.snapshot is not None and not self.snapshot.is_good:
+            reasons += [p.detail or p.cause for p in self.problems if p.cause is Cause.NVML]
+        return tuple(dict.fromkeys(reasons))
+
+
+def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: float) -> Status:
+    """Say what holds now; times are seconds.
+
+    `pods_silent_for` is how long ago the source of pods was last known to be right.
+    """
+    problems: dict[tuple[Cause, str], Problem] = {}
+    for problem in facts.snapshot.problems if facts.snapshot else ():
+        problems.setdefault((problem.cause, problem.gpu_uuid), problem)
+    if pods_silent_for > PODS_STALE_SECONDS:
+        problems[Cause.PODS_STALE, ""] = pods_stale(pods_silent_for)
+    age = now - (facts.started_at if facts.good_at is None else facts.good_at)
+    is_stale = age > INTERVALS_UNTIL_STALE * interval
+    if is_stale:
+        detail = (
+            f"the last good sample is {age:.1f} s old"
+            if facts.good_at is not None
+            else (f"no good sample in {age:.1f} s")
+        )
+        problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
+    present = {account.gpu.uuid for account in facts.snapshot.gpus} if facts.snapshot else set()
+    is_suspended = Suspension.of(problems.values(), present).is_total
+    is_known = facts.snapshot is not None or is_stale
+    return Status(
+        snapshot=None if is_stale else facts.snapshot,
+        verdicts=_while_it_lasts(facts.verdicts, is_stale=is_stale, is_suspended=is_suspended),
+        problems=tuple(problems.values()),
+        attribution_ok=not is_suspended if is_known else None,
+        good_wall_time=facts.good_wall_time,
+        errors=facts.snapshot.errors if facts.snapshot else {},
+        driver_version=facts.snapshot.driver_version if facts.snapshot else "",
+    )
+
+
+def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -> Verdicts:
+    if is_stale:
+        return Verdicts()
+    return replace(verdicts, judged={}) if is_suspended else verdicts
+
+
+def pods_stale(seconds: float) -> Problem:
+    """The problem that the source of pods is silent for so many seconds."""
+    return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods for {seconds:.0f} s")
