@@ -1,6 +1,6 @@
 """What the agent can say at this moment: the last snapshot while it is fresh, and why not if not. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -41,16 +41,8 @@ class Status:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(call, error) of the driver to its count; counts stay when figures go."""
     driver_version: str = ""
-
-    @property
-    def unready(self) -> tuple[str, ...]:
-        """Why the agent has nothing to tell, one line each; empty if it has."""
-        if self.attribution_ok is None:
-            return ("no sample yet",)
-        reasons = [p.detail or p.cause for p in self.problems if p.cause is Cause.SAMPLE_STALE]
-        if self.snapshot is not None and not self.snapshot.is_good:
-            reasons += [p.detail or p.cause for p in self.problems if p.cause is Cause.NVML]
-        return tuple(dict.fromkeys(reasons))
+    unready: tuple[str, ...] = ()
+    """Why the agent has nothing to tell, one line each; empty if it has."""
 
 
 def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: float) -> Status:
@@ -83,7 +75,15 @@ def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: flo
         good_wall_time=facts.good_wall_time,
         errors=facts.snapshot.errors if facts.snapshot else {},
         driver_version=facts.snapshot.driver_version if facts.snapshot else "",
+        unready=_unready(facts, problems.values()) if is_known else ("no sample yet",),
     )
+
+
+def _unready(facts: Facts, problems: Iterable[Problem]) -> tuple[str, ...]:
+    causes = {Cause.SAMPLE_STALE}
+    if facts.snapshot is not None and not facts.snapshot.is_good:
+        causes.add(Cause.NVML)
+    return tuple(dict.fromkeys(problem.detail for problem in problems if problem.cause in causes))
 
 
 def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -> Verdicts:

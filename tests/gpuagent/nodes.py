@@ -42,13 +42,13 @@ def uid_of(name: str) -> str:
     return f"{name.encode().hex():0<8.8}-1111-4222-8333-{name.encode().hex():0<12.12}"
 
 
-def pod(name: str, *, namespace: str = "team-a", whole_gpus: int = 0, **fields: Any) -> NodePod:
-    """A running pod."""
+def pod(key: str, *, namespace: str = "team-a", whole_gpus: int = 0, **fields: Any) -> NodePod:
+    """A running pod; the key is its name, and gives its UID."""
     return NodePod(
         **{
             "namespace": namespace,
-            "name": name,
-            "uid": uid_of(name),
+            "name": key,
+            "uid": uid_of(key),
             "phase": "Running",
             "labels": {},
             "annotations": {},

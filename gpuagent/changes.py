@@ -1,0 +1,71 @@
+"""What changed, as log lines: each flag, problem and unreadable value once when it comes, once when it goes."""
+
+from collections.abc import Iterable
+
+from gpuagent.problems import Cause, Problem
+from gpuagent.shares import PodClaim
+from gpuagent.snapshot import Snapshot
+from gpuagent.verdicts import Change, Transition
+from service.log import INFO, WARNING, JsonLog
+
+_MESSAGES = {
+    Change.FLAGGED: ("pod flagged", WARNING),
+    Change.CLEARED: ("flag cleared", INFO),
+    Change.DROPPED: ("flag dropped", INFO),
+}
+
+
+class ChangeLog:
+    """Remembers what it said, and says only what is different."""
+
+    def __init__(self, log: JsonLog) -> None:
+        self._log = log
+        self._problems: dict[tuple[Cause, str], Problem] = {}
+        self._notes: frozenset[str] = frozenset()
+        self._gpus: tuple[str, ...] | None = None
+
+    def problems(self, present: Iterable[Problem]) -> None:
+        """Take every problem that is present now."""
+        now = {(problem.cause, problem.gpu_uuid): problem for problem in present}
+        for key in now.keys() - self._problems.keys():
+            self._problem("problem appeared", WARNING, now[key])
+        for key in self._problems.keys() - now.keys():
+            self._problem("problem gone", INFO, self._problems[key])
+        self._problems = now
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Take the GPUs that answer now, and the values of pods that cannot be read."""
+        gpus = tuple(account.gpu.uuid for account in snapshot.gpus)
+        if gpus != self._gpus:
+            self._gpus = gpus
+            self._log("gpus answer", gpus=gpus, driver=snapshot.driver_version)
+        notes = {note: claim for claim in snapshot.claims for note in claim.notes}
+        for note in sorted(notes.keys() - self._notes):
+            self._log("pod has an unreadable value", WARNING, **_named(notes[note]), problem=note)
+        self._notes = frozenset(notes)
+
+    def transitions(self, transitions: Iterable[Transition]) -> None:
+        """Take flags that were raised or went away."""
+        for transition in transitions:
+            verdict = transition.verdict
+            message, level = _MESSAGES[transition.change]
+            known = {"usedBytes": verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
+            self._log(
+                message,
+                level,
+                reason=verdict.key.reason,
+                **_named(verdict.claim),
+                gpu=verdict.key.gpu_uuid,
+                **{name: figure for name, figure in known.items() if figure is not None},
+            )
+
+    def _problem(self, message: str, level: str, problem: Problem) -> None:
+        self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
+
+
+def _named(claim: PodClaim) -> dict[str, str]:
+    named = {"namespace": claim.pod.namespace, "pod": claim.pod.name, "uid": claim.pod.uid}
+    if claim.tenant:
+        tenant = claim.tenant
+        named |= {"vcluster": tenant.vcluster, "virtualPod": f"{tenant.namespace}/{tenant.pod}"}
+    return named
