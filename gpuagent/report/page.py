@@ -80,7 +80,11 @@ def _head(status: Status, *, node: str, is_simulated: bool, now: float) -> Itera
         yield '<p class="simulated">simulated: these figures are made up</p>'
     taken = status.good_wall_time
     said = "no sample yet" if taken is None else f"as of {duration(_age(taken, now))} ago"
-    yield f'<p id="age" role="status">{said}</p></header>'
+    yield f'<p id="age" role="status">{said}</p>'
+    flagged = sum(verdict.is_flagged for verdict in status.verdicts.judged.values())
+    if status.snapshot is not None:
+        yield f'<p class="count">{_count(flagged, "flag") if flagged else "no flags"}</p>'
+    yield "</header>"
 
 
 def _problems(status: Status) -> Iterator[str]:
@@ -154,11 +158,12 @@ def _gpu(
     if not rows:
         yield '<p class="nothing">No pod is on this GPU.</p></section>'
         return
+    scale = max(_extent(holding) for holding in rows)
     yield '<ul class="pods">'
     for holding in sorted(rows, key=lambda row: (-_excess(row), row.claim.pod.key)):
         marks = flags.get((holding.claim.pod.uid, holding.gpu_uuid), [])
         yield f'<li class="pod{" flagged" if marks else ""}">{_names(holding.claim)}'
-        yield _pod_bar(holding, gpu.total_bytes)
+        yield _pod_bar(holding, scale)
         yield f'<p class="figures">{_figures(holding)}</p>'
         yield from _flags(marks, taken_at)
         yield "</li>"
@@ -220,14 +225,23 @@ def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
     return _drawing("device", said, "".join(drawn))
 
 
-def _pod_bar(holding: Holding, total: int) -> str:
-    """What a pod holds, filled, in the frame of its share; what is beyond is hatched."""
+def _extent(holding: Holding) -> int:
+    """Bytes a pod's bar must have room for."""
+    share = holding.claim.shares.get(holding.gpu_uuid)
+    return max(holding.used_bytes or 0, share.bytes if share else 0)
+
+
+def _pod_bar(holding: Holding, scale: int) -> str:
+    """What a pod holds, filled, in the frame of its share; what is beyond is hatched.
+
+    All bars of a GPU have one scale, whose end is the largest share or use on it.
+    """
     share = holding.claim.shares.get(holding.gpu_uuid)
     allowed = None if share is None else share.bytes
     used, drawn = holding.used_bytes, []
 
     def units(amount: int) -> float:
-        return min(amount / total * _WIDTH, _WIDTH) if total else 0.0
+        return amount / scale * _WIDTH if scale else 0.0
 
     if used is not None:
         within = used if allowed is None else min(used, allowed)
