@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from kai import keys
+from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
 from kai.version import Version
@@ -27,20 +28,6 @@ from webhook.checks import (
 )
 from webhook.policy import GPU_MARK, INJECT, WHOLE_GPU, DefaultShare, Mode, NamespacePolicy, ShareFor
 from webhook.reasons import Action, Finding, Reason, clip
-
-EXCLUDED_NAMESPACES: Final = frozenset(
-    {
-        "kube-system",
-        "kube-public",
-        "kube-node-lease",
-        "kai-scheduler",
-        "kai-resource-reservation",
-        "kai-scale-adjust",
-        "gpu-operator",
-        "kaishare",
-    }
-)
-"""Namespaces whose pods are never touched; `--exclude-namespaces` replaces the list."""
 
 MOST_WARNINGS: Final = 8
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

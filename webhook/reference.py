@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from webhook.decide import EXCLUDED_NAMESPACES
+from kai.namespaces import EXCLUDED_NAMESPACES
 from webhook.policy import LABELS
 from webhook.reasons import Group, Reason
 
