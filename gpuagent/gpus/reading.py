@@ -51,6 +51,8 @@ class GpuReading:
     gpus: tuple[Gpu, ...]
     problems: tuple[Problem, ...] = ()
     driver_version: str = ""
+    restart_may_help: bool = False
+    """Whether no GPU answers although the driver is there: then a new process may see what this one lost."""
 
 
 class DriverReplaced(Exception):

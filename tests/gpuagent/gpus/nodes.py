@@ -1,0 +1,28 @@
+"""Short ways to write scenarios."""
+
+from typing import Any
+
+from gpuagent.gpus.reading import GpuReading
+from gpuagent.problems import Cause
+
+GIB = 1 << 30
+A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+
+
+def node(*processes: dict[str, Any], faults: Any = (), mig: Any = (), **gpu: Any) -> dict[str, Any]:
+    """Two GPUs of 16 GiB, 512 MiB of each reserved; more keywords go to the first."""
+    common = {"memory": "16Gi", "reserved": "512Mi", "model": "NVIDIA A10"}
+    return {
+        "gpus": [{"uuid": A, **common, "mig": list(mig), **gpu}, {"uuid": B, **common}],
+        "processes": list(processes),
+        "faults": list(faults),
+    }
+
+
+def process(pid: int, memory: Any = "1Gi", gpu: int | str = 0, **more: Any) -> dict[str, Any]:
+    """One process, of the host unless it is said whose."""
+    return {"pid": pid, "gpu": gpu, "memory": memory, **more}
+
+
+def causes(reading: GpuReading) -> list[tuple[Cause, str]]:
+    return [(problem.cause, problem.gpu_uuid) for problem in reading.problems]

@@ -1,0 +1,358 @@
+"""The real binding over a library that answers, and fails, as a driver does."""
+
+import pytest
+
+from gpuagent.gpus.process_lists import MOST_LISTED
+from gpuagent.gpus.reading import DriverReplaced, GpuProcess, MigInstance
+from gpuagent.problems import Cause
+from tests.gpuagent.gpus.nodes import GIB, A, B, causes, node, process
+
+
+def test_everything_a_healthy_driver_tells(driven):
+    gpus, _ = driven(node(process(100), process(101, "2Gi", gpu=1), unaccounted="10Mi"))
+    reading = gpus.read()
+    assert causes(reading) == []
+    assert reading.driver_version == "580.65.06"
+    first, second = reading.gpus
+    assert (first.index, first.uuid, first.model) == (0, A, "NVIDIA A10")
+    assert (first.total_bytes, first.reserved_bytes) == (16 * GIB, GIB // 2)
+    assert first.used_bytes == GIB + 10 * 2**20
+    assert first.processes == (GpuProcess(100, GIB),)
+    assert (second.index, second.uuid, second.processes) == (1, B, (GpuProcess(101, 2 * GIB),))
+    assert gpus.errors == {}
+    assert not gpus.is_simulated
+
+
+def test_a_library_without_the_newest_calls_is_read_by_older_ones(driven):
+    gpus, _ = driven(node(process(100)), "-DWITHOUT_V3", "-DWITHOUT_MEMORY_V2")
+    for _ in range(3):
+        first = gpus.read().gpus[0]
+        assert first.processes == (GpuProcess(100, GIB),)
+        # The first version of the call does not tell what is reserved apart.
+        assert (first.used_bytes, first.reserved_bytes) == (GIB + GIB // 2, None)
+    assert gpus.errors["nvmlDeviceGetComputeRunningProcesses", "FunctionNotFound"] == 1
+
+
+def test_reserved_memory_is_told_again_once_the_newer_call_works(driven, clock):
+    gpus, answers = driven(node(process(100), faults=[{"fault": "old-driver", "until": 10}]))
+    assert gpus.read().gpus[0].reserved_bytes is None
+    answers.show(10)
+    for _ in range(13):
+        reading = gpus.read()
+    assert reading.gpus[0].reserved_bytes == GIB // 2
+    assert reading.gpus[0].used_bytes == GIB
+
+
+LISTINGS = {
+    "compute and graphics of one process are the same memory": (
+        [process(100, "3Gi", kind="compute+graphics")],
+        {100: 3 * GIB},
+    ),
+    "graphics alone counts": ([process(100, "1Gi", kind="graphics")], {100: GIB}),
+    "a client of an MPS server counts": (
+        [process(100, "1Gi", kind="mps"), process(101)],
+        {100: GIB, 101: GIB},
+    ),
+    "no process": ([], {}),
+    "one that holds nothing": ([process(100, 0)], {100: 0}),
+    "memory that the driver cannot tell is not zero": (
+        [process(100), process(101)],
+        {100: None, 101: GIB},
+    ),
+}
+
+
+@pytest.mark.parametrize(("processes", "expected"), LISTINGS.values(), ids=LISTINGS)
+def test_the_lists_become_one(driven, processes, expected):
+    faults = [{"fault": "memory-unknown", "pid": pid} for pid, used in expected.items() if used is None]
+    gpus, _ = driven(node(*processes, faults=faults))
+    reading = gpus.read()
+    assert {one.pid: one.used_bytes for one in reading.gpus[0].processes} == expected
+    assert causes(reading) == []
+
+
+def test_a_process_on_two_gpus_holds_its_own_on_each(driven):
+    gpus, _ = driven(node(process(100, "1Gi"), process(100, "5Gi", gpu=1)))
+    reading = gpus.read()
+    assert [gpu.processes for gpu in reading.gpus] == [(GpuProcess(100, GIB),), (GpuProcess(100, 5 * GIB),)]
+
+
+@pytest.mark.parametrize(("fault", "error"), [("gpu-lost", "GpuIsLost"), ("reset-required", "ResetRequired")])
+def test_a_lost_gpu_leaves_the_others_and_comes_back(driven, clock, fault, error):
+    gpus, answers = driven(
+        node(process(100), process(101, gpu=1), faults=[{"fault": fault, "gpu": 0, "from": 10, "until": 20}])
+    )
+    assert len(gpus.read().gpus) == 2
+    answers.show(10)
+    for _ in range(3):
+        reading = gpus.read()
+        assert [gpu.uuid for gpu in reading.gpus] == [B]
+        assert causes(reading) == [(Cause.NVML, A)]
+        assert error in reading.problems[0].detail
+        assert not reading.restart_may_help
+    assert gpus.errors == {("nvmlDeviceGetMemoryInfo", error): 1}  # not asked again before its time
+    answers.show(20)
+    clock.now += 1
+    reading = gpus.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [A, B]
+    assert reading.gpus[0].processes == (GpuProcess(100, GIB),)
+    assert causes(reading) == []
+
+
+def test_a_lost_gpu_is_asked_ever_more_rarely(driven, clock):
+    gpus, answers = driven(node(faults=[{"fault": "gpu-lost", "gpu": 0, "from": 10}]))
+    gpus.read()
+    answers.show(10)
+    for _ in range(300):
+        gpus.read()
+        clock.now += 1
+    # At seconds 1, 3, 7, 15, 31 and 63, and then every 60 seconds.
+    assert gpus.errors["nvmlDeviceGetHandleByIndex", "GpuIsLost"] == 9
+
+
+def test_a_gpu_lost_before_the_agent_started_has_no_uuid_yet(driven, clock):
+    gpus, answers = driven(node(faults=[{"fault": "gpu-lost", "gpu": 0, "until": 5}]))
+    reading = gpus.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [B]
+    assert causes(reading) == [(Cause.NVML, "index-0")]  # empty would be the whole node
+    answers.show(5)
+    clock.now += 1
+    assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("gpu-lost", "GpuIsLost"),
+        ("no-permission", "NoPermission"),
+        ("blocked", "OperatingSystem"),
+        ("unknown-error", "Unknown"),
+    ],
+)
+def test_when_no_gpu_answers_it_concerns_the_node(driven, clock, fault, error):
+    faults = [{"fault": fault, "gpu": gpu, "from": 10, "until": 20} for gpu in (0, 1)]
+    gpus, answers = driven(node(process(100), faults=faults))
+    gpus.read()
+    answers.show(10)
+    for _ in range(4):
+        reading = gpus.read()
+        assert reading.gpus == ()
+        assert causes(reading) == [(Cause.NVML, "")]
+        assert error in reading.problems[0].detail
+        assert reading.restart_may_help
+        clock.now += 1
+    answers.show(20)
+    clock.now += 4
+    reading = gpus.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [A, B]
+    assert reading.gpus[0].processes == (GpuProcess(100, GIB),)
+
+
+@pytest.mark.parametrize("fault", ["no-permission", "blocked", "unknown-error"])
+def test_one_gpu_that_may_not_be_read_is_left_out(driven, clock, fault):
+    gpus, answers = driven(node(faults=[{"fault": fault, "gpu": 1, "until": 10}]))
+    reading = gpus.read()
+    assert ([gpu.uuid for gpu in reading.gpus], causes(reading)) == ([A], [(Cause.NVML, "index-1")])
+    answers.show(10)
+    clock.now += 1
+    assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("driver-not-loaded", "DriverNotLoaded"),
+        ("not-ready", "NotReady"),
+        ("library-missing", "LibraryNotFound"),
+    ],
+)
+@pytest.mark.parametrize("begins", [0, 10], ids=["from the start", "later"])
+def test_a_driver_that_is_away_is_waited_for(driven, clock, fault, error, begins):
+    gpus, answers = driven(
+        node(process(100), faults=[{"fault": fault, "from": begins, "until": begins + 100}])
+    )
+    if begins:
+        assert len(gpus.read().gpus) == 2
+        answers.show(begins)
+    for _ in range(20):
+        reading = gpus.read()
+        assert reading.gpus == ()
+        assert causes(reading) == [(Cause.NVML, "")]
+        assert error in reading.problems[0].detail
+        assert not reading.restart_may_help
+        clock.now += 0.5
+    assert gpus.errors[("nvmlInit", error)] == 4 - (begins > 0)  # after 1, 2 and 4 seconds
+    answers.show(begins + 100)
+    clock.now += 60
+    reading = gpus.read()
+    assert reading.gpus[0].processes == (GpuProcess(100, GIB),)
+    assert causes(reading) == []
+
+
+def test_waiting_starts_over_short_after_it_went_well(driven, clock):
+    faults = [{"fault": "driver-not-loaded", "from": start, "until": start + 5} for start in (0, 10)]
+    gpus, answers = driven(node(faults=faults))
+    for _ in range(40):
+        gpus.read()
+        clock.now += 1
+    answers.show(5)
+    clock.now += 60
+    assert gpus.read().gpus
+    answers.show(10)
+    assert not gpus.read().gpus
+    answers.show(15)
+    clock.now += 1
+    assert gpus.read().gpus
+
+
+def test_an_nvml_that_forgot_its_start_is_started_again(driven, clock):
+    gpus, answers = driven(node(process(100), faults=[{"fault": "uninitialized", "from": 10, "until": 20}]))
+    gpus.read()
+    answers.show(10)
+    assert gpus.read().gpus == ()
+    answers.show(20)
+    clock.now += 1
+    assert len(gpus.read().gpus) == 2
+
+
+@pytest.mark.parametrize("begins", [0, 10], ids=["at the start", "later"])
+def test_a_replaced_driver_asks_for_a_new_process(driven, begins):
+    gpus, answers = driven(node(faults=[{"fault": "driver-replaced", "from": begins}]))
+    if begins:
+        gpus.read()
+        answers.show(begins)
+    with pytest.raises(DriverReplaced, match="different versions"):
+        gpus.read()
+    assert sum(count for (_, error), count in gpus.errors.items() if error == "LibRmVersionMismatch") >= 1
+
+
+def test_a_driver_without_processes_to_tell_gives_devices_and_a_reason(driven, clock):
+    gpus, answers = driven(
+        node(process(100), process(101, gpu=1), faults=[{"fault": "not-supported", "gpu": 0, "until": 10}])
+    )
+    for _ in range(5):
+        reading = gpus.read()
+        assert reading.gpus[0].processes is None
+        assert reading.gpus[0].used_bytes == GIB
+        assert reading.gpus[1].processes == (GpuProcess(101, GIB),)
+        assert causes(reading) == [(Cause.NVML, A)]
+    assert gpus.errors == {("nvmlDeviceGetComputeRunningProcesses", "NotSupported"): 2}  # _v3 and _v2, once
+    answers.show(10)
+    clock.now += 1
+    assert gpus.read().gpus[0].processes == (GpuProcess(100, GIB),)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [f"{100} {16 * GIB + 1}", f"0 {GIB}", f"4294967295 {GIB}", f"4194305 {GIB}"],
+    ids=["larger than the device", "PID 0", "PID -1", "a PID beyond the kernel's"],
+)
+def test_a_list_that_cannot_be_true_is_dropped(driven, entry):
+    gpus, answers = driven(node(process(101), process(102, gpu=1)))
+    answers.show(more=[f"process 0 - 0 {entry} 4294967295 4294967295"])
+    reading = gpus.read()
+    assert reading.gpus[0].processes is None
+    assert reading.gpus[0].used_bytes == GIB
+    assert reading.gpus[1].processes == (GpuProcess(102, GIB),)
+    assert causes(reading) == [(Cause.GARBAGE, A)]
+    assert gpus.errors == {("nvmlDeviceGetComputeRunningProcesses", "Garbage"): 1}
+    answers.show()
+    reading = gpus.read()
+    assert reading.gpus[0].processes == (GpuProcess(101, GIB),)
+    assert causes(reading) == []
+
+
+@pytest.mark.parametrize(("count", "is_cut"), [(MOST_LISTED - 1, False), (MOST_LISTED, True), (1200, True)])
+def test_a_list_as_long_as_the_driver_allows_may_lack_processes(driven, count, is_cut):
+    gpus, _ = driven(node(process(1000, "1Mi", count=count)))
+    reading = gpus.read()
+    assert len(reading.gpus[0].processes) == min(count, MOST_LISTED)
+    assert causes(reading) == ([(Cause.TRUNCATED, A)] if is_cut else [])
+
+
+def test_a_list_that_grows_while_it_is_read_is_read_again(driven):
+    gpus, answers = driven(node(process(100)))
+    answers.show(more=["race 0 2"])
+    reading = gpus.read()
+    assert reading.gpus[0].processes == (GpuProcess(100, GIB),)
+    assert gpus.errors == {("nvmlDeviceGetComputeRunningProcesses", "InsufficientSize"): 2}
+
+
+def test_a_list_that_never_stops_growing_is_unknown(driven):
+    gpus, answers = driven(node(process(100), faults=[{"fault": "size-race", "gpu": 0, "until": 10}]))
+    reading = gpus.read()
+    assert reading.gpus[0].processes is None
+    assert causes(reading) == [(Cause.NVML, A)]
+    answers.show(10)
+    assert gpus.read().gpus[0].processes == (GpuProcess(100, GIB),)
+
+
+def test_memory_that_does_not_add_up_is_no_figure(driven, clock):
+    gpus, answers = driven(node())
+    answers.write([f"gpu 0 {A} {GIB} {GIB} 1 NVIDIA A10", f"gpu 1 {B} {GIB} 0 1 NVIDIA A10"])
+    reading = gpus.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [B]
+    assert causes(reading) == [(Cause.NVML, A)]
+
+
+def test_a_gpu_that_the_driver_no_longer_lists_is_a_problem(driven, clock):
+    gpus, answers = driven(node(faults=[{"fault": "driver-not-loaded", "from": 10}]))
+    gpus.read()
+    answers.show(10)
+    gpus.read()
+    answers.write([f"gpu 0 {B} {GIB} 0 1 NVIDIA A10"])
+    clock.now += 1
+    reading = gpus.read()
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
+    assert causes(reading) == [(Cause.NVML, A)]
+
+
+def test_a_driver_without_gpus_is_not_a_lost_one(driven, clock):
+    gpus, answers = driven(node())
+    answers.write([])
+    reading = gpus.read()
+    assert (reading.gpus, causes(reading), reading.restart_may_help) == ((), [(Cause.NVML, "")], False)
+    answers.show()
+    clock.now += 1
+    assert len(gpus.read().gpus) == 2
+
+
+MIG = ({"uuid": "MIG-1", "memory": "5Gi"}, {"uuid": "MIG-2", "memory": "10Gi"})
+
+
+def test_mig_devices_have_their_own_processes(driven):
+    gpus, _ = driven(
+        node(process(100, "1Gi", gpu="MIG-1"), process(101, "2Gi", gpu="MIG-2"), process(102, gpu=1), mig=MIG)
+    )
+    first, second = gpus.read().gpus
+    assert first.mig
+    assert first.used_bytes == 3 * GIB
+    assert first.processes == ()  # the driver lists them for the whole GPU too
+    assert first.instances == (
+        MigInstance(uuid="MIG-1", total_bytes=5 * GIB, processes=(GpuProcess(100, GIB),)),
+        MigInstance(uuid="MIG-2", total_bytes=10 * GIB, processes=(GpuProcess(101, 2 * GIB),)),
+    )
+    assert not second.mig
+    assert gpus.errors == {}
+
+
+def test_a_mig_device_that_may_not_be_read_leaves_the_rest(driven):
+    gpus, answers = driven(node(process(101, "2Gi", gpu="MIG-2"), process(102, gpu=1), mig=MIG))
+    answers.show(more=["fail nvmlDeviceGetMigDeviceHandleByIndex 0 4"])
+    reading = gpus.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [A, B]
+    assert reading.gpus[0].instances == ()
+    assert causes(reading) == [(Cause.NVML, A)]
+
+
+def test_nothing_is_asked_before_the_first_read(driven, monkeypatch):
+    gpus, _ = driven(node(faults=[{"fault": "driver-replaced"}]))
+    assert gpus.errors == {}
+
+
+def test_closing_lets_go_and_a_later_read_starts_again(driven):
+    gpus, _ = driven(node(process(100)))
+    assert len(gpus.read().gpus) == 2
+    gpus.close()
+    assert len(gpus.read().gpus) == 2
+    assert gpus.errors == {}

@@ -1,0 +1,108 @@
+"""Which lists are asked for, and what becomes of their entries."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList
+from gpuagent.gpus.moment import moment_of
+from gpuagent.gpus.process_lists import ProcessLists, merge
+from gpuagent.gpus.scenario_loading import parse_scenario
+from gpuagent.gpus.simulated_driver import SimulatedDriver
+from tests.gpuagent.gpus.nodes import GIB, node, process
+
+entries = st.builds(
+    ListedProcess,
+    st.integers(1, 6),
+    st.none() | st.integers(0, 1 << 40),
+    st.sampled_from([NO_INSTANCE, 1, 2]),
+    st.sampled_from([NO_INSTANCE, 0]),
+)
+
+
+@given(st.lists(entries))
+def test_the_largest_known_figure_of_each_instance_counts(given):
+    figures = defaultdict(lambda: defaultdict(list))
+    for entry in given:
+        figures[entry.pid][entry.gpu_instance, entry.compute_instance].append(entry.used_bytes)
+    merged = {one.pid: one.used_bytes for one in merge(given)}
+    assert merged.keys() == figures.keys()
+    for pid, instances in figures.items():
+        known = [[used for used in all_ if used is not None] for all_ in instances.values()]
+        expected = sum(max(one) for one in known) if all(known) else None
+        assert merged[pid] == expected
+
+
+@given(st.lists(entries), st.randoms())
+def test_neither_order_nor_repetition_matters(given, random):
+    again = given + given
+    random.shuffle(again)
+    assert set(merge(again)) == set(merge(given))
+
+
+class Watched(SimulatedDriver):
+    """A simulated node whose clock the test moves, and that remembers which lists were asked for."""
+
+    def __init__(self, *processes):
+        self.time = 0.0
+        self.asked = Counter()
+        scenario = parse_scenario(node(*processes), "test")
+        super().__init__(scenario=scenario, look=lambda: moment_of(scenario, self.time))
+
+    def processes(self, device, which):
+        self.asked[which] += 1
+        return super().processes(device, which)
+
+    def reads(self, lists, *times):
+        """Read at those moments, and return what processes there are at the last."""
+        device = self.open(0)
+        for self.time in times:
+            self.refresh()
+            memory = self.memory(device)
+            used = memory.total - memory.free - memory.reserved
+            merged = lists.read(device, used=used, total=memory.total, now=self.time)
+        return {one.pid: one.used_bytes for one in merged.processes}
+
+
+def test_lists_that_tell_nothing_are_asked_for_now_and_then():
+    driver = Watched(process(100))
+    driver.reads(ProcessLists(driver), *range(25))
+    assert driver.asked[ProcessList.COMPUTE] == 25
+    assert driver.asked[ProcessList.GRAPHICS] == driver.asked[ProcessList.MPS] == 5
+
+
+@pytest.mark.parametrize("kind", ["graphics", "mps"])
+def test_a_list_that_tells_something_is_asked_for_every_time(kind):
+    memory = {second: f"{100 + second}Mi" for second in range(25)}
+    driver = Watched(process(100, memory, kind=kind))
+    lists = ProcessLists(driver)
+    for second in range(25):
+        assert driver.reads(lists, second) == {100: (100 + second) << 20}
+    assert driver.asked[kind_of(kind)] == 25
+
+
+@pytest.mark.parametrize("kind", ["graphics", "mps"])
+def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
+    driver = Watched(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
+    lists = ProcessLists(driver)
+    assert driver.reads(lists, *range(9)) == {100: GIB}
+    asked = driver.asked[kind_of(kind)]
+    assert driver.reads(lists, 9) == {100: GIB, 101: 2 * GIB}
+    assert driver.asked[kind_of(kind)] == asked + 1
+
+
+def test_processes_that_trade_memory_are_seen_at_once():
+    driver = Watched(
+        process(100, {0: "3Gi", 5: "1Gi"}), process(101, {0: "1Gi", 5: "3Gi"}), process(102, until=7),
+        process(103, **{"from": 7}),
+    )  # fmt: skip
+    lists = ProcessLists(driver)
+    assert driver.reads(lists, *range(5)) == {100: 3 * GIB, 101: GIB, 102: GIB}
+    assert driver.reads(lists, 5) == {100: GIB, 101: 3 * GIB, 102: GIB}
+    assert driver.reads(lists, 7) == {100: GIB, 101: 3 * GIB, 103: GIB}
+
+
+def kind_of(name):
+    return ProcessList[name.upper()]

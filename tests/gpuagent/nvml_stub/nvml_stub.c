@@ -1,0 +1,312 @@
+/* A stand-in for NVIDIA's libnvidia-ml.so.1: answers from a text file, named by NVML_STUB_FILE, that is read
+ * again whenever it changes. Lines, each with its words separated by single spaces:
+ *
+ *   driver VERSION
+ *   gpu INDEX UUID TOTAL RESERVED USED MODEL...
+ *   mig INDEX UUID TOTAL RESERVED USED             in order of their places
+ *   process INDEX MIG|- LIST PID BYTES|- GI CI     LIST: 0 compute, 1 graphics, 2 MPS; "-" bytes: not known
+ *   fail CALL|* INDEX|- CODE                       "-": every device; with "*" every call there is
+ *   race INDEX|- TIMES                             so often, lists outgrow the size that was asked for
+ *   hang                                           every call blocks until the line is gone
+ *
+ * Layouts and codes are those of NVIDIA's nvml.h. Built with -DWITHOUT_V3 it lacks the newest process lists,
+ * with -DWITHOUT_MEMORY_V2 the newest memory call, as older drivers do.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9, VERSION_MISMATCH = 25,
+    GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1
+};
+#define UNKNOWN_BYTES 0xFFFFFFFFFFFFFFFFull
+
+typedef unsigned long long bytes_t;
+typedef struct { unsigned pid; bytes_t used; unsigned gpu_instance, compute_instance; } process_t;
+typedef struct { bytes_t total, free, used; } memory_t;
+typedef struct { unsigned version; bytes_t total, reserved, free, used; } memory_v2_t;
+typedef struct { process_t *items; unsigned count, room; } list_t;
+typedef struct device {
+    char uuid[96], model[96];
+    bytes_t total, reserved, used;
+    list_t lists[LISTS];
+    int index, mig_count, is_mig, races;
+    struct device *migs;
+} device_t;
+
+static device_t gpus[GPUS];
+static device_t migs[GPUS][MIGS];
+static int gpu_count;
+static struct { char call[80]; int index, code; } failures[FAILURES];
+static int failure_count, hangs, is_there, references;
+static char version[80];
+static struct stat seen;
+
+static void forget(void) {
+    for (int i = 0; i < GPUS; i++)
+        for (int m = -1; m < MIGS; m++) {
+            device_t *device = m < 0 ? &gpus[i] : &migs[i][m];
+            for (int l = 0; l < LISTS; l++) free(device->lists[l].items);
+            memset(device, 0, sizeof *device);
+        }
+    gpu_count = failure_count = hangs = is_there = 0;
+    strcpy(version, "580.65.06");
+}
+
+static int number_or_every(const char *word) { return strcmp(word, "-") ? atoi(word) : EVERY; }
+
+static void add_process(device_t *device, int which, process_t process) {
+    list_t *list = &device->lists[which];
+    if (list->count == list->room) {
+        list->room = list->room * 2 + 16;
+        list->items = realloc(list->items, list->room * sizeof *list->items);
+    }
+    list->items[list->count++] = process;
+}
+
+static void read_line(const char *line) {
+    char uuid[96], model[96] = "", word[80], amount[32];
+    bytes_t total, reserved, used;
+    int index, which, code;
+    process_t process;
+    if (sscanf(line, "driver %79s", version) == 1) return;
+    if (sscanf(line, "gpu %d %95s %llu %llu %llu %95[^\n]", &index, uuid, &total, &reserved, &used, model) >= 5) {
+        device_t *gpu = &gpus[index];
+        strcpy(gpu->uuid, uuid);
+        strcpy(gpu->model, model);
+        gpu->total = total, gpu->reserved = reserved, gpu->used = used;
+        gpu->index = index, gpu->migs = migs[index];
+        if (index >= gpu_count) gpu_count = index + 1;
+    } else if (sscanf(line, "mig %d %95s %llu %llu %llu", &index, uuid, &total, &reserved, &used) == 5) {
+        device_t *mig = &migs[index][gpus[index].mig_count++];
+        strcpy(mig->uuid, uuid);
+        mig->total = total, mig->reserved = reserved, mig->used = used;
+        mig->index = index, mig->is_mig = 1;
+    } else if (sscanf(line, "process %d %79s %d %u %31s %u %u", &index, word, &which, &process.pid, amount,
+                      &process.gpu_instance, &process.compute_instance) == 7) {
+        int mig = number_or_every(word);
+        process.used = strcmp(amount, "-") ? strtoull(amount, NULL, 10) : UNKNOWN_BYTES;
+        add_process(mig == EVERY ? &gpus[index] : &migs[index][mig], which, process);
+    } else if (sscanf(line, "fail %79s %31s %d", word, amount, &code) == 3 && failure_count < FAILURES) {
+        strcpy(failures[failure_count].call, word);
+        failures[failure_count].index = number_or_every(amount);
+        failures[failure_count++].code = code;
+    } else if (sscanf(line, "race %79s %d", word, &code) == 2) {
+        for (int i = 0; i < GPUS; i++)
+            if (number_or_every(word) == EVERY || number_or_every(word) == i) gpus[i].races = code;
+    } else if (strncmp(line, "hang", 4) == 0) {
+        hangs = 1;
+    }
+}
+
+static void refresh(void) {
+    const char *path = getenv("NVML_STUB_FILE");
+    struct stat now;
+    if (!path || stat(path, &now) != 0) {
+        forget();
+        memset(&seen, 0, sizeof seen);
+        return;
+    }
+    if (now.st_ino == seen.st_ino && now.st_size == seen.st_size && now.st_dev == seen.st_dev &&
+        now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
+        return;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    char line[512];
+    forget();
+    seen = now;
+    is_there = 1;
+    while (fgets(line, sizeof line, file)) read_line(line);
+    fclose(file);
+}
+
+static int is_of(const char *pattern, const char *call) {
+    size_t length = strlen(pattern);
+    if (strcmp(pattern, "*") == 0 || strcmp(pattern, call) == 0) return 1;
+    return strncmp(pattern, call, length) == 0 && call[length] == '_' && call[length + 1] == 'v' &&
+           call[length + 2] && !call[length + 3];
+}
+
+/* What every call does first. */
+static int enter(const char *call, int index) {
+    refresh();
+    while (hangs) {
+        usleep(10000);
+        refresh();
+    }
+    for (int i = 0; i < failure_count; i++)
+        if (is_of(failures[i].call, call) && (failures[i].index == EVERY || failures[i].index == index))
+            return failures[i].code;
+    if (!is_there) return DRIVER_NOT_LOADED;
+    return references ? SUCCESS : UNINITIALIZED;
+}
+
+static int enter_device(const char *call, device_t *device) {
+    if (!device) return INVALID_ARGUMENT;
+    refresh();
+    if (!device->uuid[0]) return enter(call, -2) ? enter(call, -2) : INVALID_ARGUMENT;
+    return enter(call, device->index);
+}
+
+#define ENTER(index) do { int code = enter(__func__, index); if (code) return code; } while (0)
+#define ENTER_DEVICE(device) do { int code = enter_device(__func__, device); if (code) return code; } while (0)
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    int code = enter("nvmlInit", -2);
+    if (code && code != UNINITIALIZED) return code;
+    references++;
+    return SUCCESS;
+}
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void) {
+    if (!references) return UNINITIALIZED;
+    references--;
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(int code) {
+    static char text[32];
+    snprintf(text, sizeof text, "stub error %d", code);
+    return text;
+}
+
+static int copy(char *to, unsigned room, const char *text) {
+    if (strlen(text) + 1 > room) return INSUFFICIENT_SIZE;
+    strcpy(to, text);
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *to, unsigned room) {
+    ENTER(-2);
+    return copy(to, room, version);
+}
+
+int nvmlSystemGetNVMLVersion(char *to, unsigned room) {
+    ENTER(-2);
+    return copy(to, room, version);
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    ENTER(-2);
+    *count = gpu_count;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
+    ENTER((int)index);
+    if (index >= (unsigned)gpu_count) return INVALID_ARGUMENT;
+    *device = &gpus[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
+    ENTER(-2);
+    for (int i = 0; i < gpu_count; i++)
+        if (strcmp(gpus[i].uuid, uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, device);
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(device_t *device, unsigned *index) {
+    ENTER_DEVICE(device);
+    *index = device->index;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(device_t *device, char *to, unsigned room) {
+    ENTER_DEVICE(device);
+    return copy(to, room, device->uuid);
+}
+
+int nvmlDeviceGetName(device_t *device, char *to, unsigned room) {
+    ENTER_DEVICE(device);
+    return copy(to, room, device->model);
+}
+
+int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory) {
+    ENTER_DEVICE(device);
+    memory->total = device->total;
+    memory->used = device->used + device->reserved; /* the first version counts what is reserved as used */
+    memory->free = device->total - memory->used;
+    return SUCCESS;
+}
+
+#ifndef WITHOUT_MEMORY_V2
+int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory_v2_t *memory) {
+    ENTER_DEVICE(device);
+    if (memory->version != (sizeof(memory_v2_t) | 2u << 24)) return VERSION_MISMATCH;
+    memory->total = device->total;
+    memory->reserved = device->reserved;
+    memory->used = device->used;
+    memory->free = device->total - device->reserved - device->used;
+    return SUCCESS;
+}
+#endif
+
+static int fill(device_t *device, int which, unsigned *count, process_t *to) {
+    list_t *list = &device->lists[which];
+    unsigned room = *count, needed = list->count;
+    int *races = &gpus[device->index].races;
+    if (to && *races) {
+        if (*races > 0) --*races;
+        *count = needed = room + 1;
+        return INSUFFICIENT_SIZE;
+    }
+    if (!to && *races && !needed) needed = 1;
+    *count = needed;
+    if (!needed) return SUCCESS;
+    if (!to || room < needed) return INSUFFICIENT_SIZE;
+    memcpy(to, list->items, needed * sizeof *to);
+    return SUCCESS;
+}
+
+#define PROCESS_LIST(name, which) \
+    int name(device_t *device, unsigned *count, process_t *to) { \
+        ENTER_DEVICE(device); \
+        return fill(device, which, count, to); \
+    }
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, 0)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 1)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, 2)
+#ifndef WITHOUT_V3
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, 0)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 1)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 2)
+#endif
+
+int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
+    ENTER_DEVICE(device);
+    if (!device->mig_count) return NOT_SUPPORTED;
+    *current = *pending = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *count) {
+    ENTER_DEVICE(device);
+    *count = MIGS - 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned place, device_t **mig) {
+    ENTER_DEVICE(device);
+    if (place >= (unsigned)device->mig_count) return NOT_FOUND;
+    *mig = &device->migs[place];
+    return SUCCESS;
+}
+
+int nvmlDeviceIsMigDeviceHandle(device_t *device, unsigned *is_mig) {
+    ENTER_DEVICE(device);
+    *is_mig = device->is_mig;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *mig, device_t **device) {
+    ENTER_DEVICE(mig);
+    *device = &gpus[mig->index];
+    return SUCCESS;
+}
