@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.about import version
 from service.command import Parser, UsageError
 from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
-from webhook.decide import EXCLUDED_NAMESPACES, Rules
+from webhook.decide import Rules
 from webhook.explain import explain
-from webhook.policies import PoliciesError, read_namespaces
+from webhook.namespace_files import PoliciesError, read_namespaces
 from webhook.policy import NamespacePolicy
 from webhook.report import as_json, as_patch, as_text, as_yaml
 

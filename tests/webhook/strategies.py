@@ -12,10 +12,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kai import keys
+from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
 from tests.builders import GPU
 from webhook import policy as labels_of
-from webhook.decide import EXCLUDED_NAMESPACES, Rules
+from webhook.decide import Rules
 from webhook.policy import NamespacePolicy
 
 Json = Any

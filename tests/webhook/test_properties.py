@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from kai import keys
 from kai.admission import refusal, share_container
+from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.pod import PodView
 from service.log import JsonLog
 from tests.builders import GPU, view
@@ -39,7 +40,7 @@ from tests.webhook.strategies import (
     unknown_fields,
 )
 from webhook.admission import BadReview, Review, decode
-from webhook.decide import EXCLUDED_NAMESPACES, Rules
+from webhook.decide import Rules
 from webhook.endpoint import Endpoint
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
