@@ -179,7 +179,7 @@ class Processes:
         gpus = reading.gpus
         if not any(gpu.used_bytes > _HIDDEN_EVIDENCE_BYTES for gpu in gpus):
             return False
-        lists = [devices.processes for gpu in gpus for devices in (gpu, *gpu.instances)]
+        lists = [gpu.processes for gpu in gpus] + [part.processes for gpu in gpus for part in gpu.instances]
         if any(processes is None or processes for processes in lists):
             return False
         try:

@@ -1,11 +1,27 @@
-"""What each pod may hold on which GPU, and who says so. Pure."""
+"""What each pod may hold on which GPU, and who says so.
 
-from collections.abc import Mapping
+Pure, but for what was seen first: where only a tenant's own words exist, the first ones count.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
-from gpuagent.pods.inventory import NodePod
-from gpuagent.tenants import Tenant
+from gpuagent.asks import Ask, read_ask
+from gpuagent.cards import Cards
+from gpuagent.differences import Words, differences
+from gpuagent.gpus.reading import Gpu
+from gpuagent.grants import granted
+from gpuagent.placement import Placement, WholeGpus, groups_of, is_reserved, of_share
+from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.tenants import Tenant, tenant_of
+from kai import keys
+from kai.share import MIB
+from kai.version import Version
+
+_UNROUNDED_BYTES: Final = 100 * MIB
+_NOBODY: Final[Mapping[str, Collection[str]]] = {}
 
 
 class ShareSource(StrEnum):
@@ -69,3 +85,214 @@ class PodClaim:
     """Whether it runs with a share in a group that has no reservation pod (`no-reservation`)."""
     notes: tuple[str, ...] = ()
     """Values that could not be read, one line each, naming pod, key and what is allowed."""
+
+
+class Claims:
+    """Settles what every pod of the node may hold, and remembers what each said first.
+
+    What a bound pod's annotations, GPU groups and queue label say when they are first seen counts for as long
+    as its UID is there: whoever may edit the pod may edit them at any time (seen live: KAI follows a later
+    gpu-fraction in its quotas, but not in what it gave). A restart forgets.
+    """
+
+    def __init__(self, *, kai_version: Version | None = None) -> None:
+        self._version = kai_version
+        self._said: dict[str, _Said] = {}
+        self._first: dict[str, _Said] = {}
+        self._whole = WholeGpus()
+        self._last: tuple[Inventory, object, tuple[PodClaim, ...]] | None = None
+
+    def settle(
+        self,
+        inventory: Inventory,
+        devices: Sequence[Gpu],
+        holders: Mapping[str, Collection[str]] = _NOBODY,
+    ) -> tuple[PodClaim, ...]:
+        """Settle every pod of the inventory; one without any share or GPU has an empty claim.
+
+        Args:
+            inventory: the pods, and what is said about them.
+            devices: the node's GPUs; what they hold now does not matter.
+            holders: the GPUs on which processes of a pod were found, by pod UID. They tell which whole GPU
+                is whose, and nothing else.
+        """
+        held = {uid: frozenset(gpus) for uid, gpus in holders.items() if uid in inventory.pods}
+        situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), held)
+        if self._last and self._last[0] is inventory and self._last[1] == situation:
+            return self._last[2]
+        self._take_in(inventory.pods)
+        cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
+        drafts = [
+            _Draft(self._said[uid], self._first.get(uid, self._said[uid]), inventory)
+            for uid in inventory.pods
+        ]
+        wanted = {draft.pod.uid: draft.whole_gpus for draft in drafts if draft.whole_gpus}
+        whole = self._whole.assign(wanted, inventory, devices, held)
+        claims = tuple(draft.claim(cards, whole.get(draft.pod.uid, ())) for draft in drafts)
+        self._last = (inventory, situation, claims)
+        return claims
+
+    def _take_in(self, pods: Mapping[str, NodePod]) -> None:
+        """Read what is new, and forget what is gone."""
+        said: dict[str, _Said] = {}
+        for uid, pod in pods.items():
+            before = self._said.get(uid)
+            said[uid] = before if before is not None and before.pod is pod else _Said.by(pod)
+        self._said = said
+        self._first = {uid: self._first.get(uid, now) for uid, now in said.items() if now.pod.is_bound}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a pod said of itself at one time."""
+
+    pod: NodePod
+    ask: Ask
+    notes: tuple[str, ...]
+
+    @classmethod
+    def by(cls, pod: NodePod) -> "_Said":
+        ask, notes = read_ask(pod.annotations, _where(pod))
+        return cls(pod, ask, notes)
+
+    def words(self, devices: int) -> Words:
+        return Words(ask=self.ask, groups=groups_of(self.pod.labels, devices))
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """One source's word on a share: a portion of a device, an ask, or (neither) the whole device."""
+
+    source: ShareSource
+    text: str
+    portion: str = ""
+    ask: Ask | None = None
+
+    def bytes_on(self, gpu: str, cards: Cards) -> int | None:
+        card = cards.of(gpu)
+        if self.ask is not None:
+            return self.ask.bytes_on(gpu, card)
+        if self.portion:
+            return card.fraction_bytes(float(self.portion)) if card else None
+        return cards.total_of(gpu)
+
+
+class _Draft:
+    """One pod's claim in the making."""
+
+    def __init__(self, now: _Said, first: _Said, inventory: Inventory) -> None:
+        self.pod = now.pod
+        self._notes = now.notes
+        self._inventory = inventory
+        self._grants = granted(now.pod, inventory, _where(now.pod))
+        bound, share = self._grants.bound, first.ask.share
+        devices = (bound.count if bound else 0) or (share.devices if share else 1)
+        self._now, self._first = now.words(devices), first.words(devices)
+        self._queue = first.pod.labels.get(keys.QUEUE_LABEL, "")
+        given = bound.groups if bound else ()
+        is_more_than_given = bool(given) and len(self._first.groups) > len(given)
+        self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
+        is_reservation = now.pod.uid in inventory.tenant_reservation_uids
+        whole_gpus = 0 if now.pod.is_finished or is_reservation else now.pod.whole_gpus
+        self._words = tuple(self._find_words(whole_gpus))
+        # With a BindRequest that gives no share, nothing the pod says of itself is one.
+        counting = [
+            w for w in self._words if bound is None or bound.portion or w.source is ShareSource.WHOLE_GPU
+        ]
+        self._deciding = counting[0] if counting else None
+        is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
+        self.whole_gpus = whole_gpus if is_whole else 0
+        """How many whole GPUs it has, if that is what it has."""
+
+    def claim(self, cards: Cards, whole: tuple[str, ...]) -> PodClaim:
+        """Settle it, with the whole GPUs that are known to be the pod's."""
+        pod, tenant = self.pod, tenant_of(self.pod)
+        notes = self._notes + self._grants.notes
+        if pod.is_finished:
+            return PodClaim(pod=pod, tenant=tenant, queue=self._queue, notes=notes)
+        asks = self._deciding is not None
+        place = Placement()
+        if self.whole_gpus:
+            place = Placement(whole, is_complete=len(whole) >= self.whole_gpus)
+        elif asks:
+            place = of_share(self._groups, self._first.ask, self._grants, pod, self._inventory)
+        shares = self._shares(place.gpus, cards)
+        limits, refused = self._limits(place.gpus, shares)
+        return PodClaim(
+            pod=pod,
+            tenant=tenant,
+            queue=self._queue,
+            asks_for_share=asks,
+            groups=self._groups,
+            gpu_uuids=place.gpus,
+            is_unresolved=asks and not place.is_complete,
+            shares=shares,
+            limits=limits,
+            candidates=tuple(
+                Candidate(
+                    word.source, word.text, {gpu: word.bytes_on(gpu, cards) for gpu in place.gpus or ("",)}
+                )
+                for word in self._words
+            ),
+            changed="; ".join(differences(self._now, self._first, self._grants, cards)),
+            lacks_reservation=asks and pod.phase == "Running" and self._lacks_reservation(),
+            notes=notes + refused,
+        )
+
+    def _find_words(self, whole_gpus: int) -> Iterator[_Word]:
+        """Find every word there is, best first."""
+        bound, configured = self._grants.bound, self._grants.configured
+        if bound is not None and bound.portion:
+            devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
+            yield _Word(ShareSource.BIND_REQUEST, f"portion {bound.portion}{devices}", portion=bound.portion)
+        if configured is not None and configured.portion:
+            text = f"{keys.GPU_PORTION_ENV} {configured.portion}"
+            yield _Word(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion)
+        now, first = self._now.ask, self._first.ask
+        if first.has_share:
+            text = first.text if first == now else f"{first.text}, as first seen"
+            yield _Word(ShareSource.ANNOTATION, text, ask=first)
+        if whole_gpus:
+            yield _Word(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {whole_gpus}")
+        if now.has_share and now != first:
+            yield _Word(ShareSource.ANNOTATION, f"{now.text}, later", ask=now)
+
+    def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
+        word = self._deciding
+        if word is None:
+            return {}
+        found = {gpu: word.bytes_on(gpu, cards) for gpu in gpus}
+        return {gpu: Amount(amount, word.source) for gpu, amount in found.items() if amount is not None}
+
+    def _limits(
+        self, gpus: Sequence[str], shares: Mapping[str, Amount]
+    ) -> tuple[dict[str, Amount], tuple[str, ...]]:
+        """Find what an enforcer was told, and say why it is not believed if it is not.
+
+        HAMi-core's limit is the share of an unrounded card (KAI v0.17.0 `hami_core.go`). One that is more was
+        not written by KAI, and a pod must not get a limit of its own making to be held against.
+        """
+        configured, ask = self._grants.configured, self._first.ask
+        told = configured.limit_bytes if configured else None
+        limits: dict[str, Amount] = {}
+        refused: tuple[str, ...] = ()
+        for gpu in gpus:
+            own, share = ask.limit_on(gpu), shares.get(gpu)
+            is_believed = told is not None and (share is None or told <= share.bytes + _UNROUNDED_BYTES)
+            if told is not None and is_believed:
+                limits[gpu] = Amount(told, LimitSource.HAMI_CORE)
+            elif own is not None:
+                limits[gpu] = Amount(own, LimitSource.ANNOTATION)
+            if told is not None and not is_believed:
+                where = f"{_where(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
+                refused = (f"{where} is more than the share, which KAI never writes; it does not count",)
+        return limits, refused
+
+    def _lacks_reservation(self) -> bool:
+        """Whether a group of the pod is nobody's: the one it has now, which KAI goes by, or had first."""
+        groups = {*self._groups, *self._now.groups}
+        return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
+
+
+def _where(pod: NodePod) -> str:
+    return f"Pod {pod.namespace}/{pod.name}"

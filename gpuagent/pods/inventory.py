@@ -40,6 +40,12 @@ class NodePod:
         return self.namespace, self.name
 
     @property
+    def whole_gpus(self) -> int:
+        """GPUs that the device plugin gives it: those of all containers, or of its largest init container."""
+        regular = sum(container.whole_gpus for container in self.containers if not container.is_init)
+        return max([regular, *(container.whole_gpus for container in self.containers if container.is_init)])
+
+    @property
     def is_finished(self) -> bool:
         """Whether every container ended for good: such a pod holds and promises nothing."""
         return self.phase in ("Succeeded", "Failed")

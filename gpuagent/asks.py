@@ -1,0 +1,172 @@
+"""What a pod's own annotations ask for. Pure.
+
+Whoever may edit the pod may edit these, also while it runs: they say what somebody wrote, not what KAI gave.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kai import keys
+from kai.memory import Card
+from kai.share import (
+    MIB,
+    ContainerMemory,
+    Share,
+    container_memory,
+    is_container_memory_key,
+    portion_text,
+)
+
+_DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
+_GPU = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
+_MOST_DEVICES: Final = 64
+_MOST_BYTES: Final = 1 << 63
+_SHOWN: Final = 40
+_LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What the annotations come to; equal if they mean the same, however they are written."""
+
+    share: Share | None = None
+    """`gpu-fraction` or `gpu-memory`, per device; which container it is for does not matter here."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by container: `nvidia.com/container.<name>.gpu-memory.request`, else `.limit` (KAI v0.18)."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by container, from `….gpu-memory.limit`."""
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """GPU UUIDs by container, from `….gpus.devices`, which KAI's binder writes (v0.18)."""
+    text: str = field(default="", compare=False)
+    """The share as written."""
+
+    @property
+    def has_share(self) -> bool:
+        """Whether they ask for any share."""
+        return self.share is not None or bool(self.requests)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of the containers that ask; empty unless all of them have some."""
+        names = self.requests or self.devices
+        if not names.keys() <= self.devices.keys():
+            return ()
+        return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
+
+    def bytes_on(self, gpu: str, card: Card | None) -> int | None:
+        """The share on one of the pod's GPUs, in bytes; None if it depends on a card nobody knows."""
+        if self.share is not None:
+            return card.share_bytes(self.share) if card else None
+        return self._sum(self.requests, gpu)
+
+    def limit_on(self, gpu: str) -> int | None:
+        """The limit on one of the pod's GPUs; None if a container that asks there has none."""
+        there = {name for name in self.requests if self._is_on(name, gpu)}
+        return self._sum(self.limits, gpu) if there and there <= self.limits.keys() else None
+
+    def portions(self, cards: Collection[Card]) -> frozenset[str]:
+        """The share as KAI's binder hands it over, a part of a device with two decimals, on each card."""
+        if self.share is not None and self.share.portion is not None:
+            return frozenset({self.share.portion})
+        if self.share is not None and self.share.memory_mib is not None:
+            memory = self.share.memory_mib
+        else:
+            memory = -(-max(self._sum(self.requests, gpu) for gpu in self.gpus or ("",)) // MIB)
+        return frozenset(portion_text(card.portion_of_memory(memory)) for card in cards)
+
+    def _sum(self, amounts: Mapping[str, int], gpu: str) -> int:
+        return sum(amount for name, amount in amounts.items() if self._is_on(name, gpu))
+
+    def _is_on(self, container: str, gpu: str) -> bool:
+        return gpu in self.devices.get(container, (gpu,))
+
+
+def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str, ...]]:
+    """Read every annotation that asks for GPU memory, and say of those that cannot be read why.
+
+    Args:
+        annotations: the pod's.
+        where: the pod's name as lines about it start.
+    """
+    notes: list[str] = []
+    share = _legacy(annotations, where, notes)
+    memory: list[ContainerMemory] = []
+    devices: dict[str, tuple[str, ...]] = {}
+    for key in sorted(annotations):
+        if not key.startswith("nvidia.com/container."):
+            continue
+        found = _DEVICES.fullmatch(key)
+        try:
+            if found:
+                devices[found[1]] = _gpus(key, annotations[key])
+            elif is_container_memory_key(key):
+                memory += _memory(key, annotations[key])
+        except ValueError as error:
+            notes.append(f"{where}: {error}")
+    if share is not None:
+        if memory:
+            kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
+            notes += _combined(kind, share, memory, where)
+        return Ask(share=share, devices=devices, text=_text(annotations, share)), tuple(notes)
+    limits = {found.container: found.memory_bytes for found in memory if found.kind == "limit"}
+    requests = limits | {found.container: found.memory_bytes for found in memory if found.kind == "request"}
+    text = ", ".join(f"gpu-memory.request {amount} of {name}" for name, amount in requests.items())
+    return Ask(requests=requests, limits=limits, devices=devices, text=text), tuple(notes)
+
+
+def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Share | None:
+    try:
+        share = Share.from_annotations(annotations)
+    except ValueError as error:
+        written = ", ".join(f'{key} "{annotations[key][:_SHOWN]}"' for key in _LEGACY if key in annotations)
+        notes.append(f"{where}: {written}: {error}")
+        return None
+    if share is None:
+        return None
+    if share.fraction is not None and math.isnan(share.fraction):
+        notes.append(f'{where}: {keys.GPU_FRACTION} "NaN": a number between 0 and 1 is allowed')
+        return None
+    if not share.seen_by_scheduler:
+        notes.append(f"{where}: {keys.GPU_MEMORY}: KAI's scheduler ignores values of 2^63 and more")
+        return None
+    return replace(share, container=None)
+
+
+def _memory(key: str, value: str) -> list[ContainerMemory]:
+    found = container_memory({key: value})
+    if any(memory.memory_bytes >= _MOST_BYTES for memory in found):
+        raise ValueError(f'{key}: "{value[:_SHOWN]}" is more than any GPU has')
+    return found
+
+
+def _gpus(key: str, value: str) -> tuple[str, ...]:
+    gpus = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    if len(gpus) > _MOST_DEVICES or not all(_GPU.fullmatch(gpu) for gpu in gpus):
+        raise ValueError(f'{key}: "{value[:_SHOWN]}" is not a list of GPU UUIDs; allowed: GPU-…,GPU-…')
+    return gpus
+
+
+def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
+    """Say what is ignored: beside a legacy ask KAI v0.18 takes only a request that repeats gpu-memory.
+
+    A limit least of all: releases before v0.18 know nothing of it, and anybody could write one that is never
+    reached, to be held against that instead of the share.
+    """
+    ignored = [
+        found
+        for found in memory
+        if found.kind == "limit" or share.memory_mib is None or found.memory_bytes != share.memory_mib * MIB
+    ]
+    return [
+        f"{where}: nvidia.com/container.{found.container}.gpu-memory.{found.kind} is ignored beside {kind}"
+        for found in ignored
+    ]
+
+
+def _text(annotations: Mapping[str, str], share: Share) -> str:
+    key = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
+    text = f"{key} {annotations[key][:_SHOWN]}"
+    return f"{text} on {share.devices} GPUs" if share.devices > 1 else text

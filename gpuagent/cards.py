@@ -1,0 +1,59 @@
+"""How much memory each GPU of the node has: as the driver says, and as KAI counts it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from gpuagent.gpus.reading import Gpu
+from kai import keys
+from kai.memory import Card
+from kai.share import MIB
+from kai.version import Version
+
+_T = TypeVar("_T")
+
+
+class Cards:
+    """The node's cards: by the node label, which KAI counts with, else by what the driver says of each."""
+
+    def __init__(
+        self, *, node_labels: Mapping[str, str] | None, devices: Sequence[Gpu], version: Version | None
+    ) -> None:
+        label = (node_labels or {}).get(keys.NODE_GPU_MEMORY)
+        self._labelled = None if label is None else _card_of_label(label, version)
+        self._by_gpu = {gpu.uuid: _card_of(gpu, version) for gpu in devices}
+        self._totals = {gpu.uuid: gpu.total_bytes for gpu in devices}
+
+    def of(self, gpu: str) -> Card | None:
+        """One GPU's card; of an unknown one ("") only if all are alike."""
+        return self._labelled or _one_of(self._by_gpu, gpu)
+
+    def total_of(self, gpu: str) -> int | None:
+        """One GPU's memory in bytes, by the driver; of an unknown one ("") only if all are alike."""
+        return _one_of(self._totals, gpu)
+
+    def all(self) -> frozenset[Card]:
+        """Every different card of the node."""
+        if self._labelled is not None:
+            return frozenset({self._labelled})
+        return frozenset(card for card in self._by_gpu.values() if card is not None)
+
+
+def _one_of(by_gpu: Mapping[str, _T], gpu: str) -> _T | None:
+    if gpu:
+        return by_gpu.get(gpu)
+    alike = set(by_gpu.values())
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _card_of_label(label: str, version: Version | None) -> Card | None:
+    try:
+        return Card.from_label(label, version)
+    except ValueError:  # said once, where the node was read
+        return None
+
+
+def _card_of(gpu: Gpu, version: Version | None) -> Card | None:
+    try:
+        return Card.from_mib(gpu.total_bytes // MIB, version)
+    except ValueError:  # too small for any share: then there is no figure
+        return None

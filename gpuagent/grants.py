@@ -1,0 +1,130 @@
+"""What KAI itself says it gave a pod: its BindRequest, and the ConfigMap of its containers. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.pods.inventory import Inventory, NodePod
+from kai import keys
+from kai.memory import hami_limit_bytes
+
+_PORTION = re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?")
+_GPU = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
+_NO_DEVICES: Final = ("void", "none")
+_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundShare:
+    """A pod's own BindRequest."""
+
+    portion: str = ""
+    """The part of each device, with two decimals; empty if the pod has no share."""
+    count: int = 0
+    """How many devices; 0 if it does not say."""
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredShare:
+    """A pod's own ConfigMap of KAI's."""
+
+    portion: str = ""
+    """`GPU_PORTION`; empty if it is not there, or cannot be read."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of `NVIDIA_VISIBLE_DEVICES`."""
+    limit_bytes: int | None = None
+    """HAMi-core's limit on each device (KAI v0.16)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grants:
+    """Everything KAI says of one pod."""
+
+    bound: BoundShare | None = None
+    configured: ConfiguredShare | None = None
+    notes: tuple[str, ...] = ()
+
+
+def granted(pod: NodePod, inventory: Inventory, where: str) -> Grants:
+    """Find what KAI says of a pod. What belongs to another pod, of the same name or not, says nothing.
+
+    Args:
+        pod: the pod.
+        inventory: with the BindRequests and ConfigMaps that could be had.
+        where: the pod's name as lines about it start.
+    """
+    notes: list[str] = []
+    bound = _bound(pod, inventory, where, notes)
+    configured = _configured(pod, inventory, where, notes)
+    return Grants(bound=bound, configured=configured, notes=tuple(notes))
+
+
+def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> BoundShare | None:
+    request = inventory.bind_requests.get(pod.key)
+    if request is None:
+        return None
+    if request.pod_uid != pod.uid:
+        notes.append(f"{where}: the BindRequest of that name belongs to another pod, and does not count")
+        return None
+    is_portion = _PORTION.fullmatch(request.portion) is not None
+    if request.portion and not is_portion:
+        shown = request.portion[:_SHOWN]
+        notes.append(
+            f'{where}: BindRequest portion "{shown}": a number from 0 to 1, such as 0.50, is allowed'
+        )
+        return None
+    # A pod without a share has a BindRequest too: whole GPUs `Regular` with 1.00, none at all with 0.00.
+    is_share = request.resource_type == "Fraction" or (
+        request.resource_type != "Regular" and (bool(request.groups) or 0 < float(request.portion or 0) < 1)
+    )
+    return BoundShare(
+        portion=request.portion if is_share else "", count=max(request.count, 0), groups=request.groups
+    )
+
+
+def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> ConfiguredShare | None:
+    found = next(_config_maps(pod, inventory), None)
+    if found is None:
+        return None
+    name, data = found
+    where = f"{where}: ConfigMap {name}"
+    portion = data.get(keys.GPU_PORTION_ENV, "")
+    if portion and not _PORTION.fullmatch(portion):
+        shown = portion[:_SHOWN]
+        notes.append(f'{where}: GPU_PORTION "{shown}": a number from 0 to 1, such as 0.50, is allowed')
+        portion = ""
+    limit = None
+    if keys.MEMORY_LIMIT_ENV in data:
+        try:
+            limit = hami_limit_bytes(data[keys.MEMORY_LIMIT_ENV])
+        except ValueError as error:
+            notes.append(f"{where}: {keys.MEMORY_LIMIT_ENV}: {error}")
+    visible = data.get(keys.VISIBLE_DEVICES_ENV, "")
+    gpus = tuple(
+        dict.fromkeys(part.strip().removeprefix(keys.CDI_DEVICE_PREFIX) for part in visible.split(","))
+    )
+    if not all(_GPU.fullmatch(gpu) for gpu in gpus):
+        if visible and visible not in _NO_DEVICES:
+            notes.append(f'{where}: {keys.VISIBLE_DEVICES_ENV} "{visible[:_SHOWN]}" names no GPUs by UUID')
+        gpus = ()
+    return ConfiguredShare(portion=portion, gpus=gpus, limit_bytes=limit)
+
+
+def _config_maps(pod: NodePod, inventory: Inventory) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Find the ConfigMaps of the pod's containers: `<annotation>-<index>`, for init containers `-i<index>`.
+
+    The annotation is the user's to preset and to edit (KAI reuses what it finds), so a ConfigMap that another
+    object owns is not this pod's.
+    """
+    prefix = pod.annotations.get(keys.SHARED_GPU_CONFIGMAP)
+    if not prefix or not inventory.config_maps:
+        return
+    init = sum(container.is_init for container in pod.containers)
+    suffixes = [*map(str, range(len(pod.containers) - init)), *(f"i{index}" for index in range(init))]
+    for suffix in suffixes:
+        key = (pod.namespace, f"{prefix}-{suffix}")
+        data = inventory.config_maps.get(key)
+        if data is not None and inventory.config_map_owners.get(key, pod.uid) == pod.uid:
+            yield key[1], data

@@ -1,0 +1,129 @@
+"""Which GPUs are a pod's: of a share by its group, of whole GPUs by what is left. Pure but for a memory."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuagent.asks import Ask
+from gpuagent.gpus.reading import Gpu
+from gpuagent.grants import Grants
+from gpuagent.pods.inventory import Inventory, NodePod
+from kai import keys
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod's GPUs, as far as they are known."""
+
+    gpus: tuple[str, ...] = ()
+    is_complete: bool = False
+    """Whether these are all of them."""
+
+
+def groups_of(labels: Mapping[str, str], devices: int) -> tuple[str, ...]:
+    """Read the GPU groups of a pod that has a share of so many devices.
+
+    KAI labels one device with `runai-gpu-group` and several with `runai-gpu-group/<group>` each (v0.13.0
+    `resource_reservation.go`); the other form on the same pod is not KAI's.
+    """
+    single = labels.get(keys.GPU_GROUP, "")
+    prefix = keys.GPU_GROUP_PREFIX
+    several = tuple(sorted(label.removeprefix(prefix) for label in labels if label.startswith(prefix)))
+    if several and (devices > 1 or not single):
+        return several
+    return (single,) if single else ()
+
+
+def is_reserved(group: str, pod: NodePod, inventory: Inventory) -> bool:
+    """Whether a reservation pod on this node carries the group, for this pod to use."""
+    return group in inventory.reservations or (pod.namespace, group) in inventory.tenant_reservations
+
+
+def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Placement:
+    """Follow the groups to the GPUs that their reservation pods name."""
+    own = inventory.tenant_reservations
+    gpus = [inventory.reservations.get(group, own.get((pod.namespace, group), "")) for group in groups]
+    known = tuple(dict.fromkeys(gpu for gpu in gpus if gpu))
+    return Placement(known, is_complete=bool(groups) and all(gpus))
+
+
+def of_share(
+    groups: Sequence[str], ask: Ask, grants: Grants, pod: NodePod, inventory: Inventory
+) -> Placement:
+    """Find the GPUs of a share: of containers that ask for themselves, else by the pod's groups.
+
+    Where no reservation pod carries the group of the label, the BindRequest may still name one that is, and
+    KAI's ConfigMap the GPU itself.
+    """
+    own = Placement(ask.gpus, is_complete=bool(ask.gpus))
+    if ask.requests and ask.gpus:
+        return own
+    bound, configured = grants.bound, grants.configured
+    places = (
+        of_groups(groups, pod, inventory),
+        of_groups(bound.groups if bound else (), pod, inventory),
+        Placement(configured.gpus, is_complete=bool(configured.gpus)) if configured else Placement(),
+        own,
+    )
+    for place in places:
+        if place.is_complete:
+            return place
+    return next((place for place in places if place.gpus), Placement())
+
+
+class WholeGpus:
+    """Which whole GPUs a pod has: the API does not say, so only what follows from the rest counts.
+
+    A whole GPU is nobody else's for as long as its pod lives, so what was found once stays.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._seen: frozenset[str] = frozenset()
+
+    def assign(
+        self,
+        wanted: Mapping[str, int],
+        inventory: Inventory,
+        devices: Sequence[Gpu],
+        holders: Mapping[str, Collection[str]],
+    ) -> Mapping[str, tuple[str, ...]]:
+        """Find the GPUs of the pods with whole GPUs.
+
+        Args:
+            wanted: count of GPUs by pod UID, of every pod on the node that is not finished.
+            inventory: for the reservation pods, each of which has a whole GPU of its own.
+            devices: the node's GPUs.
+            holders: the GPUs that a pod's processes were found on, by pod UID.
+        """
+        present = {gpu.uuid for gpu in devices}
+        self._seen |= present
+        self._found = {uid: gpus for uid, gpus in self._found.items() if uid in wanted}
+        if any(gpu.mig for gpu in devices) or _is_time_sliced(inventory):
+            return self._found  # `nvidia.com/gpu` is a part of a GPU then
+        reserved = set(inventory.reservations.values()) | set(inventory.tenant_reservations.values())
+        free = present - reserved - {gpu for gpus in self._found.values() for gpu in gpus}
+        for uid, count in wanted.items():
+            found = self._found.get(uid, ())
+            held = sorted(free.intersection(holders.get(uid, ())))
+            if held and len(found) + len(held) <= count:
+                self._found[uid] = (*found, *held)
+                free.difference_update(held)
+        missing = {
+            uid: count - len(self._found.get(uid, ()))
+            for uid, count in wanted.items()
+            if count > len(self._found.get(uid, ()))
+        }
+        # Only where every GPU and every reservation is known does what is left over belong to the last pod.
+        if len(missing) == 1 and "" not in reserved and self._sees_all(present, inventory):
+            ((uid, count),) = missing.items()
+            if count == len(free):
+                self._found[uid] = (*self._found.get(uid, ()), *sorted(free))
+        return self._found
+
+    def _sees_all(self, present: set[str], inventory: Inventory) -> bool:
+        count = (inventory.node_labels or {}).get(keys.NODE_GPU_COUNT)
+        return present == self._seen and (count is None or count == str(len(present)))
+
+
+def _is_time_sliced(inventory: Inventory) -> bool:
+    return (inventory.node_labels or {}).get(keys.NODE_GPU_REPLICAS, "1") not in ("", "0", "1")
