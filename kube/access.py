@@ -1,9 +1,12 @@
 """How to reach an API server, and as whom: from inside a cluster, or by a kubeconfig."""
 
+import asyncio
+import logging
 import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -11,10 +14,21 @@ from service.watching import Watched
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
+_LOG_IN_SECONDS: Final = 60.0  # a plugin may ask a person to log in with a browser
 
 
 class AccessError(ValueError):
     """There is no way to an API server; the message is one line that says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What to know to get to a server that its address does not say."""
+
+    proxy: str | None = None
+    """Its URL."""
+    server_hostname: str | None = None
+    """The name on the server's certificate."""
 
 
 class Access(Protocol):
@@ -28,14 +42,25 @@ class Access(Protocol):
     def namespace(self) -> str:
         """The caller's own namespace."""
 
+    @property
+    def route(self) -> Route:
+        """How to get there."""
+
     def trust(self) -> ssl.SSLContext:
-        """Return the context for connections that are made now: CA and client certificate."""
+        """Return the context for connections that are made now: CA and client certificate.
+
+        Raises:
+            AccessError: there is none.
+        """
 
     async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
         """Return the headers that say who asks.
 
         Args:
             renewed: the server refused the last ones: read or fetch them anew.
+
+        Raises:
+            AccessError: there are none.
         """
 
 
@@ -61,10 +86,10 @@ class InCluster:
         self._token_file, self._ca_file = folder / "token", folder / "ca.crt"
         self._namespace_file = folder / "namespace"
         self._clock = clock
-        self._token = self._read(self._token_file)
+        self._token = _read(self._token_file)
         self._read_at = clock()
         self._ca = Watched(self._ca_file)
-        self._trust = self._load_trust()
+        self._trust = _trust_of(str(self._ca_file))
 
     @property
     def server(self) -> str:
@@ -73,64 +98,61 @@ class InCluster:
 
     @property
     def namespace(self) -> str:
-        """The pod's namespace."""
-        return self._read(self._namespace_file)
+        """The pod's namespace.
+
+        Raises:
+            AccessError: the file that says so is gone.
+        """
+        return _read(self._namespace_file)
+
+    @property
+    def route(self) -> Route:
+        """Straight."""
+        return Route()
 
     def trust(self) -> ssl.SSLContext:
-        """Return a context that trusts the cluster's CA as its file is now."""
+        """Return a context that trusts the cluster's CA as its file is now.
+
+        Raises:
+            AccessError: the file changed, and holds none; said once, then the last good one counts again.
+        """
         if self._ca.changed():
-            self._trust = self._load_trust()
+            self._trust = _trust_of(str(self._ca_file))
         return self._trust
 
     async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
         """Return the token, read again every 10 s: the kubelet replaces it long before it ends.
 
         Raises:
-            AccessError: the file is gone.
+            AccessError: the server refused the last one, and the file holds no other.
         """
         if renewed or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
-            self._token = self._read(self._token_file)
             self._read_at = self._clock()
+            try:
+                self._token = _read(self._token_file)
+            except AccessError:
+                if renewed:  # else the one at hand counts until the server says no
+                    raise
         return {"Authorization": f"Bearer {self._token}"}
-
-    def _load_trust(self) -> ssl.SSLContext:
-        try:
-            return ssl.create_default_context(cafile=self._ca_file)
-        except OSError as error:
-            raise AccessError(f"{self._ca_file}: {error.strerror or error}") from None
-
-    @staticmethod
-    def _read(file: Path) -> str:
-        try:
-            return file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise AccessError(f"{file}: {error.strerror}") from None
 
 
 class KubeConfig:
     """A kubeconfig's current context, read by kubernetes-asyncio: it knows every log-in plugin."""
 
-    def __init__(self, configuration: Any) -> None:
+    def __init__(self, path: str, configuration: Any) -> None:
+        self._path = path
         self._configuration = configuration
-        self._trust = self._load_trust()
+        self._trust = _trust_of_configuration(path, configuration)
 
     @classmethod
     async def load(cls, path: str | None = None) -> "KubeConfig":
-        """Read a kubeconfig; without a path `$KUBECONFIG`, else `~/.kube/config`.
+        """Read a kubeconfig; without a path those of `$KUBECONFIG`, else `~/.kube/config`.
 
         Raises:
             AccessError: it cannot be read, or its log-in fails.
         """
-        # Imported here: 66 MiB and a third of a second, which a service in a cluster never pays.
-        from kubernetes_asyncio import client, config  # noqa: PLC0415
-
-        configuration = client.Configuration()
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        try:
-            await config.load_kube_config(config_file=path, client_configuration=configuration)
-            return cls(configuration)
-        except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
-            raise AccessError(f"{where}: {' '.join(str(error).split())}") from None
+        return cls(where, await _load_configuration(where))
 
     @property
     def server(self) -> str:
@@ -139,29 +161,30 @@ class KubeConfig:
 
     @property
     def namespace(self) -> str:
-        """Always `default`: a person names the namespace he means."""
+        """Always `default`: a person names the namespace that is meant."""
         return "default"
+
+    @property
+    def route(self) -> Route:
+        """The cluster's `proxy-url` and `tls-server-name`."""
+        found = self._configuration
+        return Route(proxy=found.proxy or None, server_hostname=found.tls_server_name or None)
 
     def trust(self) -> ssl.SSLContext:
         """Return a context with the kubeconfig's CA and client certificate."""
         return self._trust
 
-    async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:  # noqa: ARG002 - plugins know
-        """Return the token, renewed by its plugin where it must be; none for a client certificate."""
-        hook = self._configuration.refresh_api_key_hook
-        if hook is not None:
-            await hook(self._configuration)
-        token = self._configuration.get_api_key_with_prefix("BearerToken")
-        return {"Authorization": token} if token else {}
+    async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
+        """Return the token, fetched anew where the server refused it; none for a client certificate.
 
-    def _load_trust(self) -> ssl.SSLContext:
-        found = self._configuration
-        context = ssl.create_default_context(cafile=found.ssl_ca_cert or None)
-        if not found.verify_ssl:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if found.cert_file:
-            context.load_cert_chain(found.cert_file, found.key_file)
-        return context
+        Raises:
+            AccessError: the kubeconfig is gone, or its log-in fails.
+        """
+        if renewed:
+            self._configuration = await _load_configuration(self._path)
+            self._trust = _trust_of_configuration(self._path, self._configuration)
+        token = self._configuration.get_api_key_with_prefix("BearerToken")
+        return {"Authorization": token.strip()} if token else {}
 
 
 async def find_access(kubeconfig: str | None = None) -> Access:
@@ -173,3 +196,66 @@ async def find_access(kubeconfig: str | None = None) -> Access:
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
     return await KubeConfig.load(kubeconfig)
+
+
+def _exists(paths: str) -> bool:
+    return any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep))
+
+
+async def _load_configuration(where: str) -> Any:
+    if not _exists(where):
+        raise AccessError(f"{where}: no such kubeconfig")
+    # Imported here: 66 MiB and a third of a second, which a service in a cluster never pays.
+    from kubernetes_asyncio import client, config  # noqa: PLC0415
+
+    logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # it also raises what it logs
+    configuration = client.Configuration()
+    try:
+        async with asyncio.timeout(_LOG_IN_SECONDS):
+            # Persisting would write to a person's file (and 36.1 fails at it with a TypeError).
+            await config.load_kube_config(
+                config_file=where, client_configuration=configuration, persist_config=False
+            )
+    except TimeoutError:
+        raise AccessError(f"{where}: its log-in did not end within {_LOG_IN_SECONDS:.0f} s") from None
+    except Exception as error:  # noqa: BLE001 - its parser and its plugins fail with whatever they meet
+        raise AccessError(f"{where}: {_one_line(error)}") from None
+    return configuration
+
+
+def _trust_of_configuration(where: str, found: Any) -> ssl.SSLContext:
+    context = _trust_of(found.ssl_ca_cert or None, where)
+    if not found.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if found.cert_file:
+        try:
+            context.load_cert_chain(found.cert_file, found.key_file)
+        except OSError as error:
+            raise AccessError(f"{where}: client certificate: {error.strerror or error}") from None
+    return context
+
+
+def _trust_of(ca_file: str | None, where: str = "") -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise AccessError(f"{where or ca_file}: CA certificate: {error.strerror or error}") from None
+    # Python 3.13 asks for more than client-go does, and not every cluster's CA has it.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _read(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise AccessError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise AccessError(f"{file}: expected one line of ASCII text, got other bytes") from None
+    if not text or not text.isprintable():
+        raise AccessError(f"{file}: expected one line of text, got {'several' if text else 'none'}")
+    return text
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -11,52 +12,33 @@ import msgspec
 from msgspec import Raw, Struct
 
 from kube.access import Access
+from kube.errors import MALFORMED, ApiError, Unreachable, one_line, status_error
 from service.about import version
 
 PAGE: Final = 500
 """Objects asked for at once when listing: some 4 MB of pods."""
 
 _SECONDS: Final = 10.0
+_LIST_SECONDS: Final = 30.0
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
-_LONGEST_MESSAGE: Final = 300
-_TRANSPORT = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-
-
-class ApiError(Exception):
-    """The API server said no; the message is one line with what was asked and why not."""
-
-    def __init__(self, status: int, reason: str, message: str, asked: str) -> None:
-        super().__init__(f"{asked}: {status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        """As in its Status object: `NotFound`, `Expired`, `Conflict`, …"""
-        self.message = message
-
-
-class Unreachable(Exception):
-    """No answer from the API server: refused, cut, timed out, not TLS. The message is one line."""
+_LONGEST_ERROR: Final = 65536  # bytes
+_TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
 class _ListMeta(Struct):
-    resourceVersion: str = ""
+    resourceVersion: str
     continue_: str = msgspec.field(default="", name="continue")
 
 
 class ListPage(Struct):
     """One page of a list; the objects stay raw."""
 
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+    kind: str
+    metadata: _ListMeta
     items: list[Raw] | None = None
 
 
-class _Status(Struct):
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
 _page = msgspec.json.Decoder(ListPage)
-_status = msgspec.json.Decoder(_Status)
 
 
 class KubeClient:
@@ -67,6 +49,7 @@ class KubeClient:
         self._session = aiohttp.ClientSession(
             headers={"User-Agent": f"kaishare/{version()}"},
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     @property
@@ -114,31 +97,45 @@ class KubeClient:
         async with self._open(
             method, path, params=params, headers=headers, body=body, limit=limit
         ) as response:
-            return await response.read()
+            with _told(f"{method} {path}"):
+                return await response.read()
 
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
         return await self.request("GET", path, **options)
 
     async def pages(
-        self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        accept: str = "application/json",
+        page: int | None = PAGE,
     ) -> AsyncIterator[ListPage]:
-        """List, a page at a time; raises as `request`, with 410 where a list took too long to finish."""
-        asked = {**(params or {}), "limit": str(PAGE)}
+        """List; raises as `request`, with 410 where a list took too long to finish.
+
+        Args:
+            path: what.
+            params: query.
+            accept: media type.
+            page: how many objects at a time; None for all at once.
+        """
+        asked = {**(params or {}), **({} if page is None else {"limit": str(page)})}
         while True:
-            page = _decoded(
-                await self.request("GET", path, params=asked, accept=accept, seconds=30.0), f"GET {path}"
-            )
-            yield page
-            if not page.metadata.continue_:
+            body = await self.request("GET", path, params=asked, accept=accept, seconds=_LIST_SECONDS)
+            found = _decoded(body, f"GET {path}")
+            yield found
+            if not found.metadata.continue_:
                 return
-            asked["continue"] = page.metadata.continue_
+            # A token says at which version to go on; a version beside it is refused.
+            asked = {key: value for key, value in asked.items() if not key.startswith("resourceVersion")}
+            asked["continue"] = found.metadata.continue_
 
     @contextlib.asynccontextmanager
     async def lines(
         self, path: str, *, params: Mapping[str, str], accept: str, idle_seconds: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a stream and iterate over its lines.
+        """Open a stream and iterate over its lines; the last one is left out if it was cut.
 
         Args:
             path: where.
@@ -152,9 +149,9 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         async with self._open(
-            "GET", path, params=params, headers=headers, body=None, limit=limit
+            "GET", path, params=params, headers=headers, limit=limit, answer_seconds=_SECONDS
         ) as response:
-            yield _lines(response)
+            yield _lines(response, f"GET {path}")
 
     @contextlib.asynccontextmanager
     async def _open(
@@ -166,66 +163,98 @@ class KubeClient:
         headers: Mapping[str, str],
         limit: aiohttp.ClientTimeout,
         body: bytes | None = None,
+        answer_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         asked = f"{method} {path}"
-        try:
-            for is_second in (False, True):
-                async with self._session.request(
-                    method,
-                    self._access.server + path,
-                    params=params,
-                    data=body,
-                    headers={**headers, **await self._access.headers(renewed=is_second)},
-                    timeout=limit,
-                    ssl=self._access.trust(),
-                    allow_redirects=False,
-                ) as response:
-                    if response.status == 401 and not is_second:
-                        continue
-                    if response.status >= 300:
-                        raise await _error(response, asked)
-                    yield response
-                    return
-        except _TRANSPORT as error:
-            raise Unreachable(f"{asked}: {_said(error)}") from None
+        async with contextlib.AsyncExitStack() as stack:
+            with _told(asked):
+                for is_second in (False, True):
+                    identity = await self._access.headers(renewed=is_second)
+                    route = self._access.route
+                    async with asyncio.timeout(answer_seconds):
+                        response = await stack.enter_async_context(
+                            self._session.request(
+                                method,
+                                self._access.server + path,
+                                params=params,
+                                data=body,
+                                headers={**headers, **identity},
+                                timeout=limit,
+                                ssl=self._access.trust(),
+                                allow_redirects=False,
+                                proxy=route.proxy,
+                                server_hostname=route.server_hostname,
+                            )
+                        )
+                    if response.status != 401 or is_second:
+                        break
+                    await stack.aclose()
+                if response.status >= 300:
+                    raise await _error(response, asked)
+            yield response
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    kept = b""
-    async for chunk in response.content.iter_any():
-        *whole, kept = (kept + chunk).split(b"\n")
-        for line in whole:
-            if line.strip():
-                yield line
-        if len(kept) > _LONGEST_LINE:
-            raise Unreachable(f"a line of more than {_LONGEST_LINE} bytes")
+async def _lines(response: aiohttp.ClientResponse, asked: str) -> AsyncIterator[bytes]:
+    kept = bytearray()
+    with _told(asked):
+        async for chunk in response.content.iter_any():
+            start = 0
+            while (end := chunk.find(b"\n", start)) >= 0:
+                line = bytes(kept) + chunk[start:end]
+                kept.clear()
+                start = end + 1
+                if line.strip():
+                    yield line
+            kept += chunk[start:]
+            if len(kept) > _LONGEST_LINE:
+                raise Unreachable(f"{asked}: a line of more than {_LONGEST_LINE} bytes")
 
 
 async def _error(response: aiohttp.ClientResponse, asked: str) -> ApiError:
     """Read an error: a Status object, or whatever a proxy in between had to say."""
-    text = await response.content.read(65536)
-    try:
-        status = _status.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        status = _Status(message=text.decode(errors="replace"))
-    return api_error(response.status, status.reason or response.reason or "", status.message, asked)
-
-
-def api_error(status: int, reason: str, message: str, asked: str) -> ApiError:
-    """Make an error with its message on one line and not too long."""
-    line = " ".join(message.split())
-    short = line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
-    return ApiError(status, reason, short, asked)
+    text = b""
+    while len(text) < _LONGEST_ERROR and (chunk := await response.content.read(_LONGEST_ERROR)):
+        text += chunk
+    return status_error(
+        text,
+        asked,
+        http_status=response.status,
+        http_reason=response.reason or "",
+        retry_after=response.headers.get("Retry-After", ""),
+    )
 
 
 def _decoded(body: bytes, asked: str) -> ListPage:
     try:
-        return _page.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unreachable(f"{asked}: no list: {error}") from None
+        page = _page.decode(body)
+    except MALFORMED as error:
+        raise Unreachable(f"{asked}: no list: {one_line(str(error))}") from None
+    if not page.kind.endswith("List") or not page.metadata.resourceVersion:
+        raise Unreachable(f"{asked}: no list: a {one_line(page.kind)} without resourceVersion")
+    return page
+
+
+@contextlib.contextmanager
+def _told(asked: str) -> Iterator[None]:
+    """Make whatever goes wrong on the way to the server one kind of error."""
+    try:
+        yield
+    except _TRANSPORT as error:
+        raise Unreachable(f"{asked}: {_said(error)}") from None
 
 
 def _said(error: BaseException) -> str:
+    """What went wrong in a connection, without what differs from one try to the next."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
-    return " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        refused = error.certificate_error
+        why = getattr(refused, "verify_message", "") or str(refused)
+        return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(why)}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        why = os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror or str(cause)
+        return f"{error.host}:{error.port}: {one_line(why)}"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer was cut short"
+    return one_line(str(error)) or type(error).__name__

@@ -1,0 +1,171 @@
+"""An API server on loopback that does as a test tells it, faults included."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+PODS = "/api/v1/pods"
+
+
+def pod(name: str, version: int = 1, namespace: str = "team-a", **fields: Any) -> dict[str, Any]:
+    """A pod as small as may be."""
+    return {"metadata": {"name": name, "namespace": namespace, "resourceVersion": str(version)}, **fields}
+
+
+def event(kind: str, item: Any) -> bytes:
+    """A line of a watch."""
+    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+
+def status_object(code: int, reason: str, message: str = "told to") -> dict[str, Any]:
+    """How an API server puts an error."""
+    return {"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "message": message}
+
+
+def says(body: bytes | str, *, status: int = 200, kind: str = "application/json", **headers: str) -> Answer:
+    """Whatever, as a whole."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        text = body.encode() if isinstance(body, str) else body
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=status, body=text, headers={"Content-Type": kind, **named})
+
+    return answer
+
+
+def refuses(code: int, reason: str, message: str = "told to", **headers: str) -> Answer:
+    """An error as an API server puts it."""
+    return says(json.dumps(status_object(code, reason, message)), status=code, **headers)
+
+
+def lists(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
+    """A page of a list."""
+    metadata = {"resourceVersion": str(version), **({"continue": more} if more else {})}
+    return says(json.dumps({"kind": "PodList", "metadata": metadata, "items": list(pods)}))
+
+
+def streams(*chunks: bytes, cut: bool = False) -> Answer:
+    """Some bytes of a watch, and then its end, orderly or not."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        if cut and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+@dataclass(kw_only=True)
+class ApiServer:
+    """Answers with what `answers` holds, one a request, and behaves well once that is used up."""
+
+    trust: ssl.SSLContext
+    answers: list[Answer] = field(default_factory=list)
+    always: Answer | None = None
+    """Instead of behaving well."""
+    token: str = ""
+    """The only one that counts; empty: any."""
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    version: int = 1
+    forgotten: int = 0
+    """Up to which version it cannot tell what happened."""
+    requests: list[web.Request] = field(default_factory=list)
+    port: int = 0
+    _history: list[tuple[int, bytes]] = field(default_factory=list)
+    _watchers: dict[asyncio.Queue[bytes], web.Request] = field(default_factory=dict)
+    _runner: web.AppRunner | None = None
+
+    @property
+    def lists_asked(self) -> list[web.Request]:
+        return [request for request in self.requests if "watch" not in request.query]
+
+    @property
+    def watches_asked(self) -> list[web.Request]:
+        return [request for request in self.requests if "watch" in request.query]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells a pod where the API server is."""
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.05, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.trust, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def change(self, kind: str, item: dict[str, Any]) -> None:
+        """Let a pod appear, change or go, and tell who watches."""
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        if kind == "DELETED":
+            self.pods.pop(item["metadata"]["name"], None)
+        else:
+            self.pods[item["metadata"]["name"]] = item
+        self._history.append((self.version, event(kind, item)))
+        self.tell(event(kind, item))
+
+    def cut(self) -> None:
+        """Let every stream break off."""
+        for request in self._watchers.values():
+            if request.transport is not None:
+                request.transport.abort()
+
+    def tell(self, line: bytes) -> None:
+        """Say something to everyone who watches."""
+        for watcher in self._watchers:
+            watcher.put_nowait(line)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        if self.answers:
+            return await self.answers.pop(0)(request)
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return await refuses(401, "Unauthorized", "Unauthorized")(request)
+        if self.always is not None:
+            return await self.always(request)
+        if "watch" in request.query:
+            return await self._watch(request)
+        return await lists(*self.pods.values(), version=self.version)(request)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        since = int(request.query["resourceVersion"])
+        if since < self.forgotten:
+            return await refuses(410, "Expired", f"too old resource version: {since} ({self.forgotten})")(
+                request
+            )
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        for version, line in self._history:
+            if version > since:
+                lines.put_nowait(line)
+        self._watchers[lines] = request
+        try:
+            response = web.StreamResponse()
+            response.enable_chunked_encoding()
+            await response.prepare(request)
+            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+                while True:
+                    await response.write(await lines.get())
+        except TimeoutError:
+            return response
+        finally:
+            del self._watchers[lines]

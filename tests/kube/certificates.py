@@ -1,0 +1,54 @@
+"""Certificates for loopback servers and for those who ask them."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from certs.authority import Authority, KeyPair
+
+A_DAY = timedelta(days=1)
+
+
+def serving_context(
+    authority: Authority, folder: Path, *, asks_for_certificate: bool = False
+) -> ssl.SSLContext:
+    """What a server on 127.0.0.1 answers with."""
+    pair = authority.issue(["127.0.0.1", "api.example"], now=datetime.now(UTC), lifetime=A_DAY)
+    (folder / "tls.crt").write_bytes(pair.certificate_pem)
+    (folder / "tls.key").write_bytes(pair.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    if asks_for_certificate:
+        context.load_verify_locations(cadata=authority.pair.certificate_pem.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_pair(authority: Authority, user: str, *groups: str) -> KeyPair:
+    """What a person logs in with: the subject's names are user and groups, as Kubernetes reads them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer_key = authority.pair.key
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, user)]))
+        .issuer_name(authority.pair.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + A_DAY)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(issuer_key, SHA256())
+    )
+    return KeyPair(
+        certificate.public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )

@@ -1,0 +1,135 @@
+"""What a watch keeps and says while nothing is wrong."""
+
+import asyncio
+import json
+import math
+
+from kube.client import KubeClient
+from kube.watch import METADATA_ONLY, Resource
+from tests.kube.api_server import PODS, ApiServer, event, lists, pod, streams
+from tests.kube.watching import QUICK, running, until
+
+
+async def test_lists_and_then_follows(server: ApiServer, client: KubeClient) -> None:
+    server.pods = {"a": pod("a"), "b": pod("b")}
+    async with running(client) as run:
+        assert run.watch.seconds_since_contact() == math.inf
+        assert run.watch.last_contact is None
+        await until(lambda: run.watch.is_synced and server.watches_asked)
+        assert run.names == {"a", "b"}
+        server.change("ADDED", pod("c"))
+        await until(lambda: run.names == {"a", "b", "c"})
+        server.change("MODIFIED", pod("a", status={"phase": "Running"}))
+        await until(lambda: "status" in run.watch.objects["team-a", "a"])
+        server.change("DELETED", pod("b"))
+        await until(lambda: run.names == {"a", "c"})
+        assert run.changes == [{"a", "b"}, {"a", "b", "c"}, {"a", "b", "c"}, {"a", "c"}]
+        assert run.troubles == []
+
+
+async def test_each_ordinary_end_is_followed_by_the_next_watch_from_where_it_was(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.pods = {"a": pod("a")}
+    async with running(client) as run:
+        await until(lambda: server.watches_asked)
+        server.change("ADDED", pod("b"))
+        await until(lambda: len(server.watches_asked) == 3)
+        assert [one.query["resourceVersion"] for one in server.watches_asked] == ["1", "2", "2"]
+        assert len(server.lists_asked) == 1
+        assert run.watch.restarts == {"closed": 2}
+        assert run.troubles == []
+
+
+async def test_a_bookmark_moves_the_version_and_nothing_else(server: ApiServer, client: KubeClient) -> None:
+    bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
+    server.answers = [lists(pod("a")), streams(bookmark)]
+    async with running(client) as run:
+        await until(lambda: len(server.watches_asked) == 2)
+        assert server.watches_asked[0].query["allowWatchBookmarks"] == "true"
+        assert server.watches_asked[1].query["resourceVersion"] == "77"
+        assert run.changes == [{"a"}]
+
+
+async def test_lists_in_pages_without_a_version_beside_the_token(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.answers = [
+        lists(pod("a"), version=5, more="page-2"),
+        lists(pod("b"), version=5, more="page-3"),
+        lists(pod("c"), version=5),
+    ]
+    async with running(client) as run:
+        await until(lambda: server.watches_asked)
+        assert run.names == {"a", "b", "c"}
+        assert run.changes == [{"a", "b", "c"}], "half a list is nobody's business"
+        assert [dict(one.query) for one in server.lists_asked] == [
+            {"limit": "500"},
+            {"limit": "500", "continue": "page-2"},
+            {"limit": "500", "continue": "page-3"},
+        ]
+        assert server.watches_asked[0].query["resourceVersion"] == "5"
+
+
+async def test_a_small_resource_is_listed_at_once_and_never_older_than_what_was_seen(
+    server: ApiServer, client: KubeClient
+) -> None:
+    gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
+    server.answers = [lists(pod("a"), version=7), streams(event("ADDED", pod("b", 9)), gone)]
+    selector = {"fieldSelector": "spec.nodeName=node-1"}
+    resource = Resource(name="pods", path=PODS, params=selector, is_small=True)
+    async with running(client, resource=resource):
+        await until(lambda: len(server.lists_asked) == 2)
+        asked = [dict(one.query) for one in server.lists_asked]
+    exact = {"resourceVersionMatch": "NotOlderThan"}
+    assert asked == [
+        {**selector, **exact, "resourceVersion": "0"},
+        {**selector, **exact, "resourceVersion": "9"},
+    ]
+
+
+async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client: KubeClient) -> None:
+    def only_running(item: bytes) -> object:
+        found = json.loads(item)
+        return found if found.get("status", {}).get("phase") == "Running" else None
+
+    server.pods = {"a": pod("a"), "b": pod("b", status={"phase": "Running"})}
+    async with running(client, read=only_running) as run:
+        await until(lambda: server.watches_asked)
+        assert run.names == {"b"}
+        server.change("MODIFIED", pod("b", status={"phase": "Failed"}))
+        await until(lambda: run.names == set())
+
+
+async def test_asks_for_metadata_alone_where_told(server: ApiServer, client: KubeClient) -> None:
+    resource = Resource(name="namespaces", path="/api/v1/namespaces", accept=METADATA_ONLY)
+    async with running(client, resource=resource):
+        await until(lambda: server.watches_asked)
+    assert (
+        server.lists_asked[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadataList;")
+    )
+    assert server.watches_asked[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadata;")
+
+
+async def test_contact_is_each_list_watch_and_event_and_no_error(
+    server: ApiServer, client: KubeClient
+) -> None:
+    now = 100.0
+    async with running(client, clock=lambda: now, wall_clock=lambda: now + 1e9, pace=QUICK) as run:
+        await until(lambda: server.watches_asked)
+        await asyncio.sleep(0.05)
+        now = 130.0
+        assert run.watch.seconds_since_contact() == 30.0
+        assert run.watch.last_contact == 1e9 + 100
+        server.change("ADDED", pod("a"))
+        await until(lambda: run.names)
+        assert run.watch.seconds_since_contact() == 0.0
+        assert run.watch.last_contact == 1e9 + 130
+        now = 160.0
+        server.tell(event("ERROR", {"kind": "Status", "code": 500, "reason": "InternalError"}))
+        server.answers = [streams()]
+        watches = len(server.watches_asked)
+        await until(lambda: run.watch.restarts["500"])
+        assert run.watch.last_contact == 1e9 + 130
+        await until(lambda: len(server.watches_asked) > watches)
+        await until(lambda: run.watch.last_contact == 1e9 + 160)

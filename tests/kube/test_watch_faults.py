@@ -1,0 +1,361 @@
+"""What API servers do and what is between, and a watch that survives it: one test a fault."""
+
+import asyncio
+import itertools
+
+import pytest
+from aiohttp import web
+
+from kube.client import KubeClient
+from kube.watch import Pace, Resource
+from tests.kube.api_server import (
+    PODS,
+    Answer,
+    ApiServer,
+    event,
+    lists,
+    pod,
+    refuses,
+    says,
+    status_object,
+    streams,
+)
+from tests.kube.watching import QUICK, running, until
+
+GONE = status_object(410, "Expired", "too old resource version: 1 (5)")
+SMALL = Resource(name="pods", path=PODS, is_small=True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [refuses(410, "Expired", "too old resource version"), streams(event("ERROR", GONE))],
+    ids=["as HTTP status", "as event"],
+)
+async def test_a_forgotten_version_is_answered_by_a_new_list(
+    server: ApiServer, client: KubeClient, answer: Answer
+) -> None:
+    server.answers = [lists(pod("old")), answer]
+    server.pods = {"new": pod("new")}
+    server.version = 5
+    async with running(client) as run:
+        await until(lambda: run.names == {"new"})
+        await until(lambda: len(server.watches_asked) == 2)
+        assert server.watches_asked[1].query["resourceVersion"] == "5"
+        assert run.watch.restarts == {"gone": 1}
+        assert run.troubles == [], "it is part of the protocol"
+
+
+async def test_a_continue_token_that_expired_begins_the_list_anew_and_keeps_what_was(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.answers = [
+        lists(pod("a")),
+        streams(event("ERROR", GONE)),
+        lists(pod("half"), version=3, more="token"),
+        refuses(410, "Expired", "The provided continue parameter is too old"),
+        lists(pod("whole"), version=4),
+    ]
+    async with running(client) as run:
+        await until(lambda: run.names == {"whole"})
+        assert run.changes == [{"a"}, {"whole"}]
+        assert [request.query.get("continue") for request in server.lists_asked] == [
+            None,
+            None,
+            "token",
+            None,
+        ]
+        assert run.watch.restarts["gone"] == 2
+
+
+async def test_410_without_end_is_said_and_asked_ever_more_slowly(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.always = refuses(410, "Expired", "always")
+    async with running(client) as run:
+        await asyncio.sleep(0.5)
+        assert len(server.requests) < 30
+        assert run.troubles == [f"GET {PODS}: 410 Expired: always"]
+
+
+async def test_versions_that_went_back_after_a_restore_are_read_from_etcd(
+    server: ApiServer, client: KubeClient
+) -> None:
+    too_new = refuses(504, "Timeout", "Too large resource version: 900, current: 20")
+    server.answers = [
+        lists(pod("a"), version=900),
+        streams(event("ERROR", GONE)),
+        too_new,
+        lists(pod("b"), version=20),
+    ]
+    async with running(client, resource=SMALL) as run:
+        await until(lambda: run.names == {"b"})
+    asked = [one.query.get("resourceVersion") for one in server.lists_asked]
+    assert asked == ["0", "900", None]
+
+
+async def test_a_server_that_closes_every_stream_at_once_is_asked_seldom(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.answers = [lists(pod("a"))]
+    server.always = streams()
+    async with running(client) as run:
+        await asyncio.sleep(1.0)
+        # A pause is 20 to 40 ms here, once it has grown; at the usual pace, 15 to 30 s.
+        assert 15 < len(server.watches_asked) < 60
+        assert run.troubles == [f"watch {PODS}: the server closes every stream at once"]
+        assert run.names == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        *((200, body) for body in ["<html>no</html>", "ok", "", '"text"', "[1]", "{}", '{"items": []}']),
+        (200, '{"kind": "PodList", "metadata": {}, "items": []}'),
+        (200, '{"kind": "Status", "metadata": {"resourceVersion": "5"}}'),
+        (200, '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": [{}]}'),
+        (200, '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": ["\xff"]}'),
+        *(
+            (status, body)
+            for status in [302, 401, 500, 502]
+            for body in ["<html>no</html>", "Unauthorized", "[1"]
+        ),
+    ],
+)
+async def test_what_is_no_list_is_trouble_and_never_an_empty_cluster(
+    server: ApiServer, client: KubeClient, status: int, body: str
+) -> None:
+    server.answers = [lists(pod("a")), streams(event("ERROR", GONE))]
+    server.always = says(body, status=status, kind="text/html")
+    async with running(client) as run:
+        await until(lambda: run.troubles)
+        assert run.names == {"a"}
+        (line,) = run.troubles
+        assert "\n" not in line
+        said = "no " if status == 200 else f"{status} "
+        assert line.startswith((f"GET {PODS}: {said}", f"watch {PODS}: {said}"))
+        server.always = None
+        server.pods = {"b": pod("b")}
+        await until(lambda: run.names == {"b"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Unauthorized\n",
+        b"<html>\n",
+        b"\xff\xfe\x00\n",
+        b"[" * 100_000 + b"\n",
+        b'{"type": "ADDED"}\n',
+        b'{"type": "ADDED", "object": {}}\n',
+        b'{"type": "ADDED", "object": {"metadata": {}}}\n',
+        b'{"type": "ADDED", "object": {"metadata": {"name": "x"}}}\n',
+        b'{"type": "ADDED", "object": {"metadata": {"name": 5, "resourceVersion": "9"}}}\n',
+        b'{"type": "ADDED", "object": "\xff"}\n',
+        b'{"type": "FROZEN", "object": {"metadata": {"name": "x", "resourceVersion": "9"}}}\n',
+        b'{"type": "ERROR", "object": "text"}\n',
+        b'{"type": "ERROR", "object": null}\n',
+    ],
+)
+async def test_a_line_that_is_no_event_ends_the_stream_and_changes_nothing(
+    server: ApiServer, client: KubeClient, line: bytes
+) -> None:
+    server.answers = [lists(pod("a"), version=3), streams(line, event("DELETED", pod("a", 9)))]
+    async with running(client) as run:
+        await until(lambda: len(server.watches_asked) == 2)
+        assert run.names == {"a"}
+        assert server.watches_asked[1].query["resourceVersion"] == "3"
+        assert run.watch.restarts.total() == 1
+        (trouble,) = run.troubles
+        assert len(trouble) < 500
+        assert trouble.isprintable()
+
+
+async def test_a_cut_line_is_asked_for_again(server: ApiServer, client: KubeClient) -> None:
+    whole = event("ADDED", pod("b", 2))
+    server.answers = [
+        lists(pod("a"), version=1),
+        streams(whole[:-20]),
+        streams(whole[:-20], cut=True),
+        streams(whole),
+    ]
+    async with running(client) as run:
+        await until(lambda: run.names == {"a", "b"})
+        assert [one.query["resourceVersion"] for one in server.watches_asked[:3]] == ["1", "1", "1"]
+
+
+async def test_a_line_in_many_small_pieces_is_one_line(server: ApiServer, client: KubeClient) -> None:
+    line = event("ADDED", pod("b", 2, annotations="x" * 3000)) + event("ADDED", pod("c", 3))
+    pieces = [line[start : start + 97] for start in range(0, len(line), 97)]
+    server.answers = [lists(version=1), streams(*pieces)]
+    async with running(client) as run:
+        await until(lambda: run.names == {"b", "c"})
+
+
+async def test_the_largest_object_there_can_be_comes_through(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [lists(version=1), streams(event("ADDED", pod("b", 2, data="x" * 3_000_000)))]
+    async with running(client) as run:
+        await until(lambda: run.names == {"b"})
+
+
+async def test_a_line_without_end_is_given_up(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.client._LONGEST_LINE", 1 << 20)
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in itertools.repeat(None, 64):
+            await response.write(b"x" * 65536)
+        return response
+
+    server.answers = [lists(pod("a")), endless]
+    async with running(client) as run:
+        await until(lambda: run.troubles)
+        assert run.troubles == [f"GET {PODS}: a line of more than 1048576 bytes"]
+        await until(lambda: len(server.watches_asked) == 2)
+
+
+async def test_a_stream_that_says_nothing_for_too_long_is_dead(server: ApiServer, client: KubeClient) -> None:
+    async def deaf(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.sleep(30)
+        return response
+
+    server.answers = [lists(pod("a")), deaf]
+    server.pods = {"a": pod("a")}
+    async with running(client) as run:
+        took = await until(lambda: run.troubles)
+        assert QUICK.watch + QUICK.grace - 0.1 < took < QUICK.watch + QUICK.grace + 1.5
+        assert run.watch.restarts == {"unreachable": 1}
+        await until(lambda: len(server.watches_asked) == 2)
+
+
+async def test_a_server_that_takes_the_question_and_never_answers_is_given_up(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.client._SECONDS", 0.2)
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    server.answers = [lists(pod("a")), never]
+    async with running(client, pace=Pace(watch=40, first_pause=0.01)) as run:
+        assert await until(lambda: run.troubles) < 2
+        assert run.troubles == [f"GET {PODS}: no answer in time"]
+        await until(lambda: len(server.watches_asked) == 2)
+
+
+async def test_a_server_gone_for_long_is_asked_at_the_longest_pause_and_found_when_it_is_back(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.pods = {"a": pod("a")}
+    async with running(client) as run:
+        await until(lambda: server.watches_asked)
+        await server.stop()
+        # Ten minutes are 20 of the longest pauses at the usual pace; here, 0.8 s.
+        await asyncio.sleep(0.8)
+        tries = run.watch.restarts["unreachable"]
+        assert 15 < tries < 60
+        said = [
+            f"GET {PODS}: {why}"
+            for why in ("the answer was cut short", f"127.0.0.1:{server.port}: Connection refused")
+        ]
+        assert run.troubles == said, "one line, however many tries"
+        assert run.names == {"a"}, "what was known stays"
+        assert run.watch.seconds_since_contact() > 0.7
+        server.pods = {"b": pod("b")}
+        server.version = 9
+        server.answers = [refuses(410, "Expired")]
+        await server.start()
+        assert await until(lambda: run.names == {"b"}) < 1
+        assert run.watch.seconds_since_contact() < 1
+        await until(lambda: len(run.troubles) == 3)
+        assert run.troubles[2] == "", "all is well again"
+        assert run.watch.problem == ""
+
+
+async def test_without_the_right_it_goes_on_asking_slowly_and_says_so_once(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.always = refuses(403, "Forbidden", 'pods is forbidden: User "x" cannot list resource "pods"')
+    async with running(client) as run:
+        await asyncio.sleep(0.5)
+        assert 8 < len(server.requests) < 35
+        assert run.troubles == [
+            f'GET {PODS}: 403 Forbidden: pods is forbidden: User "x" cannot list resource "pods"'
+        ]
+        assert not run.watch.is_synced
+        assert run.watch.restarts.keys() == {"403"}
+        server.always = None
+        server.pods = {"a": pod("a")}
+        await until(lambda: run.names == {"a"})
+
+
+async def test_a_server_that_wants_to_be_left_alone_is(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
+    async with running(client) as run:
+        await until(lambda: run.troubles)
+        assert run.watch.restarts == {"429": 1}
+        assert await until(lambda: server.watches_asked) > 0.9
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("code", [0, 500, 503])
+async def test_other_errors_in_a_stream_are_told_and_the_stream_goes_on_where_it_was(
+    server: ApiServer, client: KubeClient, code: int
+) -> None:
+    error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
+    server.answers = [lists(pod("a"), version=4), streams(error)]
+    async with running(client) as run:
+        await until(lambda: len(server.watches_asked) == 2)
+        assert server.watches_asked[1].query["resourceVersion"] == "4"
+        assert len(server.lists_asked) == 1
+        assert run.watch.restarts == {str(code) if code else "error": 1}
+        assert run.troubles == [f"watch {PODS}: {code} InternalError: etcd has no leader"]
+
+
+async def test_trouble_is_told_when_it_changes_and_not_at_every_try(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.answers = [
+        *[refuses(500, "InternalError", "a")] * 3,
+        *[refuses(503, "ServiceUnavailable", "b")] * 3,
+        lists(pod("a")),
+        streams(),
+        streams(),
+        streams(),
+    ]
+    async with running(client) as run:
+        await until(lambda: len(run.troubles) == 4)
+        assert run.troubles == [
+            f"GET {PODS}: 500 InternalError: a",
+            f"GET {PODS}: 503 ServiceUnavailable: b",
+            f"watch {PODS}: the server closes every stream at once",
+            "",
+        ]
+
+
+async def test_the_pause_grows_from_one_failure_to_the_next_and_a_good_stream_ends_that(
+    server: ApiServer, client: KubeClient
+) -> None:
+    moments: list[float] = []
+
+    async def noted(request: web.Request) -> web.StreamResponse:
+        moments.append(asyncio.get_running_loop().time())
+        return await refuses(500, "InternalError")(request)
+
+    server.answers = [noted] * 6
+    pace = Pace(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.2, lived=0.1)
+    async with running(client, pace=pace) as run:
+        await until(lambda: len(moments) == 6)
+        pauses = [after - before for before, after in itertools.pairwise(moments)]
+        for pause, longest in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.2], strict=True):
+            assert longest / 2 <= pause < longest + 0.1
+        await until(lambda: run.watch.restarts["closed"] == 1)
+        server.answers = [noted, noted, noted]
+        await until(lambda: len(moments) == 9)
+        pauses = [after - before for before, after in itertools.pairwise(moments[6:])]
+        assert pauses[0] < 0.1
