@@ -1,25 +1,16 @@
 """What the event loop does with each sample: claims, accounts, verdicts, and the status they add up to."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from gpuagent.changes import ChangeLog
-from gpuagent.gpus.reading import Gpu, GpuSource
-from gpuagent.ledger import Books, balance
+from gpuagent.ledger import Books, balance, holders
 from gpuagent.origin import Sample
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import PodClaim
+from gpuagent.shares import Claims, PodClaim
 from gpuagent.status import PODS_STALE_SECONDS, Facts, Status, pods_stale, status_at
 from gpuagent.verdicts import Judge
-
-
-class Settles(Protocol):
-    """Settles what each pod may hold."""
-
-    def settle(self, inventory: Inventory, devices: Sequence[Gpu]) -> tuple[PodClaim, ...]:
-        """Return a claim for every pod of the inventory."""
 
 
 class Bookkeeper:
@@ -29,36 +20,40 @@ class Bookkeeper:
         self,
         *,
         pods: PodSource,
-        claims: Settles,
+        claims: Claims,
         judge: Judge,
-        source: GpuSource,
+        is_simulated: bool,
         interval: float,
         clock: Callable[[], float],
         changes: ChangeLog,
     ) -> None:
-        """Take the parts; the source only for what it counts and is, `interval` in seconds."""
+        """Take the parts; `interval` is in seconds."""
         self._pods = pods
         self._claims = claims
         self._judge = judge
-        self._source = source
+        self._is_simulated = is_simulated
         self._interval = interval
         self._clock = clock
         self._changes = changes
         self._facts = Facts(started_at=clock())
         self._index: tuple[Inventory, PodIndex] | None = None
 
-    def take(self, sample: Sample) -> None:
-        """Settle one sample; from then on the status shows it."""
+    def take(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
+        """Settle one sample, with what failed of the driver so far; from then on the status shows it."""
         inventory = self._pods.inventory
-        claims = self._claims.settle(inventory, sample.reading.gpus) if inventory else ()
+        claims: tuple[PodClaim, ...] = ()
+        pods = None
+        if inventory is not None:
+            pods = self._indexed(inventory)
+            claims = self._claims.settle(inventory, sample.reading.gpus, holders(sample, pods))
         snapshot = balance(
             sample,
             Books(
                 claims=claims,
-                pods=self._indexed(inventory),
+                pods=pods,
                 problems=self._problems_of_pods(inventory),
-                errors=self._source.errors,
-                is_simulated=self._source.is_simulated,
+                errors=errors,
+                is_simulated=self._is_simulated,
             ),
         )
         verdicts, transitions = self._judge.judge(snapshot)
@@ -93,9 +88,7 @@ class Bookkeeper:
         silent = self._pods.seconds_since_contact()
         return (pods_stale(silent),) if silent > PODS_STALE_SECONDS else ()
 
-    def _indexed(self, inventory: Inventory | None) -> PodIndex | None:
-        if inventory is None:
-            return None
+    def _indexed(self, inventory: Inventory) -> PodIndex:
         if self._index is None or self._index[0] is not inventory:
             self._index = inventory, PodIndex.from_inventory(inventory)
         return self._index[1]

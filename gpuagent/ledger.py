@@ -28,6 +28,7 @@ class Books:
     """What is known beside the sample when the accounts are made."""
 
     claims: Sequence[PodClaim]
+    """One for every pod of the index."""
     pods: PodIndex | None
     """None while no list of pods could be had: then nobody's memory is known to be anybody's."""
     problems: tuple[Problem, ...] = ()
@@ -75,6 +76,17 @@ def balance(sample: Sample, books: Books) -> Snapshot:
         driver_version=reading.driver_version,
         is_simulated=books.is_simulated,
     )
+
+
+def holders(sample: Sample, pods: PodIndex) -> dict[str, set[str]]:
+    """Return the GPUs on which each pod has a process, by pod UID."""
+    found: dict[str, set[str]] = {}
+    for gpu in sample.reading.gpus:
+        for process in gpu.processes or ():
+            owner = pods.pod_of(sample.origins.get(process.pid, _GONE))
+            if isinstance(owner, NodePod):
+                found.setdefault(owner.uid, set()).add(gpu.uuid)
+    return found
 
 
 def _as_of_now(claim: PodClaim, present: set[str]) -> PodClaim:
@@ -145,7 +157,6 @@ class _Tally:
         self._everybody = _Held()
         self._host = _Held()
         self._by_device: dict[str, dict[str, _Held]] = {}
-        self._pods_found: dict[str, NodePod] = {}
         self._without_list: set[str] = set()
         scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
@@ -176,7 +187,6 @@ class _Tally:
             if owner is None:
                 self._host.add(process)
             elif isinstance(owner, NodePod):
-                self._pods_found[owner.uid] = owner
                 by_pod.setdefault(owner.uid, _Held()).add(process)
 
     @property
@@ -211,7 +221,7 @@ class _Tally:
                 held = by_pod.get(uid) or _Held()
                 made.append(
                     Holding(
-                        claim=claims.get(uid) or PodClaim(pod=self._pods_found[uid]),
+                        claim=claims[uid],
                         gpu_uuid=device,
                         gpu_index=self._gpu.index,
                         used_bytes=None if is_hidden else held.bytes,

@@ -8,7 +8,7 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Facts, Status, status_at
 from gpuagent.verdicts import Judge
-from tests.gpuagent.nodes import A, B, GIB, claim, gpu, in_pod, sample, snapshot_of, uid_of
+from tests.gpuagent.nodes import GIB, A, B, claim, gpu, in_pod, sample, snapshot_of, uid_of
 
 INTERVAL = 5.0
 

@@ -1,0 +1,192 @@
+"""The command `kaishare-agent`. Exit status: 0 fine, 1 the answer is no, 2 bad input, 3 start me again."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from gpuagent.slack import Slack
+from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.version import Version
+from service.about import version
+from service.command import Parser, UsageError
+from service.documents import DocumentError
+from service.durations import parse_duration
+
+_SHORTEST_SECONDS: Final = 0.1
+_SIMULATED: Final = "simulated:"
+
+
+class _Command(Protocol):
+    def __call__(self, arguments: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    try:
+        arguments = _parser().parse_args(argv)
+        run: _Command = arguments.run
+        return run(arguments)
+    except (UsageError, DocumentError) as error:
+        print(f"kaishare-agent: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="kaishare-agent",
+        description="Shows which pod holds how much memory of which GPU of this node, against its share.",
+    )
+    parser.add_argument("--version", action="version", version=f"kaishare {version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+
+    serving = commands.add_parser("serve", help="measure, judge, and serve metrics")
+    serving.add_argument(
+        "--gpus",
+        default="nvml",
+        metavar="nvml|simulated:FILE",
+        help="the node's driver, or a made-up node with pods and /proc of its own (default %(default)s)",
+    )
+    serving.add_argument(
+        "--pods", metavar="FILE", help="a v1 PodList or List, YAML or JSON, as kubectl get -o json prints it"
+    )
+    serving.add_argument("--node", metavar="NAME", help="name of this node (default $NODE_NAME)")
+    serving.add_argument(
+        "--listen",
+        default="127.0.0.1:9445",
+        metavar="HOST:PORT",
+        help="metrics, API, health; :9445 is every address (default %(default)s)",
+    )
+    serving.add_argument(
+        "--interval",
+        type=_duration,
+        default="5s",
+        metavar="DURATION",
+        help="time between two samples (default %(default)s)",
+    )
+    serving.add_argument(
+        "--grace",
+        type=_duration,
+        default="2m",
+        metavar="DURATION",
+        help="how long a pod may be over before it is flagged (default %(default)s)",
+    )
+    serving.add_argument(
+        "--slack",
+        type=_slack,
+        default="256Mi,5%",
+        metavar="BYTES,PERCENT%",
+        help="how much more than the share is not over, the larger of both (default 256Mi,5%%)",
+    )
+    serving.add_argument(
+        "--proc-root", type=Path, metavar="DIR", help="where the host's /proc is (default /proc)"
+    )
+    serving.add_argument(
+        "--reservation-namespace",
+        default="kai-resource-reservation",
+        metavar="NAMESPACE",
+        help="where KAI keeps its reservation pods (default %(default)s)",
+    )
+    serving.add_argument(
+        "--exclude-namespaces",
+        type=_names,
+        default=EXCLUDED_NAMESPACES,
+        metavar="A,B",
+        help="no pod without a share is flagged there; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
+    )
+    serving.add_argument(
+        "--read-kai-configmaps",
+        action="store_true",
+        help="also read KAI's ConfigMaps from the cluster; those of a pods file count without it",
+    )
+    serving.add_argument(
+        "--kai-version",
+        type=_kai_version,
+        metavar="X.Y.Z",
+        help="KAI's release; unset counts as a current one",
+    )
+    serving.set_defaults(run=_serve)
+    return parser
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds < _SHORTEST_SECONDS:
+        raise argparse.ArgumentTypeError(f'"{text}" is too short; allowed: 100ms and more')
+    return seconds
+
+
+def _slack(text: str) -> Slack:
+    try:
+        return Slack.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _kai_version(text: str) -> Version:
+    try:
+        return Version.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    # Imported here: --help and a mistyped option need no server.
+    from gpuagent.serve import Settings, run  # noqa: PLC0415
+    from service.address import Address  # noqa: PLC0415
+
+    scenario = _scenario(arguments.gpus)
+    if scenario is not None:
+        for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
+            if value is not None:
+                raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")
+    elif arguments.pods is None:
+        raise UsageError("--pods is missing: name a file with the pods of this node")
+    elif arguments.pods == "cluster":
+        raise UsageError("--pods cluster is not offered yet; allowed: a file with the pods of this node")
+    node = arguments.node or os.environ.get("NODE_NAME", "")
+    if scenario is None and not node:
+        raise UsageError("--node is missing: name this node, or set NODE_NAME")
+    try:
+        listen = Address.parse(arguments.listen)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return run(
+        Settings(
+            scenario=scenario,
+            pods=None if arguments.pods is None else Path(arguments.pods),
+            node=arguments.node if scenario is not None else node,
+            listen=listen,
+            interval=arguments.interval,
+            grace=arguments.grace,
+            slack=arguments.slack,
+            proc_root=arguments.proc_root or Path("/proc"),
+            reservation_namespace=arguments.reservation_namespace,
+            excluded_namespaces=arguments.exclude_namespaces,
+            kai_version=arguments.kai_version,
+        )
+    )
+
+
+def _scenario(gpus: str) -> Path | None:
+    """The scenario's file; None for the real driver."""
+    if gpus == "nvml":
+        return None
+    if gpus.startswith(_SIMULATED) and gpus != _SIMULATED:
+        return Path(gpus.removeprefix(_SIMULATED))
+    raise UsageError(f'--gpus "{gpus[:60]}" is not allowed; allowed: nvml, or simulated:FILE')
+
+
+if __name__ == "__main__":
+    sys.exit(main())

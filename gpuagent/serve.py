@@ -1,0 +1,191 @@
+"""`kaishare-agent serve`: put the parts together, run until told to stop or until only a restart helps."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpuagent.bookkeeper import Bookkeeper
+from gpuagent.changes import ChangeLog
+from gpuagent.gpus.reading import GpuSource
+from gpuagent.origin import Sample
+from gpuagent.pods.file import FilePods
+from gpuagent.processes import Processes
+from gpuagent.report.http import Port
+from gpuagent.report.metrics import Metrics
+from gpuagent.sampler import Sampler, Timing
+from gpuagent.shares import Claims
+from gpuagent.slack import Slack
+from gpuagent.status import INTERVALS_UNTIL_STALE
+from gpuagent.verdicts import Judge
+from kai.version import Version
+from service.address import Address
+from service.command import UsageError
+from service.log import ERROR, JsonLog, capture_libraries
+
+START_AGAIN: Final = 3
+"""Exit status: a new process may see what this one cannot."""
+
+HUNG_SECONDS: Final = 300.0
+"""How long one sample may take before `/healthz` asks for a restart. Long, since a process killed in the
+middle of a call of the driver has frozen GPUs (dcgm-exporter #84)."""
+
+_LOOK_EVERY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything `serve` is told. Times are seconds."""
+
+    scenario: Path | None
+    """A simulated node; None for the driver of this one."""
+    pods: Path | None
+    """Not with a scenario, which brings its own."""
+    node: str | None
+    """With a scenario only if it was named."""
+    listen: Address
+    interval: float
+    grace: float
+    slack: Slack
+    proc_root: Path
+    reservation_namespace: str
+    excluded_namespaces: frozenset[str]
+    kai_version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """Where a node's figures come from."""
+
+    source: GpuSource
+    name: str
+    pods: Path
+    proc_root: Path
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; return the exit status.
+
+    Raises:
+        UsageError: it cannot be started so; also service.documents.DocumentError.
+    """
+    log = JsonLog()
+    capture_libraries(log)
+    node = _node(settings)
+    try:
+        status, is_hung = asyncio.run(_serve(settings, node, log))
+    except OSError as error:
+        raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
+    if is_hung and not node.source.is_simulated:
+        # The hanging thread may hold a lock that the driver's library takes again when it is unloaded at an
+        # ordinary exit; and the kernel's patience with SIGTERM is not ours to spend.
+        log.flush()
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def _node(settings: Settings) -> _Node:
+    # Either import costs memory that the other kind of node has no use for.
+    if settings.scenario is not None:
+        from gpuagent.gpus.scenario_loading import load_scenario  # noqa: PLC0415
+        from gpuagent.gpus.simulated import SimulatedGpus  # noqa: PLC0415
+
+        scenario = load_scenario(settings.scenario)
+        if settings.node not in (None, scenario.node.name):
+            raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
+        simulated = SimulatedGpus(scenario=scenario)
+        return _Node(
+            source=simulated, name=simulated.node, pods=simulated.pods_file, proc_root=simulated.proc_root
+        )
+    from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
+
+    if settings.pods is None or not settings.node:
+        raise UsageError("a node that is not simulated needs --pods and --node")
+    return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
+
+
+async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
+    """Return the exit status, and whether a call of the driver hangs."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    fatal: list[str] = []
+
+    def on_fatal(reason: str) -> None:
+        fatal.append(reason)
+        stop.set()
+
+    pods = FilePods(
+        path=node.pods, node=node.name, reservation_namespace=settings.reservation_namespace, log=log
+    )
+    bookkeeper = Bookkeeper(
+        pods=pods,
+        claims=Claims(kai_version=settings.kai_version),
+        judge=Judge(
+            grace=settings.grace,
+            longest_gap=INTERVALS_UNTIL_STALE * settings.interval,
+            slack=settings.slack,
+            excluded_namespaces=settings.excluded_namespaces,
+        ),
+        is_simulated=node.source.is_simulated,
+        interval=settings.interval,
+        clock=time.monotonic,
+        changes=ChangeLog(log),
+    )
+    metrics = Metrics(bookkeeper.status, node=node.name, is_simulated=node.source.is_simulated)
+
+    def on_sample(sample: Sample) -> None:
+        metrics.observe_sample(sample.seconds)
+        bookkeeper.take(sample, sampler.errors)
+
+    sampler = Sampler(
+        source=node.source,
+        processes=Processes(proc_root=node.proc_root),
+        timing=Timing(interval=settings.interval),
+        on_sample=on_sample,
+        on_fatal=on_fatal,
+        log=log,
+    )
+    port = Port(
+        status=bookkeeper.status,
+        sickness=lambda: _sickness(sampler),
+        metrics=metrics,
+        node=node.name,
+        is_simulated=node.source.is_simulated,
+        log=log,
+    )
+    try:
+        address = await port.start(settings.listen)
+        log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
+        sampler.start(loop)
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(pods.run()), group.create_task(_watch(bookkeeper))]
+            await stop.wait()
+            for task in running:
+                task.cancel()
+    finally:
+        sampler.stop()
+        await port.stop()
+    is_hung = sampler.seconds_since_start_of_call > 0
+    for reason in fatal:
+        log(reason, ERROR)
+    log("stopped", hung=is_hung)
+    return (START_AGAIN if fatal else 0), is_hung
+
+
+async def _watch(bookkeeper: Bookkeeper) -> None:
+    """Log the problems that come with time alone: no sample, no word from the source of pods."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        bookkeeper.log_problems()
+
+
+def _sickness(sampler: Sampler) -> str:
+    hung = sampler.seconds_since_start_of_call
+    return f"a sample has been under way for {hung:.0f} s" if hung > HUNG_SECONDS else ""
