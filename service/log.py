@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import threading
 import time
 import traceback
 from functools import lru_cache
@@ -16,7 +17,7 @@ ERROR: Final = "error"
 
 
 class JsonLog:
-    """Writes events, a whole line at a time.
+    """Writes events, a whole line at a time, from any thread.
 
     In an event loop, lines of one turn of the loop go out together at its end: under load that saves most of
     the system calls, and an idle server still writes at once.
@@ -24,23 +25,39 @@ class JsonLog:
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
         self._stream = stream or sys.stderr.buffer
+        self._lock = threading.Lock()
         self._waiting: list[bytes] = []
+        self._lost = 0
 
     def __call__(self, message: str, level: str = INFO, **fields: Any) -> None:
         """Write one event with its fields."""
-        line = {"time": _timestamp(time.time()), "level": level, "message": message, **fields}
-        self._waiting.append(orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
-        if len(self._waiting) == 1:
+        line = _encoded(message, level, fields)
+        with self._lock:
+            self._waiting.append(line)
+            is_first = len(self._waiting) == 1
+        if is_first:
             try:
                 asyncio.get_running_loop().call_soon(self.flush)
             except RuntimeError:  # no loop in this thread
                 self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
-        lines, self._waiting = self._waiting, []
-        self._stream.write(b"".join(lines))
-        self._stream.flush()
+        """Write what waits.
+
+        What cannot be written is lost, and counted in a line of its own once writing works again: nobody
+        else could be told, and no request fails for it.
+        """
+        with self._lock:
+            lines, self._waiting = self._waiting, []
+            if self._lost:
+                lines.insert(0, _encoded("log lines lost", WARNING, {"count": self._lost}))
+            try:
+                self._stream.write(b"".join(lines))
+                self._stream.flush()
+            except (OSError, ValueError):  # the reader of a pipe is gone, the disk is full, or it is closed
+                self._lost += len(lines) - bool(self._lost)
+            else:
+                self._lost = 0
 
     def failure(self, message: str, error: BaseException, **fields: Any) -> None:
         """Write an error of ours with its traceback as one string."""
@@ -66,6 +83,11 @@ class LibraryLog(logging.Handler):
 def capture_libraries(log: JsonLog) -> None:
     """Make the log the only place where libraries' warnings go."""
     logging.getLogger().handlers[:] = [LibraryLog(log)]
+
+
+def _encoded(message: str, level: str, fields: dict[str, Any]) -> bytes:
+    line = {"time": _timestamp(time.time()), "level": level, "message": message, **fields}
+    return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _timestamp(now: float) -> str:

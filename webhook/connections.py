@@ -26,7 +26,7 @@ FIRST_REQUEST_SECONDS: Final = 10.0
 
 HANDSHAKE_SECONDS: Final = 10
 MOST_HANDSHAKES: Final = 1024
-"""TLS handshakes under way at once. Beside the connections, since nothing is known of these yet."""
+"""TLS handshakes under way at once; the oldest gives way to a new one."""
 
 LARGEST_HEAD: Final = 32 * 1024
 """Bytes of a request that has no whole head yet. An API server's heads are below one KiB."""
@@ -62,7 +62,6 @@ class BoundedServer(web.Server):
         most: int,
         largest_body: int,
         keep_alive_seconds: float,
-        most_handshakes: int = MOST_HANDSHAKES,
         context: ssl.SSLContext | None = None,
     ) -> None:
         """Make a server that does not listen yet; needs a running loop.
@@ -70,10 +69,9 @@ class BoundedServer(web.Server):
         Args:
             answer: answers a request; every error but one of the connection is its own affair.
             refuse: answers what is no HTTP request, given a status and the reason.
-            most: connections.
+            most: connections; as many TLS handshakes may be under way, but no more than `MOST_HANDSHAKES`.
             largest_body: bytes.
             keep_alive_seconds: how long a connection may be idle.
-            most_handshakes: TLS handshakes under way at once; the oldest gives way to a new one.
             context: TLS; None: in the clear.
         """
 
@@ -100,7 +98,7 @@ class BoundedServer(web.Server):
         self._handler = answer
         self.refuse = refuse
         self._most = most
-        self._most_handshakes = most_handshakes
+        self._most_handshakes = min(MOST_HANDSHAKES, most)
         self._context = context
         self._handshakes: OrderedDict[RequestHandler, asyncio.Transport] = OrderedDict()
         """TCP connections that are no TLS connections yet, the oldest first."""

@@ -1,6 +1,7 @@
 """`kaishare-webhook serve`: put the parts together, run until told to stop."""
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,18 +18,25 @@ from service.log import ERROR, WARNING, JsonLog
 from service.watching import LOOK_EVERY_SECONDS, Watched
 from webhook.decide import Rules
 from webhook.metrics import Metrics
-from webhook.policies import FilePolicies, PoliciesError
+from webhook.namespace_files import PoliciesError
+from webhook.policies import FilePolicies
 from webhook.policy import LabelProblem, NamespacePolicy
-from webhook.port import MOST_IN_FLIGHT
+from webhook.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.server import Server
 from webhook.tls import ServingContext
+from webhook.turns import Turns
 
 DRAIN_SECONDS: Final = 5.0
 """How long to serve on after SIGTERM: the endpoint must be gone everywhere, and every kept-alive connection
 must have had an answer that closes it (0 of 2,000 creates lost that way on Kubernetes 1.36.3)."""
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread that reads policies may keep requests waiting; Python's default is 5 ms."""
+"""How long a thread that looks at files or renders metrics may keep reviews waiting; 5 ms by default."""
+
+_OTHER_FILES = 256
+"""Open files that are no connection of the admission port; handshakes under way take as many as those."""
+
+_FEWEST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +71,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    allow_many_files()
+    connections = (allow_many_files() - _OTHER_FILES) // 2
     stop, drain = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
@@ -74,7 +82,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         settings.policies, on_change=problems.policies_changed, on_broken=problems.policies_broken
     )
     metrics = problems.metrics = Metrics(policies.all)
-    problems.report(policies.all())
+    await problems.report(policies.all())
     certificate = _Certificate(settings.certificates, metrics, log)
     server = Server(
         policies=policies,
@@ -83,9 +91,12 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         log=log,
         context=certificate.context.outer,
         most_in_flight=settings.most_in_flight,
+        most_connections=max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, connections)),
     )
     try:
         admission, ops = await server.start(settings.listen, settings.ops_listen)
+        gc.collect()
+        gc.freeze()  # a full collection of all that was imported would stop a review for some 15 ms
         log("serving", admission=f"https://{admission}", ops=f"http://{ops}", namespaces=len(policies.all()))
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(policies.run()), group.create_task(certificate.run())]
@@ -118,15 +129,26 @@ class _ProblemLog:
         self._said: set[tuple[str, LabelProblem]] = set()
         self.metrics: Metrics | None = None
 
-    def report(self, policies: Mapping[str, NamespacePolicy]) -> None:
-        found = {(name, problem) for name, policy in policies.items() for problem in policy.problems}
-        for name, problem in sorted(found - self._said, key=lambda item: (item[0], item[1].label)):
-            self._log("policy invalid", WARNING, namespace=name, label=problem.label, problem=str(problem))
+    async def report(self, policies: Mapping[str, NamespacePolicy]) -> None:
+        turns = Turns()
+        found: set[tuple[str, LabelProblem]] = set()
+        for name, policy in sorted(policies.items()):
+            for problem in policy.problems:
+                found.add((name, problem))
+                if (name, problem) not in self._said:
+                    self._log(
+                        "policy invalid",
+                        WARNING,
+                        namespace=name,
+                        label=problem.label,
+                        problem=str(problem),
+                    )
+            await turns.give()
         self._said = found
 
-    def policies_changed(self, policies: Mapping[str, NamespacePolicy]) -> None:
+    async def policies_changed(self, policies: Mapping[str, NamespacePolicy]) -> None:
         self._log("policies changed", namespaces=len(policies))
-        self.report(policies)
+        await self.report(policies)
 
     def policies_broken(self, error: PoliciesError) -> None:
         if self.metrics is not None:
@@ -149,26 +171,41 @@ class _Certificate:
         self._metrics = metrics
         self._log = log
         self._files = Watched(self._certificate, self._key)
+        self._problem = ""
         self._show(load_pair(self._certificate, self._key, now=now))
-        self.context = ServingContext(self._certificate, self._key)
+        try:
+            self.context = ServingContext(self._certificate, self._key)
+        except OSError as error:  # `ssl.SSLError` too
+            raise CertificateError(f"{self._certificate} cannot be served: {error}") from None
 
     async def run(self) -> None:
-        """Look for a new pair until cancelled; one that does not match never replaces a good one."""
+        """Look for a new pair until cancelled; one that does not match never replaces a good one.
+
+        What could not be taken up is tried again without being changed: its time may come.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-            if await asyncio.to_thread(self._files.changed):
-                await asyncio.to_thread(self._reload)
+            is_new = await asyncio.to_thread(self._files.changed)
+            if is_new:
+                self._problem = ""
+            if not is_new and not self._problem:
+                continue
+            try:
+                pair = await asyncio.to_thread(self._load)
+            except (CertificateError, OSError) as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    self._metrics.failed("certificate")
+                    self._log("certificate not taken up, the last good one stays", ERROR, problem=str(error))
+            else:
+                self._problem = ""
+                self._show(pair)
+                self._log("certificate changed", not_after=pair.not_after.isoformat())
 
-    def _reload(self) -> None:
-        try:
-            pair = load_pair(self._certificate, self._key, now=datetime.now(UTC))
-            self.context.load(self._certificate, self._key)
-        except (CertificateError, OSError) as error:
-            self._metrics.failed("certificate")
-            self._log("certificate not taken up, the last good one stays", ERROR, problem=str(error))
-        else:
-            self._show(pair)
-            self._log("certificate changed", not_after=pair.not_after.isoformat())
+    def _load(self) -> KeyPair:
+        pair = load_pair(self._certificate, self._key, now=datetime.now(UTC))
+        self.context.load(self._certificate, self._key)
+        return pair
 
     def _show(self, pair: KeyPair) -> None:
         self._metrics.certificate_expiry.labels("serving").set(pair.not_after.timestamp())

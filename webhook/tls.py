@@ -34,5 +34,8 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])  # what API servers offer to a Service
+    context.num_tickets = (
+        0  # API servers resume no session, and one that is resumed shows the old certificate
+    )
     context.load_cert_chain(certificate, key)
     return context

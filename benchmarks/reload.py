@@ -1,0 +1,221 @@
+"""What taking up policies costs the requests of that moment.
+
+A real server with 1,000 namespaces that carry a policy; one client sends reviews in a closed loop over one
+connection while the policies change on disk: one namespace, then all of them, again and again. A change has
+been taken up when the answer shows it. Latencies between the write and that moment (and a while longer, for
+what the server still tidies up) stand beside those of the same length of time right before the write. Run:
+`python -m benchmarks.reload`; about a minute.
+"""
+
+import argparse
+import asyncio
+import base64
+import gc
+import json
+import socket
+import ssl
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from benchmarks.reviews import pod_review_body
+from benchmarks.webhook import start
+
+WATCHED = 500
+SETTLE_SECONDS = 0.3
+ALLOWED_SECONDS = 0.005
+
+
+@dataclass(kw_only=True)
+class Latencies:
+    """Seconds per review."""
+
+    before: list[float] = field(default_factory=list)
+    during: list[float] = field(default_factory=list)
+
+
+class Client:
+    """One kept connection; a blocking socket, so that its own loop adds nothing to what is measured."""
+
+    def __init__(self, address: str, ca: Path) -> None:
+        host, port = address.removeprefix("https://").split(":")
+        context = ssl.create_default_context(cafile=str(ca))
+        plain = socket.create_connection((host, int(port)))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = context.wrap_socket(plain, server_hostname="localhost")
+        body = pod_review_body(f"team-{WATCHED:04}")
+        head = f"POST /mutate?timeout=5s HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._request = head.encode() + body
+
+    def review(self) -> tuple[float, bytes]:
+        """Send one review; return seconds and the answer's body."""
+        began = time.perf_counter()
+        self._socket.sendall(self._request)
+        answer = self._socket.recv(65536)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        while len(body) < length:
+            body += self._socket.recv(65536)
+        took = time.perf_counter() - began
+        if b" 200 " not in head[:15]:
+            raise SystemExit(f"answered {head[:80]!r}")
+        return took, body
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+def namespaces(count: int, fraction: Callable[[int], str], *, labels: int) -> list[dict[str, object]]:
+    """Namespaces with policies, each with so many labels of other people beside."""
+    others = {f"example.invalid/label-{number}": f"value-{number}" for number in range(labels)}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": f"team-{number:04}",
+                "labels": {
+                    "kai.scheduler/queue": f"queue-{number % 50}",
+                    "kaishare.dev/gpu-fraction": fraction(number),
+                    "kaishare.dev/priority": "train",
+                    "kaishare.dev/max-gpu-fraction": "1",
+                    **others,
+                },
+            },
+        }
+        for number in range(count)
+    ]
+
+
+def write(path: Path, documents: list[dict[str, object]], form: str) -> None:
+    """Put policies on disk at once, in one of the forms people keep them in."""
+    temporary = path.with_name(f".{path.name}.new")
+    if form == "documents":
+        temporary.write_text(yaml.dump_all(documents, Dumper=yaml.CSafeDumper))
+    elif form == "list":
+        temporary.write_text(yaml.dump({"kind": "List", "items": documents}, Dumper=yaml.CSafeDumper))
+    else:
+        temporary.write_text(json.dumps({"kind": "List", "items": documents}))
+    temporary.replace(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is on disk."""
+
+    file: Path
+    form: str
+    count: int
+    labels: int
+
+    def write(self, fraction: Callable[[int], str]) -> None:
+        """Change it at once."""
+        write(self.file, namespaces(self.count, fraction, labels=self.labels), self.form)
+
+
+def measure(client: Client, setting: Setting, fraction: Callable[[int], str]) -> Latencies:
+    """Send reviews up to a change of the file, and until answers show the new share."""
+    gc.collect()
+    gc.disable()  # the pauses of this process are not the server's
+    found = Latencies()
+    until = time.perf_counter() + 1.0
+    while time.perf_counter() < until:
+        found.before.append(client.review()[0])
+    setting.write(fraction)
+    limit = time.perf_counter() + 20
+    settled = None
+    while settled is None or time.perf_counter() < settled:
+        took, body = client.review()
+        found.during.append(took)
+        if settled is None and fraction_in(body) == fraction(WATCHED):
+            settled = time.perf_counter() + SETTLE_SECONDS
+        if time.perf_counter() > limit:
+            raise SystemExit("the change was not taken up")
+    gc.enable()
+    return found
+
+
+def fraction_in(body: bytes) -> str:
+    """The share that an answer injects."""
+    patch = json.loads(base64.b64decode(json.loads(body)["response"]["patch"]))
+    for operation in patch:
+        if operation["path"] == "/metadata/annotations":
+            return str(operation["value"]["gpu-fraction"])
+    raise SystemExit(f"no share in {patch}")
+
+
+def shown(title: str, rounds: list[Latencies]) -> None:
+    """Print one kind of change."""
+    before = sorted(took for found in rounds for took in found.before)
+    during = sorted(took for found in rounds for took in found.during)
+    late = statistics.median(before) + ALLOWED_SECONDS
+    print(f"{title}: {len(rounds)} changes, {len(before)} reviews before, {len(during)} during")
+    for name, values in (("before", before), ("during", during)):
+        figures = [values[int(len(values) * part)] for part in (0.5, 0.99, 0.999)] + [values[-1]]
+        p50, p99, p999, longest = (figure * 1000 for figure in figures)
+        paid = sum(took > late for took in values)
+        print(
+            f"  {name}  p50 {p50:5.2f}  p99 {p99:5.2f}  p99.9 {p999:5.2f}  longest {longest:6.2f} ms;"
+            f" {paid} took {ALLOWED_SECONDS * 1000:.0f} ms longer than usual"
+        )
+
+
+async def run(rounds: int, form: str, count: int, labels: int) -> None:
+    """Start the server, change, print."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / ("policies.json" if form == "json" else "policies.yaml")
+        setting = Setting(file=file, form=form, count=count, labels=labels)
+        setting.write(lambda _: "0.50")
+        process, address = await start(
+            f"webhook serve --policies {file} --tls-dir {folder}/tls --drain 0s"
+            " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
+            folder / "log",
+        )
+        client = await asyncio.to_thread(Client, address, folder / "tls" / "ca.crt")
+        try:
+            one, everything = await asyncio.to_thread(changes, client, setting, rounds)
+        finally:
+            client.close()
+            process.terminate()
+            await process.wait()
+        print(f"{count} namespaces, {file.stat().st_size // 1024} KiB as {form}, one client in a closed loop")
+        shown("one namespace", one)
+        shown("all namespaces", everything)
+
+
+def changes(client: Client, setting: Setting, rounds: int) -> tuple[list[Latencies], list[Latencies]]:
+    """Change one namespace, then all of them, again and again."""
+    one, everything = [], []
+    for number in range(rounds):
+
+        def only(n: int, number: int = number) -> str:
+            return f"0.{20 + number}" if n == WATCHED else f"0.{50 + number}"
+
+        def new(_: int, number: int = number) -> str:
+            return f"0.{51 + number}"
+
+        one.append(measure(client, setting, only))
+        everything.append(measure(client, setting, new))
+    return one, everything
+
+
+def main() -> None:
+    """Read the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--namespaces", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--form", choices=("documents", "list", "json"), default="documents")
+    parser.add_argument("--labels", type=int, default=4, help="labels of other people on each namespace")
+    options = parser.parse_args()
+    asyncio.run(run(options.rounds, options.form, options.namespaces, options.labels))
+
+
+if __name__ == "__main__":
+    main()
