@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from kube.errors import one_line
 from service.watching import Watched
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -183,7 +184,7 @@ class KubeConfig:
         if renewed:
             self._configuration = await _load_configuration(self._path)
             self._trust = _trust_of_configuration(self._path, self._configuration)
-        token = self._configuration.get_api_key_with_prefix("BearerToken")
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
         return {"Authorization": token.strip()} if token else {}
 
 
@@ -213,13 +214,17 @@ async def _load_configuration(where: str) -> Any:
     try:
         async with asyncio.timeout(_LOG_IN_SECONDS):
             # Persisting would write to a person's file (and 36.1 fails at it with a TypeError).
-            await config.load_kube_config(
+            loader = await config.load_kube_config(
                 config_file=where, client_configuration=configuration, persist_config=False
             )
     except TimeoutError:
         raise AccessError(f"{where}: its log-in did not end within {_LOG_IN_SECONDS:.0f} s") from None
     except Exception as error:  # noqa: BLE001 - its parser and its plugins fail with whatever they meet
-        raise AccessError(f"{where}: {_one_line(error)}") from None
+        raise AccessError(
+            f"{where}: {one_line(str(error)) or 'cannot be read: something is missing'}"
+        ) from None
+    if not hasattr(loader, "host"):
+        raise AccessError(f"{where}: the cluster of the current context has no server")
     return configuration
 
 
@@ -255,7 +260,3 @@ def _read(file: Path) -> str:
     if not text or not text.isprintable():
         raise AccessError(f"{file}: expected one line of text, got {'several' if text else 'none'}")
     return text
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

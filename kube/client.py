@@ -253,7 +253,7 @@ def _said(error: BaseException) -> str:
         return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(why)}"
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
-        why = os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror or str(cause)
+        why = os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror or str(cause)
         return f"{error.host}:{error.port}: {one_line(why)}"
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the answer was cut short"

@@ -1,0 +1,140 @@
+"""Service accounts: tokens and CAs that change under a running program."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from certs.authority import Authority
+from kube.access import AccessError, InCluster, find_access
+from kube.client import KubeClient
+from kube.errors import Unreachable
+from tests.kube.api_server import PODS, ApiServer
+from tests.kube.certificates import serving_context
+from tests.kube.watching import running, until
+
+HERE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def replace(file: Path, content: str | bytes) -> None:
+    """Swap a file as the kubelet does, whole."""
+    new = file.with_name(file.name + ".new")
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    new.replace(file)
+
+
+@pytest.mark.parametrize(
+    ("host", "server"), [("10.96.0.1", "https://10.96.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
+)
+def test_the_server_is_the_one_the_kubelet_names(account: Path, host: str, server: str) -> None:
+    assert InCluster(folder=account, environment={**HERE, "KUBERNETES_SERVICE_HOST": host}).server == server
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (lambda folder: (folder / "token").unlink(), r"token: No such file or directory$"),
+        (lambda folder: (folder / "token").write_text(" \n"), r"token: expected one line of text, got none$"),
+        (
+            lambda folder: (folder / "token").write_text("a\nb"),
+            r"token: expected one line of text, got several$",
+        ),
+        (lambda folder: (folder / "token").write_bytes(b"\xff"), r"token: expected one line of ASCII text"),
+        (lambda folder: (folder / "ca.crt").unlink(), r"ca\.crt: CA certificate: No such file or directory$"),
+        (lambda folder: (folder / "ca.crt").write_text("no PEM"), r"ca\.crt: CA certificate: \["),
+        (lambda folder: (folder / "ca.crt").write_text(""), r"ca\.crt: CA certificate: \["),
+    ],
+)
+def test_a_service_account_that_cannot_be_used_is_one_line(
+    account: Path, spoil: Callable[[Path], object], line: str
+) -> None:
+    spoil(account)
+    with pytest.raises(AccessError, match=line):
+        InCluster(folder=account, environment=HERE)
+
+
+def test_outside_a_cluster_it_says_so(account: Path) -> None:
+    with pytest.raises(AccessError, match="KUBERNETES_SERVICE_HOST and _PORT are not set"):
+        InCluster(folder=account, environment={})
+
+
+async def test_a_token_is_read_again_after_ten_seconds_without_being_refused(account: Path) -> None:
+    now = 0.0
+    access = InCluster(folder=account, environment=HERE, clock=lambda: now)
+    replace(account / "token", "second-token\n")
+    assert await access.headers() == {"Authorization": "Bearer first-token"}
+    now = 10.0
+    assert await access.headers() == {"Authorization": "Bearer second-token"}
+
+
+async def test_a_token_that_cannot_be_read_again_counts_until_it_is_refused(account: Path) -> None:
+    now = 0.0
+    access = InCluster(folder=account, environment=HERE, clock=lambda: now)
+    (account / "token").unlink()
+    now = 10.0
+    assert await access.headers() == {"Authorization": "Bearer first-token"}
+    with pytest.raises(AccessError):
+        await access.headers(renewed=True)
+
+
+async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeClient, account: Path) -> None:
+    server.token = "first-token"
+    async with running(client) as run:
+        await until(lambda: server.watches_asked)
+        server.token = "second-token"
+        replace(account / "token", "second-token\n")
+        server.cut()
+        await until(lambda: len(server.watches_asked) >= 3)
+        assert run.watch.restarts == {"unreachable": 1}, "the 401 in between is nobody's business"
+        assert server.watches_asked[-1].headers["Authorization"] == "Bearer second-token"
+
+
+async def test_a_watch_whose_token_stays_refused_says_so_once_and_finds_the_next(
+    server: ApiServer, client: KubeClient, account: Path
+) -> None:
+    server.token = "second-token"
+    async with running(client) as run:
+        await until(lambda: run.watch.restarts["401"] > 3)
+        assert run.troubles == [f"GET {PODS}: 401 Unauthorized: Unauthorized"]
+        (account / "token").unlink()
+        await until(lambda: run.watch.restarts["credentials"] > 3)
+        assert len(run.troubles) == 2
+        assert run.troubles[1].endswith("/token: No such file or directory")
+        replace(account / "token", "second-token\n")
+        await until(lambda: run.watch.is_synced)
+
+
+async def test_a_new_ca_is_trusted_when_its_file_changes(
+    server: ApiServer, client: KubeClient, account: Path, authority: Authority, tmp_path: Path
+) -> None:
+    await client.get(PODS)
+    await server.stop()
+    new = Authority.create(now=datetime.now(UTC))
+    server.trust = serving_context(new, tmp_path)
+    await server.start()
+    with pytest.raises(Unreachable, match="its certificate is not trusted"):
+        await client.get(PODS)
+    replace(account / "ca.crt", authority.pair.certificate_pem + new.pair.certificate_pem)
+    time.sleep(0.1)  # noqa: ASYNC251 - what was just written may be half written
+    await client.get(PODS)
+
+
+async def test_a_broken_ca_file_is_said_once_and_the_last_good_one_counts(
+    server: ApiServer, client: KubeClient, account: Path
+) -> None:
+    replace(account / "ca.crt", "half a")
+    time.sleep(0.1)  # noqa: ASYNC251 - what was just written may be half written
+    with pytest.raises(AccessError, match="CA certificate"):
+        await client.get(PODS)
+    await client.get(PODS)
+
+
+async def test_without_any_way_to_a_server_it_says_where_it_looked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(AccessError, match="none: no such kubeconfig"):
+        await find_access()

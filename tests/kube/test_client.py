@@ -1,0 +1,228 @@
+"""Requests: what comes back, and every way in which nothing does."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from certs.authority import Authority
+from kube.access import AccessError, InCluster
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from tests.kube.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
+from tests.kube.certificates import serving_context
+
+
+async def test_asks_as_its_service_account_and_says_who_it_is(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [says('{"kind": "Pod"}')]
+    assert await client.get(f"{PODS}/a") == b'{"kind": "Pod"}'
+    (request,) = server.requests
+    assert request.headers["Authorization"] == "Bearer first-token"
+    assert request.headers["User-Agent"].startswith("kaishare/")
+    assert (client.server, client.namespace) == (f"https://127.0.0.1:{server.port}", "kaishare")
+
+
+async def test_sends_a_body_with_its_type(server: ApiServer, client: KubeClient) -> None:
+    received: list[tuple[str, str, bytes]] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        received.append((request.method, request.content_type, await request.read()))
+        return web.Response(text="{}")
+
+    server.answers = [take]
+    await client.request("PATCH", PODS, body=b"[]", content_type="application/json-patch+json")
+    assert received == [("PATCH", "application/json-patch+json", b"[]")]
+
+
+async def test_a_refused_token_is_read_anew_and_the_question_put_again(
+    server: ApiServer, client: KubeClient, account: Path
+) -> None:
+    server.token = "second-token"
+    (account / "token").write_text("second-token\n")
+    assert json.loads(await client.get(PODS))["kind"] == "PodList"
+    assert [one.headers["Authorization"] for one in server.requests] == [
+        "Bearer first-token",
+        "Bearer second-token",
+    ]
+
+
+async def test_a_token_that_is_refused_twice_is_reported(server: ApiServer, client: KubeClient) -> None:
+    server.token = "another's"
+    with pytest.raises(ApiError, match=r"GET /api/v1/pods: 401 Unauthorized: Unauthorized") as caught:
+        await client.get(PODS)
+    assert caught.value.status == 401
+    assert len(server.requests) == 2
+
+
+async def test_a_401_that_is_no_json_is_a_401(server: ApiServer, client: KubeClient) -> None:
+    server.always = says("<h1>log in first</h1>", status=401, kind="text/html")
+    with pytest.raises(ApiError, match="401 Unauthorized: <h1>log in first</h1>"):
+        await client.get(PODS)
+
+
+async def test_a_refused_token_whose_file_is_gone_is_reported(
+    server: ApiServer, client: KubeClient, account: Path
+) -> None:
+    server.token = "second-token"
+    (account / "token").unlink()
+    with pytest.raises(AccessError, match="token: No such file or directory"):
+        await client.get(PODS)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "line"),
+    [
+        (
+            404,
+            json.dumps(status_object(404, "NotFound", 'pods "a" not found')),
+            '404 NotFound: pods "a" not found',
+        ),
+        (404, "404 page not found\n", "404 Not Found: 404 page not found"),
+        (409, json.dumps({"reason": None, "message": None}), "409 Conflict"),
+        (500, "", "500 Internal Server Error"),
+        (500, "two\nlines\x1b[31m", "500 Internal Server Error: two lines\N{REPLACEMENT CHARACTER}[31m"),
+        (500, b"\xff\xfe", "500 Internal Server Error: \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"),
+        (301, "moved", "301 Moved Permanently: moved"),
+    ],
+)
+async def test_an_error_is_one_line_whatever_its_body(
+    server: ApiServer, client: KubeClient, status: int, body: bytes | str, line: str
+) -> None:
+    server.answers = [says(body, status=status)]
+    with pytest.raises(ApiError) as caught:
+        await client.get(PODS)
+    assert str(caught.value) == f"GET {PODS}: {line}"
+    assert caught.value.status == status
+
+
+async def test_a_long_error_is_cut(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [says("x" * 1_000_000, status=500)]
+    with pytest.raises(ApiError) as caught:
+        await client.get(PODS)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("", None), ("Wed, 21 Oct 2026", None), ("9" * 40, 300.0), ("-1", None)],
+)
+async def test_retry_after_is_read_where_it_is_seconds(
+    server: ApiServer, client: KubeClient, header: str, seconds: float | None
+) -> None:
+    server.answers = [refuses(429, "TooManyRequests", Retry_After=header)]
+    with pytest.raises(ApiError) as caught:
+        await client.get(PODS)
+    assert caught.value.retry_after == seconds
+
+
+async def test_a_list_that_took_too_long_says_410(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [lists(pod("a"), more="token"), refuses(410, "Expired", "too old")]
+    pages = client.pages(PODS)
+    assert len((await anext(pages)).items or ()) == 1
+    with pytest.raises(ApiError, match="410 Expired"):
+        await anext(pages)
+
+
+async def test_who_does_not_answer_is_unreachable_after_the_limit(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(600):
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+        return response
+
+    for answer in (never, trickle):
+        server.answers = [answer]
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="GET /api/v1/pods: no answer in time"):
+            await client.get(PODS, seconds=0.3)
+        assert time.monotonic() - began < 2
+
+
+async def test_a_port_where_nobody_listens_is_unreachable(server: ApiServer, client: KubeClient) -> None:
+    await server.stop()
+    with pytest.raises(Unreachable) as caught:
+        await client.get(PODS)
+    assert str(caught.value) == f"GET {PODS}: 127.0.0.1:{server.port}: Connection refused"
+
+
+async def test_a_server_with_another_ca_is_not_believed(
+    client: KubeClient, server: ApiServer, tmp_path: Path
+) -> None:
+    await server.stop()
+    server.trust = serving_context(Authority.create(now=datetime.now(UTC)), tmp_path)
+    await server.start()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:\d+: its certificate is not trusted: ") as caught:
+        await client.get(PODS)
+    assert not server.requests
+    assert "0x" not in str(caught.value), "an address would make each try another problem"
+
+
+async def test_cookies_of_a_load_balancer_are_not_kept(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [says("{}", Set_Cookie="sticky=1"), says("{}")]
+    await client.get(PODS)
+    await client.get(PODS)
+    assert "Cookie" not in server.requests[1].headers
+
+
+BYTES = st.one_of(
+    st.binary(max_size=200),
+    st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 200 OK\r\n" + rest),
+    st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + rest),
+    st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + rest),
+    st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 500 \r\nContent-Length: 60\r\n\r\n" + rest),
+    st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 302 Found\r\nLocation: //%zz\r\n\r\n" + rest),
+)
+
+
+@given(garbage=BYTES)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
+    served: ssl.SSLContext, account: Path, garbage: bytes
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(garbage)
+        await writer.drain()
+        writer.transport.abort()
+
+    listening = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=served)
+    port = listening.sockets[0].getsockname()[1]
+    environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+
+    async def read_lines(client: KubeClient) -> None:
+        async with client.lines(PODS, params={}, accept="*/*", idle_seconds=1) as lines:
+            async for line in lines:
+                assert line.strip()
+
+    async def read_pages(client: KubeClient) -> None:
+        async for _ in client.pages(PODS):
+            return
+
+    readings: list[Callable[[KubeClient], Coroutine[Any, Any, object]]] = [
+        lambda client: client.get(PODS, seconds=1),
+        read_lines,
+        read_pages,
+    ]
+    async with listening, KubeClient(InCluster(folder=account, environment=environment)) as client:
+        for reading in readings:
+            (answer,) = await asyncio.gather(reading(client), return_exceptions=True)
+            if isinstance(answer, BaseException):
+                assert isinstance(answer, ApiError | Unreachable), repr(answer)
+                assert str(answer).isprintable()
