@@ -1,7 +1,16 @@
 """One GPU over time: its handle, its lists, and what happens to it while it does not answer."""
 
 from gpuagent.gpus.backoff import Backoff
-from gpuagent.gpus.driver import MEMORY_INFO, CallFailed, Driver, DriverGone, GpuLost, Handle, explained
+from gpuagent.gpus.driver import (
+    MEMORY_INFO,
+    CallFailed,
+    Driver,
+    DriverGone,
+    GpuLost,
+    Handle,
+    NotOffered,
+    explained,
+)
 from gpuagent.gpus.process_lists import Merged, ProcessLists
 from gpuagent.gpus.reading import Gpu, MigInstance
 from gpuagent.problems import Cause, Problem
@@ -57,7 +66,10 @@ class Device:
         uuid = self._driver.uuid(handle)
         if not uuid:
             raise CallFailed("nvmlDeviceGetUUID", "Empty")
-        self._model = self._driver.name(handle)
+        try:
+            self._model = self._driver.name(handle)
+        except NotOffered:
+            self._model = ""
         self._lists = ProcessLists(self._driver)
         self._instance_lists.clear()
         self.uuid = uuid

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
+
 
 class CallFailed(Exception):
     """A call of the driver failed; said of one device, or of the node where the call names none."""
@@ -76,9 +78,8 @@ class DeviceMemory:
     """None: the driver has only the first version of the call; then what is reserved counts as used."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedProcess:
-    """One entry of one list."""
+class ListedProcess(msgspec.Struct, frozen=True, gc=False):
+    """One entry of one list. There are many, so it is of the kind that is made fastest."""
 
     pid: int
     used_bytes: int | None

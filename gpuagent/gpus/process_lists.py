@@ -105,7 +105,7 @@ class ProcessLists:
     def _ask(self, device: Handle, *, used: int, now: float) -> dict[ProcessList, list[ListedProcess]]:
         compute = self._driver.processes(device, ProcessList.COMPUTE)
         lists = {ProcessList.COMPUTE: compute}
-        unexplained = used - sum(process.used_bytes or 0 for process in merge(compute))
+        unexplained = used - sum(entry.used_bytes or 0 for entry in compute)
         self._reads_since_full += 1
         is_full = (
             self._reads_since_full >= _READS_PER_FULL_ONE
@@ -114,7 +114,6 @@ class ProcessLists:
         if is_full:
             self._reads_since_full = 0
             self._unexplained = unexplained
-        known = set(compute)
         for which in _OTHERS:
             if (is_full or self._tells_more[which]) and self._not_offered[which].is_due(now):
                 try:
@@ -124,7 +123,7 @@ class ProcessLists:
                     self._tells_more[which] = False
                 else:
                     self._not_offered[which].succeeded()
-                    self._tells_more[which] = not known.issuperset(lists[which])
+                    self._tells_more[which] = bool(lists[which]) and not set(lists[which]) <= set(compute)
         return lists
 
 

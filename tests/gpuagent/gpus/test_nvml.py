@@ -317,6 +317,23 @@ def test_a_driver_without_gpus_is_not_a_lost_one(driven, clock):
     assert len(gpus.read().gpus) == 2
 
 
+@pytest.mark.parametrize("code", [3, 13], ids=["NotSupported", "FunctionNotFound"])
+def test_what_is_not_needed_may_be_missing(driven, code):
+    gpus, answers = driven(node(process(100)))
+    missing = (
+        "nvmlSystemGetDriverVersion", "nvmlDeviceGetName", "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses",
+    )  # fmt: skip
+    answers.show(more=[f"fail {call} - {code}" for call in missing])
+    for _ in range(20):
+        reading = gpus.read()
+        assert causes(reading) == []
+        assert (reading.driver_version, reading.gpus[0].model) == ("", "")
+        assert reading.gpus[0].processes == (GpuProcess(100, GIB),)
+    label = {3: "NotSupported", 13: "FunctionNotFound"}[code]
+    assert gpus.errors["nvmlDeviceGetGraphicsRunningProcesses", label] == 4  # two versions on two GPUs, once
+
+
 MIG = ({"uuid": "MIG-1", "memory": "5Gi"}, {"uuid": "MIG-2", "memory": "10Gi"})
 
 

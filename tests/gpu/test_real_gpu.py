@@ -1,0 +1,162 @@
+"""Real processes on a real GPU: the agent's figures beside nvidia-smi's and beside what was allocated."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.origin import Found
+from gpuagent.problems import Cause
+from gpuagent.processes import Processes
+
+MIB = 1 << 20
+GRANULE = 2 * MIB  # the driver hands memory out in pages of this size
+
+
+@pytest.fixture
+def gpus():
+    source = NvmlGpus()
+    reading = source.read()
+    if not reading.gpus:
+        source.close()
+        pytest.skip(f"no NVIDIA driver here: {'; '.join(problem.detail for problem in reading.problems)}")
+    if any(gpu.mig for gpu in reading.gpus[:1]):
+        source.close()
+        pytest.skip("the first GPU is partitioned (MIG)")
+    yield source
+    source.close()
+
+
+class Holder:
+    """A process that holds memory of the first GPU."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("cuda_holder.py")), "0"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        )  # fmt: skip
+        self.pid = self.process.pid
+        self._hear("ready")
+
+    def hold(self, mib):
+        self.process.stdin.write(f"{mib}\n")
+        self.process.stdin.flush()
+        self._hear("held")
+
+    def _hear(self, expected):
+        line = self.process.stdout.readline().strip()
+        assert line == expected, line
+
+    def end(self):
+        with self.process:
+            self.process.stdin.close()
+            self.process.wait(30)
+
+
+@pytest.fixture
+def holders(gpus):
+    made = [Holder() for _ in range(3)]
+    yield made
+    for holder in made:
+        holder.end()
+
+
+@pytest.fixture
+def say(capsys):
+    """Prints also where tests' output is kept."""
+
+    def write(text):
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return write
+
+
+def figures(source):
+    """Bytes by PID on the first GPU."""
+    reading = source.read()
+    assert reading.problems == ()
+    return {process.pid: process.used_bytes for process in reading.gpus[0].processes}
+
+
+def visible(source, holders):
+    """The figures of our processes; skips where this container's PIDs are not the driver's."""
+    found = figures(source)
+    if not found.keys() & {holder.pid for holder in holders}:
+        pytest.skip("the driver names PIDs of another PID namespace; the agent itself runs with hostPID")
+    return found
+
+
+def test_each_process_holds_what_it_allocated(gpus, holders, say):
+    before = visible(gpus, holders)
+    amounts = dict(zip(holders, (64, 512, 1024), strict=True))
+    for holder, mib in amounts.items():
+        holder.hold(mib)
+    after = figures(gpus)
+    for holder, mib in amounts.items():
+        grown = after[holder.pid] - before[holder.pid]
+        say(
+            f"PID {holder.pid}: context {before[holder.pid] / MIB:.0f} MiB, allocated {mib}, grown {grown / MIB:.0f}"
+        )
+        assert 0 <= grown - mib * MIB <= GRANULE
+    holders[0].hold(256)
+    grown = figures(gpus)[holders[0].pid] - after[holders[0].pid]
+    assert 0 <= grown - 256 * MIB <= GRANULE
+
+
+def test_the_figures_are_those_of_nvidia_smi(gpus, holders, say):
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("nvidia-smi is not in the PATH")
+    for holder, mib in zip(holders, (100, 200, 300), strict=True):
+        holder.hold(mib)
+    uuid = gpus.read().gpus[0].uuid
+    ours = visible(gpus, holders)
+    shown = subprocess.run(
+        ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory", "--format=csv,noheader,nounits"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    say(shown)
+    rows = [[word.strip() for word in line.split(",")] for line in shown.splitlines()]
+    theirs = {int(pid): int(mib) for one, pid, mib in rows if one == uuid}
+    for holder in holders:
+        assert ours[holder.pid] // MIB == theirs[holder.pid]
+
+
+def test_used_is_total_less_free_less_reserved(gpus, holders, say):
+    gpu = gpus.read().gpus[0]
+    handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    newer = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    older = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    difference = newer.total - newer.free - newer.reserved
+    held = sum(process.used_bytes or 0 for process in gpu.processes)
+    say(
+        f"{gpu.model}: total {newer.total}, free {newer.free}, reserved {newer.reserved}\n"
+        f"driver's used: {newer.used} (second version), {older.used} (first)\n"
+        f"total - free - reserved: {difference}, the agent's: {gpu.used_bytes}\n"
+        f"processes {held}, unattributed {gpu.used_bytes - held}"
+    )
+    assert (gpu.total_bytes, gpu.reserved_bytes) == (newer.total, newer.reserved)
+    assert abs(gpu.used_bytes - difference) <= 64 * MIB  # two moments
+    assert difference in (newer.used, newer.used - newer.reserved)
+
+
+def test_a_process_that_ends_is_gone_from_the_next_reading(gpus, holders):
+    visible(gpus, holders)
+    gone = holders[1]
+    gone.end()
+    assert gone.pid not in figures(gpus)
+
+
+def test_our_processes_are_found_in_proc(gpus, holders):
+    visible(gpus, holders)
+    origins, problems = Processes(proc_root=Path("/proc")).look_up(gpus.read())
+    assert [problem for problem in problems if problem.cause is Cause.PROC_DENIED] == []
+    for holder in holders:
+        assert origins[holder.pid].found in (Found.CONTAINER, Found.HOST)
+        assert origins[holder.pid].name.startswith("python")
