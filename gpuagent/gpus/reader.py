@@ -47,7 +47,7 @@ class GpuReader:
                 gpus=(),
                 problems=(Problem(Cause.NVML, "", explained(failed)),),
                 driver_version=self._version,
-                restart_may_help=not isinstance(failed, DriverGone),
+                restart_may_help=not isinstance(failed, DriverGone | NotOffered),
             )
         if reading.gpus:
             self._retry.succeeded()

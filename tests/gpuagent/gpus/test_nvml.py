@@ -334,6 +334,13 @@ def test_what_is_not_needed_may_be_missing(driven, code):
     assert gpus.errors["nvmlDeviceGetGraphicsRunningProcesses", label] == 4  # two versions on two GPUs, once
 
 
+def test_a_library_too_old_to_start_is_no_reason_to_start_again(driven):
+    gpus, answers = driven(node())
+    answers.show(more=["fail nvmlInit - 13"])
+    reading = gpus.read()
+    assert (causes(reading), reading.restart_may_help) == ([(Cause.NVML, "")], False)
+
+
 MIG = ({"uuid": "MIG-1", "memory": "5Gi"}, {"uuid": "MIG-2", "memory": "10Gi"})
 
 

@@ -125,10 +125,14 @@ async def test_asking_while_one_is_taken_gives_another_that_began_later(simulate
         assert run.samples[0].taken_at <= asked <= run.samples[1].taken_at
 
 
-async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated):
+async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated, clock):
     release = threading.Event()
-    hang = {"fault": "hang"}
-    source = simulated(process(100), faults=[hang], sleep=lambda _: release.wait(SOON) and time.sleep(0.01))
+
+    def sleep(_):
+        release.wait(SOON)
+        clock.now += 10
+
+    source = simulated(process(100), faults=[{"fault": "hang", "until": 5}], clock=clock, sleep=sleep)
     async with Run(source) as run:
         await run.until(lambda: run.sampler.seconds_since_start_of_call > 0.1)
         assert run.samples == []
@@ -137,6 +141,7 @@ async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated):
         run.sampler.stop()
         assert time.monotonic() - began < 1
         release.set()
+        await run.until(lambda: not source.proc_root.exists())
 
 
 async def test_no_call_no_seconds(simulated):
