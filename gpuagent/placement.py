@@ -78,6 +78,7 @@ class WholeGpus:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, ...]] = {}
+        self._present: frozenset[str] = frozenset()
         self._seen: frozenset[str] = frozenset()
 
     def assign(
@@ -90,39 +91,52 @@ class WholeGpus:
         """Find the GPUs of the pods with whole GPUs.
 
         Args:
-            wanted: count of GPUs by pod UID, of every pod on the node that is not finished.
-            inventory: for the reservation pods, each of which has a whole GPU of its own.
+            wanted: count of GPUs by pod UID, of every pod whose containers ask for some, reservation pods of
+                the cluster's own KAI and finished pods left out.
+            inventory: for those reservation pods, each of which has a whole GPU.
             devices: the node's GPUs.
             holders: the GPUs that a pod's processes were found on, by pod UID.
         """
-        present = {gpu.uuid for gpu in devices}
+        present = self._present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
         self._found = {uid: gpus for uid, gpus in self._found.items() if uid in wanted}
         if any(gpu.mig for gpu in devices) or _is_time_sliced(inventory):
             return self._found  # `nvidia.com/gpu` is a part of a GPU then
-        reserved = set(inventory.reservations.values()) | set(inventory.tenant_reservations.values())
-        free = present - reserved - {gpu for gpus in self._found.values() for gpu in gpus}
+        reserved = set(inventory.reservations.values())
+        free = present - reserved - self._taken()
+        held = {uid: free.intersection(holders.get(uid, ())) for uid in wanted}
         for uid, count in wanted.items():
-            found = self._found.get(uid, ())
-            held = sorted(free.intersection(holders.get(uid, ())))
-            if held and len(found) + len(held) <= count:
-                self._found[uid] = (*found, *held)
-                free.difference_update(held)
-        missing = {
-            uid: count - len(self._found.get(uid, ()))
-            for uid, count in wanted.items()
-            if count > len(self._found.get(uid, ()))
-        }
-        # Only where every GPU and every reservation is known does what is left over belong to the last pod.
-        if len(missing) == 1 and "" not in reserved and self._sees_all(present, inventory):
-            ((uid, count),) = missing.items()
-            if count == len(free):
-                self._found[uid] = (*self._found.get(uid, ()), *sorted(free))
+            others = set[str]().union(*(gpus for other, gpus in held.items() if other != uid))
+            found, own = self._found.get(uid, ()), sorted(held[uid])
+            if own and len(found) + len(own) <= count and not others.intersection(own):
+                self._found[uid] = (*found, *own)
+        self._give_what_is_left(wanted, present - reserved - self._taken(), holders, reserved, inventory)
         return self._found
 
-    def _sees_all(self, present: set[str], inventory: Inventory) -> bool:
+    def _give_what_is_left(
+        self,
+        wanted: Mapping[str, int],
+        free: frozenset[str],
+        holders: Mapping[str, Collection[str]],
+        reserved: set[str],
+        inventory: Inventory,
+    ) -> None:
+        """Give the last pod the last GPUs, if every GPU and every other owner is known."""
+        missing = [uid for uid, count in wanted.items() if count > len(self._found.get(uid, ()))]
+        if len(missing) != 1 or "" in reserved or not self._sees_all(inventory):
+            return
+        (uid,) = missing
+        own = self._found.get(uid, ())
+        is_elsewhere = (self._taken() - set(own)).intersection(holders.get(uid, ()))
+        if wanted[uid] == len(own) + len(free) and not is_elsewhere:
+            self._found[uid] = (*own, *sorted(free))
+
+    def _taken(self) -> set[str]:
+        return {gpu for gpus in self._found.values() for gpu in gpus}
+
+    def _sees_all(self, inventory: Inventory) -> bool:
         count = (inventory.node_labels or {}).get(keys.NODE_GPU_COUNT)
-        return present == self._seen and (count is None or count == str(len(present)))
+        return self._present == self._seen and (count is None or count == str(len(self._present)))
 
 
 def _is_time_sliced(inventory: Inventory) -> bool:

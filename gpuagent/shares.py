@@ -116,7 +116,8 @@ class Claims:
             holders: the GPUs on which processes of a pod were found, by pod UID. They tell which whole GPU
                 is whose, and nothing else.
         """
-        held = {uid: frozenset(gpus) for uid, gpus in holders.items() if uid in inventory.pods}
+        wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if _has_whole_gpus(pod)}
+        held = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
         situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), held)
         if self._last and self._last[0] is inventory and self._last[1] == situation:
             return self._last[2]
@@ -126,7 +127,6 @@ class Claims:
             _Draft(self._said[uid], self._first.get(uid, self._said[uid]), inventory)
             for uid in inventory.pods
         ]
-        wanted = {draft.pod.uid: draft.whole_gpus for draft in drafts if draft.whole_gpus}
         whole = self._whole.assign(wanted, inventory, devices, held)
         claims = tuple(draft.claim(cards, whole.get(draft.pod.uid, ())) for draft in drafts)
         self._last = (inventory, situation, claims)
@@ -167,6 +167,7 @@ class _Word:
     text: str
     portion: str = ""
     ask: Ask | None = None
+    may_decide: bool = True
 
     def bytes_on(self, gpu: str, cards: Cards) -> int | None:
         card = cards.of(gpu)
@@ -192,17 +193,8 @@ class _Draft:
         given = bound.groups if bound else ()
         is_more_than_given = bool(given) and len(self._first.groups) > len(given)
         self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
-        is_reservation = now.pod.uid in inventory.tenant_reservation_uids
-        whole_gpus = 0 if now.pod.is_finished or is_reservation else now.pod.whole_gpus
-        self._words = tuple(self._find_words(whole_gpus))
-        # With a BindRequest that gives no share, nothing the pod says of itself is one.
-        counting = [
-            w for w in self._words if bound is None or bound.portion or w.source is ShareSource.WHOLE_GPU
-        ]
-        self._deciding = counting[0] if counting else None
-        is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
-        self.whole_gpus = whole_gpus if is_whole else 0
-        """How many whole GPUs it has, if that is what it has."""
+        self._words = tuple(self._find_words())
+        self._deciding = next((word for word in self._words if word.may_decide), None)
 
     def claim(self, cards: Cards, whole: tuple[str, ...]) -> PodClaim:
         """Settle it, with the whole GPUs that are known to be the pod's."""
@@ -212,8 +204,8 @@ class _Draft:
             return PodClaim(pod=pod, tenant=tenant, queue=self._queue, notes=notes)
         asks = self._deciding is not None
         place = Placement()
-        if self.whole_gpus:
-            place = Placement(whole, is_complete=len(whole) >= self.whole_gpus)
+        if self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU:
+            place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
         elif asks:
             place = of_share(self._groups, self._first.ask, self._grants, pod, self._inventory)
         shares = self._shares(place.gpus, cards)
@@ -239,23 +231,25 @@ class _Draft:
             notes=notes + refused,
         )
 
-    def _find_words(self, whole_gpus: int) -> Iterator[_Word]:
+    def _find_words(self) -> Iterator[_Word]:
         """Find every word there is, best first."""
         bound, configured = self._grants.bound, self._grants.configured
         if bound is not None and bound.portion:
             devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
             yield _Word(ShareSource.BIND_REQUEST, f"portion {bound.portion}{devices}", portion=bound.portion)
+        # A BindRequest that gives no share leaves nothing to be said by the pod itself.
+        is_open = bound is None or bool(bound.portion)
         if configured is not None and configured.portion:
             text = f"{keys.GPU_PORTION_ENV} {configured.portion}"
-            yield _Word(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion)
+            yield _Word(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion, may_decide=is_open)
         now, first = self._now.ask, self._first.ask
         if first.has_share:
             text = first.text if first == now else f"{first.text}, as first seen"
-            yield _Word(ShareSource.ANNOTATION, text, ask=first)
-        if whole_gpus:
-            yield _Word(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {whole_gpus}")
+            yield _Word(ShareSource.ANNOTATION, text, ask=first, may_decide=is_open)
+        if _has_whole_gpus(self.pod) and self.pod.uid not in self._inventory.tenant_reservation_uids:
+            yield _Word(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
         if now.has_share and now != first:
-            yield _Word(ShareSource.ANNOTATION, f"{now.text}, later", ask=now)
+            yield _Word(ShareSource.ANNOTATION, f"{now.text}, later", ask=now, may_decide=False)
 
     def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
         word = self._deciding
@@ -296,3 +290,7 @@ class _Draft:
 
 def _where(pod: NodePod) -> str:
     return f"Pod {pod.namespace}/{pod.name}"
+
+
+def _has_whole_gpus(pod: NodePod) -> bool:
+    return pod.whole_gpus > 0 and not pod.is_finished

@@ -1,0 +1,157 @@
+"""The objects of live runs of KAI v0.9.8, v0.13.4 and v0.17.0, and of vCluster v0.36.1, through the same code."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.gpus.reading import Gpu
+from gpuagent.pods.file import FilePods
+from gpuagent.pods.inventory import Inventory
+from gpuagent.shares import Amount, Claims, PodClaim, ShareSource
+from gpuagent.tenants import Tenant
+from kai.version import Version
+from service.log import JsonLog
+from tests.builders import folder_from
+from tests.gpuagent.objects import GPU_0, GPU_1, listed, node
+
+MIB = 1 << 20
+BOUND, CONFIGURED, WRITTEN = ShareSource.BIND_REQUEST, ShareSource.KAI_CONFIGMAP, ShareSource.ANNOTATION
+DEVICES = tuple(
+    Gpu(
+        index=index,
+        uuid=uuid,
+        model="A10",
+        total_bytes=23028 * MIB,
+        used_bytes=0,
+        reserved_bytes=0,
+        processes=(),
+    )
+    for index, uuid in enumerate((GPU_0, GPU_1))
+)
+# Moments of objects that later files show further on, and pods that never got a node.
+EARLIER = (".1-", ".2-grouped", ".3-", ".admitted", ".pending", "failed-webhook-order", ".tenant")
+
+
+def documents(folder: str) -> list[dict[str, Any]]:
+    found = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / folder
+    names = (
+        "pod-*",
+        "reservation-pod*",
+        "bindrequest-*",
+        "configmap-*",
+        "node-*",
+        "kai-pod*",
+        "kai-configmap*",
+        "node.host*",
+    )
+    files = [file for pattern in names for file in sorted(found.glob(f"{pattern}.json"))]
+    made = [json.loads(file.read_text()) for file in files if not any(part in file.name for part in EARLIER)]
+    assert made
+    return made
+
+
+def read(tmp_path: Path, found: list[dict[str, Any]], on: str = "gpu-node-0") -> Inventory:
+    """Read a file of them, as an agent on that node does."""
+    path, stream = tmp_path / "pods.json", BytesIO()
+    path.write_text(json.dumps(listed(*found)))
+    source = FilePods(
+        path=path, node=on, reservation_namespace="kai-resource-reservation", log=JsonLog(stream)
+    )
+    assert b"warning" not in stream.getvalue()
+    assert source.inventory is not None
+    return source.inventory
+
+
+def settle(found: Inventory, version: str) -> dict[str, PodClaim]:
+    claims = Claims(kai_version=Version.parse(version)).settle(found, DEVICES)
+    return {f"{claim.pod.namespace}/{claim.pod.name}": claim for claim in claims}
+
+
+def brief(claim: PodClaim) -> tuple[dict[str, int], ShareSource | None, str, bool]:
+    sources = {amount.source for amount in claim.shares.values()}
+    source = sources.pop() if sources else None
+    assert source is None or isinstance(source, ShareSource)
+    amounts = {gpu: amount.bytes // MIB for gpu, amount in claim.shares.items()}
+    return amounts, source, claim.queue, claim.lacks_reservation
+
+
+# Shares in MiB on a card of 23000 (label 23028), source, queue, whether a reservation pod is missing.
+EXPECTED = {
+    "v0.13.4": {
+        "research/half": ({GPU_0: 11500}, BOUND, "team-a", False),
+        "research/quarter": ({GPU_0: 5750}, WRITTEN, "team-a", False),
+        "research/memory": ({GPU_0: 2070}, BOUND, "team-b", False),
+        "research/init": ({GPU_1: 2300}, CONFIGURED, "", False),
+        "research/two-devices": ({GPU_0: 2300, GPU_1: 2300}, BOUND, "team-b", False),
+        "default/quarter": ({GPU_0: 5750}, BOUND, "team-a", True),
+    },
+    "v0.9.8": {
+        "research/half": ({GPU_0: 11500}, BOUND, "team-a", False),
+        "research/init": ({GPU_1: 2300}, CONFIGURED, "", True),
+    },
+    "v0.17.0": {"research/half": ({GPU_0: 11500}, BOUND, "team-a", False)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", EXPECTED)
+def test_shares_sources_queues_and_gpus(tmp_path: Path, version: str) -> None:
+    claims = settle(read(tmp_path, [*documents(f"kai-live-{version}"), node()]), version)
+    assert {name: brief(claims[name]) for name in EXPECTED[version]} == EXPECTED[version]
+    assert {name: claim.changed for name, claim in claims.items() if claim.changed} == {}
+    assert {name: claim.notes for name, claim in claims.items() if claim.notes} == {}
+
+
+def test_the_pods_that_share_a_deployments_and_a_jobs_gpu(tmp_path: Path) -> None:
+    claims = settle(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")
+    for owner, gpu in (("server-", GPU_0), ("batch-", GPU_1)):
+        (claim,) = (claim for claim in claims.values() if claim.pod.name.startswith(owner))
+        assert claim.shares == {gpu: Amount(1150 * MIB, WRITTEN)}
+
+
+def test_the_pod_without_a_reservation_left(tmp_path: Path) -> None:
+    """Its label names one group, its BindRequest another; no reservation pod carries either."""
+    claim = settle(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")["default/quarter"]
+    assert claim.groups == ("7c417063-1c19-4f02-957f-14bf93d41d0a",)
+    assert (claim.gpu_uuids, claim.is_unresolved, claim.changed) == ((GPU_0,), False, "")
+
+
+def test_the_same_where_config_maps_may_not_be_read(tmp_path: Path) -> None:
+    found = [each for each in documents("kai-live-v0.13.4") if each["kind"] != "ConfigMap"]
+    claim = settle(read(tmp_path, found), "v0.13.4")["default/quarter"]
+    assert (claim.gpu_uuids, claim.is_unresolved, claim.lacks_reservation) == ((), True, True)
+    assert claim.candidates[0].bytes_per_gpu == {"": 5750 * MIB}
+
+
+def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
+    found = documents("kai-live-v0.13.4")
+    claims = settle(read(tmp_path, found, on="gpu-node-1"), "v0.13.4")
+    whole = claims["research/whole"]
+    assert (whole.asks_for_share, whole.is_unresolved, whole.changed) == (True, True, "")
+    assert [candidate.source for candidate in whole.candidates] == [ShareSource.WHOLE_GPU]
+
+
+@pytest.mark.parametrize("version", EXPECTED)
+def test_without_bind_requests_and_config_maps_the_annotation_is_what_there_is(
+    tmp_path: Path, version: str
+) -> None:
+    found = [
+        each for each in documents(f"kai-live-{version}") if each["kind"] not in ("ConfigMap", "BindRequest")
+    ]
+    claim = settle(read(tmp_path, [*found, node()]), version)["research/half"]
+    assert brief(claim) == ({GPU_0: 11500}, WRITTEN, "team-a", False)
+
+
+def test_a_pod_of_a_tenant_by_the_hosts_kai(tmp_path: Path) -> None:
+    found = read(tmp_path, documents("vcluster-live-v0.36.1"))
+    claim = settle(found, "v0.13.4")["vcluster-team-a/train-0-x-ml-x-team-a"]
+    assert claim.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
+    assert brief(claim) == ({GPU_0: 11500}, CONFIGURED, "team-a", True)
+
+
+def test_what_a_tenant_wrote_over_vclusters_annotations(tmp_path: Path) -> None:
+    found = read(tmp_path, documents("vcluster-live-v0.36.1"), on="gpu-node-1")
+    claim = settle(found, "v0.13.4")["vcluster-team-a/spoof22250-x-ml-x-team-a"]
+    assert claim.tenant == Tenant(vcluster="team-a", namespace="ml", pod="spoof22250")

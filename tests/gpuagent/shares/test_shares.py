@@ -1,0 +1,610 @@
+"""What a share is worth, by whose word, on which GPU: as live objects have it, in small ones of our own."""
+
+from typing import Any
+
+import pytest
+
+from gpuagent.gpus.reading import Gpu
+from gpuagent.shares import Amount, Claims, LimitSource, PodClaim, ShareSource
+from gpuagent.tenants import Tenant
+from kai.version import Version
+from tests.gpuagent.inventories import built, inventory
+from tests.gpuagent.objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+
+MIB = 1 << 20
+GIB = 1 << 30
+A10 = 23028 * MIB
+TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
+
+
+def gpu(uuid: str = GPU_0, index: int = 0, total: int = A10, *, mig: bool = False) -> Gpu:
+    return Gpu(
+        index=index, uuid=uuid, model="A10", total_bytes=total, used_bytes=0, reserved_bytes=0, processes=(), mig=mig
+    )  # fmt: skip
+
+
+DEVICES = (gpu(GPU_0, 0), gpu(GPU_1, 1))
+
+
+def settle(
+    *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
+) -> PodClaim:
+    """The claim of the first pod."""
+    claims = Claims(kai_version=Version.parse(version) if version else None)
+    return claims.settle(inventory(*documents), devices)[0]
+
+
+def memory(amount: str, **more: Any) -> dict[str, Any]:
+    labels = {"runai-gpu-group": GROUP_0}
+    return pod(
+        "half", labels=labels, annotations={"gpu-memory": amount, **more.pop("annotations", {})}, **more
+    )
+
+
+def mib(amount: int, source: ShareSource = ShareSource.ANNOTATION, gpu: str = GPU_0) -> dict[str, Amount]:
+    return {gpu: Amount(amount * MIB, source)}
+
+
+class TestBytes:
+    @pytest.mark.parametrize(
+        ("document", "label", "version", "amount"),
+        [
+            (fraction(share="0.7"), "23028", None, 16099 * MIB),
+            (fraction(share="0.5"), "23028", None, 11500 * MIB),
+            (fraction(share="0.29"), "143771", None, 41673 * MIB),
+            (fraction(share="0.125"), "143771", "v0.17.0", 17962 * MIB),
+            (fraction(share="0.5"), "15360", "v0.7.11", 8050 * 10**6),
+            (fraction(share="0.5"), str(23028 * MIB), None, 11500 * MIB),
+            (memory("2000"), "23028", None, 2000 * MIB),
+            (memory("4000"), "15360", "v0.7.11", 4000 * 10**6),
+        ],
+        ids=["0.7 of an A10", "half an A10", "0.29 of an H200", "0.125 of an H200", "half a T4 in MB",
+             "label in bytes", "MiB", "MB by an old KAI"],
+    )  # fmt: skip
+    def test_by_the_node_label(
+        self, document: dict[str, Any], label: str, version: str | None, amount: int
+    ) -> None:
+        claim = settle(document, reservation(), node(label), version=version)
+        assert claim.shares == {GPU_0: Amount(amount, ShareSource.ANNOTATION)}
+
+    @pytest.mark.parametrize(
+        "beside", [(), (node(None),), (node("nonsense"),)], ids=["no node", "no label", "bad label"]
+    )
+    def test_else_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
+        made = built(fraction(), reservation(), *beside).inventory
+        claim = Claims().settle(made, (gpu(total=15360 * MIB), gpu(GPU_1, 1)))[0]
+        assert claim.shares == mib(7650)
+
+    def test_a_device_too_small_for_any_share_gives_no_figure(self) -> None:
+        claim = settle(fraction(), reservation(), devices=(gpu(total=50 * MIB),))
+        assert (claim.shares, claim.gpu_uuids) == ({}, (GPU_0,))
+        assert claim.candidates[0].bytes_per_gpu == {GPU_0: None}
+
+    def test_a_gpu_that_is_lost_has_no_figure_without_the_label(self) -> None:
+        claim = settle(fraction(), reservation(), devices=(gpu(GPU_1),))
+        assert (claim.shares, claim.gpu_uuids, claim.is_unresolved) == ({}, (GPU_0,), False)
+
+
+class TestWhoseWord:
+    def test_the_bind_request_before_all(self) -> None:
+        claim = settle(fraction(), reservation(), node(), bind_request(), config_map(GPU_PORTION="0.50"))
+        assert claim.shares == mib(11500, ShareSource.BIND_REQUEST)
+        assert [(c.source, c.text, c.bytes_per_gpu) for c in claim.candidates] == [
+            (ShareSource.BIND_REQUEST, "portion 0.50", {GPU_0: 11500 * MIB}),
+            (ShareSource.KAI_CONFIGMAP, "GPU_PORTION 0.50", {GPU_0: 11500 * MIB}),
+            (ShareSource.ANNOTATION, "gpu-fraction 0.5", {GPU_0: 11500 * MIB}),
+        ]
+        assert not claim.changed
+
+    def test_then_kais_config_map(self) -> None:
+        claim = settle(fraction(), reservation(), node(), config_map(GPU_PORTION="0.50"))
+        assert claim.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
+
+    def test_the_portion_counts_for_gpu_memory_too(self) -> None:
+        claim = settle(memory("2000"), reservation(), node(), bind_request(portion="0.09"))
+        assert claim.shares == mib(2070, ShareSource.BIND_REQUEST)
+        assert claim.candidates[1].bytes_per_gpu == {GPU_0: 2000 * MIB}
+        assert not claim.changed
+
+    @pytest.mark.parametrize(
+        "request_",
+        [bind_request(number=2), bind_request(name="other"), bind_request(namespace="other")],
+        ids=["of an earlier pod of that name", "of another name", "of another namespace"],
+    )
+    def test_a_bind_request_of_another_pod_says_nothing(self, request_: dict[str, Any]) -> None:
+        claim = settle(fraction(), reservation(), node(), request_)
+        assert claim.shares == mib(11500)
+        assert not claim.changed
+
+    def test_it_is_noted_if_it_has_the_pods_name(self) -> None:
+        (note,) = settle(fraction(), node(), bind_request(number=2)).notes
+        assert (
+            note
+            == "Pod research/half: the BindRequest of that name belongs to another pod, and does not count"
+        )
+
+    @pytest.mark.parametrize("portion", ["half", "-0.5", "1.5", "0,5", "nan", "0.5\n"])
+    def test_a_portion_that_cannot_be_read_is_a_note(self, portion: str) -> None:
+        claim = settle(fraction(), reservation(), node(), bind_request(portion=portion))
+        assert claim.shares == mib(11500)
+        assert "BindRequest portion" in claim.notes[0]
+        claim = settle(fraction(), reservation(), node(), config_map(GPU_PORTION=portion))
+        assert claim.shares == mib(11500)
+        assert "GPU_PORTION" in claim.notes[0]
+
+    def test_a_config_map_of_another_pod_says_nothing(self) -> None:
+        """The annotation that names it is the user's to write."""
+        victim = fraction("victim", 2, "0.9", GROUP_1)
+        spoofing = fraction(annotations={"runai/shared-gpu-configmap": "victim-7f6fbs6-shared-gpu"})
+        theirs = config_map("victim", 2, GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
+        claim = settle(spoofing, victim, *TWO_RESERVATIONS, node(), theirs)
+        assert claim.shares == mib(11500)
+
+    def test_a_config_map_of_nobody_counts(self) -> None:
+        claim = settle(fraction(), reservation(), node(), config_map(owned=False, GPU_PORTION="0.50"))
+        assert claim.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
+
+    def test_the_config_map_of_an_init_container(self) -> None:
+        document = fraction(
+            annotations={"gpu-fraction-container-name": "prepare"},
+            init=[{"name": "prepare"}, {"name": "other"}],
+        )
+        data = {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_1}
+        claim = settle(document, node(), config_map(suffix="i0", **data))
+        assert claim.shares == mib(11500, ShareSource.KAI_CONFIGMAP, GPU_1)
+        assert settle(document, node(), config_map(suffix="1", **data)).shares == {}
+
+    def test_nothing_is_settled_by_a_pod_that_is_not_kais(self) -> None:
+        claim = settle(pod(), node())
+        assert claim == PodClaim(pod=claim.pod)
+
+    def test_a_bind_request_without_a_share_counts_before_an_annotation(self) -> None:
+        """Seen live: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00."""
+        claim = settle(
+            fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
+        )
+        assert (claim.asks_for_share, claim.shares) == (False, {})
+        assert claim.changed == "it says gpu-fraction 0.5, the bind request gives it no share"
+
+    def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
+        """Seen live: 0.004 is bound with portion 0.00, and a group all the same."""
+        claim = settle(fraction(share="0.004"), reservation(), node(), bind_request(portion="0.00"))
+        assert claim.shares == mib(0, ShareSource.BIND_REQUEST)
+        assert not claim.changed
+
+
+class TestMalformed:
+    @pytest.mark.parametrize(
+        ("annotations", "said"),
+        [
+            ({"gpu-fraction": "abc"}, 'gpu-fraction "abc": gpu-fraction annotation value must be a positive number smaller than 1.0'),
+            ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": a number between 0 and 1 is allowed'),
+            ({"gpu-fraction": ""}, 'gpu-fraction "": gpu-fraction annotation value must be a positive number smaller than 1.0'),
+            ({"gpu-memory": "2Gi"}, 'gpu-memory "2Gi": gpu-memory annotation value must be a positive integer greater than 0'),
+            ({"gpu-memory": "9223372036854775808"}, "gpu-memory: KAI's scheduler ignores values of 2^63 and more"),
+            ({"gpu-memory": "1", "gpu-fraction": "0.5"}, 'gpu-fraction "0.5", gpu-memory "1": cannot request both GPU and GPU memory'),
+            ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "x"}, 'gpu-fraction "0.5", gpu-fraction-num-devices "x": fraction count annotation value must be a positive integer greater than 0'),
+            ({"nvidia.com/container.main.gpu-memory.request": "much"}, 'nvidia.com/container.main.gpu-memory.request: "much" is not a quantity'),
+            ({"nvidia.com/container.main.gpu-memory.limit": "0"}, 'nvidia.com/container.main.gpu-memory.limit: "0" is not more than zero'),
+            ({"nvidia.com/container.main.gpu-memory.limit": "1e99"}, 'nvidia.com/container.main.gpu-memory.limit: "1e99" is more than any GPU has'),
+            ({"nvidia.com/container.main.gpus.devices": "0,1"}, 'nvidia.com/container.main.gpus.devices: "0,1" is not a list of GPU UUIDs; allowed: GPU-…,GPU-…'),
+        ],
+        ids=lambda value: str(value)[:60],
+    )  # fmt: skip
+    def test_a_value_that_cannot_be_read_is_one_note_and_no_share(
+        self, annotations: dict[str, str], said: str
+    ) -> None:
+        claim = settle(pod(annotations=annotations), node())
+        assert claim.notes == (f"Pod research/half: {said}",)
+        assert (claim.asks_for_share, claim.shares, claim.limits) == (False, {}, {})
+
+    def test_the_rest_goes_on(self) -> None:
+        claims = Claims().settle(
+            inventory(
+                pod("bad", 2, annotations={"gpu-fraction": "x" * 10_000}), fraction(), reservation(), node()
+            ),
+            DEVICES,
+        )
+        assert claims[1].shares == mib(11500)
+        assert len(claims[0].notes[0]) < 200
+
+
+class TestGpus:
+    def test_by_label_and_reservation_pod(self) -> None:
+        claim = settle(fraction(), *TWO_RESERVATIONS, node())
+        assert (claim.groups, claim.gpu_uuids) == ((GROUP_0,), (GPU_0,))
+        assert not claim.is_unresolved
+        assert not claim.lacks_reservation
+
+    def two_devices(self, **more: Any) -> dict[str, Any]:
+        labels = {f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)}
+        return fraction(
+            share="0.1", group=None, labels=labels, annotations={"gpu-fraction-num-devices": "2"}, **more
+        )
+
+    def test_two_devices_have_the_share_each(self) -> None:
+        claim = settle(self.two_devices(), *TWO_RESERVATIONS, node())
+        assert claim.groups == (GROUP_0, GROUP_1)
+        assert claim.shares == mib(2300) | mib(2300, gpu=GPU_1)
+        claim = settle(
+            self.two_devices(),
+            *TWO_RESERVATIONS,
+            node(),
+            bind_request(portion="0.10", groups=(GROUP_0, GROUP_1)),
+        )
+        assert claim.shares == mib(2300, ShareSource.BIND_REQUEST) | mib(
+            2300, ShareSource.BIND_REQUEST, GPU_1
+        )
+        assert claim.candidates[0].text == "portion 0.10 on 2 GPUs"
+        assert not claim.changed
+
+    def test_of_two_devices_one_may_be_known(self) -> None:
+        claim = settle(self.two_devices(), reservation(), node())
+        assert claim.gpu_uuids == (GPU_0,)
+        assert claim.is_unresolved
+        assert claim.lacks_reservation
+
+    def test_and_both_by_the_config_map(self) -> None:
+        data = {"NVIDIA_VISIBLE_DEVICES": f"{GPU_0},{GPU_1}"}
+        claim = settle(self.two_devices(), reservation(), node(), config_map(**data))
+        assert claim.gpu_uuids == (GPU_0, GPU_1)
+        assert not claim.is_unresolved
+
+    def test_a_reservation_pod_that_does_not_know_its_gpu(self) -> None:
+        claim = settle(fraction(), reservation(gpu="-1"), node())
+        assert (claim.gpu_uuids, claim.shares) == ((), {})
+        assert claim.is_unresolved
+        assert not claim.lacks_reservation
+        assert claim.candidates[0].bytes_per_gpu == {"": 11500 * MIB}
+
+    def test_by_the_bind_requests_group_where_the_labels_has_no_reservation_pod(self) -> None:
+        claim = settle(fraction(group=GROUP_1), reservation(), node(), bind_request())
+        assert claim.gpu_uuids == (GPU_0,)
+        assert claim.groups == (GROUP_1,)
+        assert claim.lacks_reservation
+        assert not claim.changed
+
+    def test_by_the_label_where_both_have_one(self) -> None:
+        claim = settle(fraction(group=GROUP_1), *TWO_RESERVATIONS, node(), bind_request())
+        assert claim.gpu_uuids == (GPU_1,)
+        assert not claim.changed
+
+    def test_by_the_bind_request_where_there_is_no_label(self) -> None:
+        claim = settle(fraction(group=None), reservation(), node(), bind_request())
+        assert (claim.groups, claim.gpu_uuids) == ((GROUP_0,), (GPU_0,))
+        assert not claim.lacks_reservation
+
+    @pytest.mark.parametrize("prefix", ["", "k8s.device-plugin.nvidia.com/gpu="])
+    def test_by_the_config_map_where_no_reservation_pod_is_left(self, prefix: str) -> None:
+        """Seen live on three versions: after a reservation that was tried again, the label's group has none,
+        the BindRequest names another group, which has none either, and the ConfigMap still names the GPU."""
+        claim = settle(
+            fraction(group=GROUP_1), node(), bind_request(groups=("gone",)),
+            config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=prefix + GPU_1),
+        )  # fmt: skip
+        assert claim.shares == mib(11500, ShareSource.BIND_REQUEST, GPU_1)
+        assert claim.lacks_reservation
+        assert not claim.is_unresolved
+        assert not claim.changed
+
+    @pytest.mark.parametrize("visible", ["all", "0,1", f"{GPU_0},all", "GPU-" + "x" * 100])
+    def test_a_config_map_that_names_no_gpus_by_uuid(self, visible: str) -> None:
+        claim = settle(fraction(), node(), config_map(NVIDIA_VISIBLE_DEVICES=visible))
+        assert claim.gpu_uuids == ()
+        assert "NVIDIA_VISIBLE_DEVICES" in claim.notes[0]
+
+    def test_else_unknown(self) -> None:
+        claim = settle(fraction(), node())
+        assert (claim.gpu_uuids, claim.shares, claim.is_unresolved) == ((), {}, True)
+        assert claim.asks_for_share
+        assert claim.lacks_reservation
+
+    def test_a_pod_without_any_group_lacks_no_reservation(self) -> None:
+        claim = settle(fraction(group=None), node())
+        assert claim.is_unresolved
+        assert not claim.lacks_reservation
+
+    @pytest.mark.parametrize("phase", ["Pending", "Unknown", "Succeeded", "Failed"])
+    def test_nor_does_one_that_does_not_run(self, phase: str) -> None:
+        assert not settle(fraction(phase=phase), node()).lacks_reservation
+
+    def test_a_group_alone_is_no_share(self) -> None:
+        claim = settle(pod(labels={"runai-gpu-group": GROUP_0}), reservation(), node())
+        assert (claim.asks_for_share, claim.gpu_uuids, claim.shares) == (False, (), {})
+        assert not claim.lacks_reservation
+
+    def test_another_vclusters_reservation_pods_are_not_followed(self) -> None:
+        def synced(namespace: str) -> dict[str, Any]:
+            return reservation(
+                namespace=namespace,
+                labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
+                annotations={
+                    "run.ai/reserve_for_gpu_index": GPU_0,
+                    "vcluster.loft.sh/object-name": "gpu-reservation-x",
+                    "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+                    "vcluster.loft.sh/object-host-name": "gpu-reservation-900",
+                    "vcluster.loft.sh/object-host-namespace": namespace,
+                },
+            )
+
+        assert settle(fraction(), synced("research"), node()).gpu_uuids == (GPU_0,)
+        claim = settle(fraction(), synced("elsewhere"), node())
+        assert claim.gpu_uuids == ()
+        assert claim.lacks_reservation
+        own = Claims().settle(inventory(synced("elsewhere"), node()), DEVICES)[0]
+        assert (own.asks_for_share, own.shares) == (False, {})
+
+    def test_the_clusters_own_reservation_pod_counts_before_a_tenants(self) -> None:
+        tenants = reservation(
+            number=950, namespace="research", gpu=GPU_1,
+            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_1,
+                "vcluster.loft.sh/object-name": "x",
+                "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+                "vcluster.loft.sh/object-host-name": "gpu-reservation-950",
+                "vcluster.loft.sh/object-host-namespace": "research",
+            },
+        )  # fmt: skip
+        assert settle(fraction(), tenants, reservation(gpu=GPU_0), node()).gpu_uuids == (GPU_0,)
+        assert settle(fraction(), tenants, reservation(gpu=None), node()).gpu_uuids == ()
+
+
+class TestByContainer:
+    def asking(self, **values: str) -> dict[str, Any]:
+        keys = {key.replace("__", "."): value for key, value in values.items()}
+        return pod(
+            annotations={
+                f"nvidia.com/container.{key.replace('_', '-')}": value for key, value in keys.items()
+            }
+        )
+
+    def test_request_limit_and_gpu(self) -> None:
+        claim = settle(
+            self.asking(
+                main__gpu_memory__request="4Gi", main__gpu_memory__limit="6Gi", main__gpus__devices=GPU_1
+            ),
+            node(),
+        )
+        assert claim.gpu_uuids == (GPU_1,)
+        assert claim.shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
+        assert claim.limits == {GPU_1: Amount(6 * GIB, LimitSource.ANNOTATION)}
+        assert claim.candidates[0].text == f"gpu-memory.request {4 * GIB} of main"
+        assert not claim.is_unresolved
+
+    def test_a_request_alone_is_no_limit_and_a_limit_alone_is_a_request(self) -> None:
+        claim = settle(self.asking(main__gpu_memory__request="4Gi", main__gpus__devices=GPU_1))
+        assert (len(claim.shares), claim.limits) == (1, {})
+        claim = settle(self.asking(main__gpu_memory__limit="6Gi", main__gpus__devices=GPU_1))
+        assert claim.shares[GPU_1].bytes == claim.limits[GPU_1].bytes == 6 * GIB
+
+    def test_containers_add_up_on_the_gpu_they_share(self) -> None:
+        claim = settle(
+            self.asking(
+                a__gpu_memory__request="1Gi", a__gpus__devices=GPU_0,
+                b__gpu_memory__request="2Gi", b__gpus__devices=f"{GPU_0}, {GPU_1}",
+            )
+        )  # fmt: skip
+        assert {gpu: amount.bytes for gpu, amount in claim.shares.items()} == {GPU_0: 3 * GIB, GPU_1: 2 * GIB}
+
+    def test_a_limit_counts_only_if_every_container_on_the_gpu_has_one(self) -> None:
+        claim = settle(
+            self.asking(
+                a__gpu_memory__request="1Gi", a__gpu_memory__limit="2Gi", a__gpus__devices=f"{GPU_0},{GPU_1}",
+                b__gpu_memory__request="2Gi", b__gpus__devices=GPU_0,
+            )
+        )  # fmt: skip
+        assert claim.limits == {GPU_1: Amount(2 * GIB, LimitSource.ANNOTATION)}
+
+    def test_without_devices_the_pods_group_tells(self) -> None:
+        document = self.asking(main__gpu_memory__request="4Gi")
+        document["metadata"]["labels"] = {"runai-gpu-group": GROUP_1}
+        assert settle(document, *TWO_RESERVATIONS).shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
+
+    def test_the_bind_request_counts_before_it(self) -> None:
+        document = self.asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0)
+        claim = settle(document, node(), bind_request(portion="0.09"))
+        assert claim.shares == mib(2070, ShareSource.BIND_REQUEST)
+        assert not claim.changed
+        claim = settle(document, node(), bind_request(portion="0.50"))
+        assert "the bind request gives it 0.50" in claim.changed
+
+    @pytest.mark.parametrize("legacy", [{"gpu-fraction": "0.1"}, {"gpu-memory": "2000"}])
+    def test_beside_a_legacy_ask_it_counts_for_nothing(self, legacy: dict[str, str]) -> None:
+        """KAI v0.18 refuses it, and releases before know nothing of it: a limit nobody reaches, to hide behind."""
+        document = self.asking(main__gpu_memory__limit="1Ti", main__gpu_memory__request="1Ti")
+        document["metadata"]["annotations"] |= legacy
+        document["metadata"]["labels"] = {"runai-gpu-group": GROUP_0}
+        claim = settle(document, reservation(), node())
+        assert claim.shares == mib(2300 if "gpu-fraction" in legacy else 2000)
+        assert not claim.limits
+        assert [note.split(": ")[1].split(" is ")[0] for note in claim.notes] == [
+            "nvidia.com/container.main.gpu-memory.limit",
+            "nvidia.com/container.main.gpu-memory.request",
+        ]
+
+    def test_a_request_that_repeats_gpu_memory_is_fine(self) -> None:
+        document = memory("2000", annotations={"nvidia.com/container.main.gpu-memory.request": "2000Mi"})
+        claim = settle(document, reservation(), node())
+        assert (claim.shares, claim.notes) == (mib(2000), ())
+
+
+class TestHamiLimits:
+    def test_a_limit_of_kais(self) -> None:
+        """As KAI v0.16 writes it: the portion of the unrounded card, in MiB."""
+        claim = settle(
+            fraction(), reservation(), node("143771"), bind_request(),
+            config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="71885m"),
+        )  # fmt: skip
+        assert claim.limits == {GPU_0: Amount(71885 * MIB, LimitSource.HAMI_CORE)}
+        assert claim.shares == mib(71850, ShareSource.BIND_REQUEST)
+        assert not claim.notes
+
+    def test_one_that_kai_cannot_have_written(self) -> None:
+        claim = settle(
+            fraction(), reservation(), node(), bind_request(),
+            config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="20000m"),
+        )  # fmt: skip
+        assert not claim.limits
+        assert "CUDA_DEVICE_MEMORY_LIMIT is more than the share" in claim.notes[0]
+
+    @pytest.mark.parametrize(("text", "notes"), [("0", 0), ("much", 1)])
+    def test_none(self, text: str, notes: int) -> None:
+        claim = settle(fraction(), reservation(), node(), config_map(CUDA_DEVICE_MEMORY_LIMIT=text))
+        assert not claim.limits
+        assert len(claim.notes) == notes
+
+
+class TestWholeGpus:
+    def claims(
+        self, *documents: dict[str, Any], devices: tuple[Gpu, ...] = DEVICES, **holders: set[str]
+    ) -> dict[str, PodClaim]:
+        made = inventory(*documents)
+        held = {found.uid: holders[found.name] for found in made.pods.values() if found.name in holders}
+        return {claim.pod.name: claim for claim in Claims().settle(made, devices, held)}
+
+    def test_the_only_gpu_of_a_node(self) -> None:
+        claim = self.claims(pod("whole", gpus="1"), devices=(gpu(),))["whole"]
+        assert claim.shares == {GPU_0: Amount(A10, ShareSource.WHOLE_GPU)}
+        assert claim.candidates[0].text == "nvidia.com/gpu 1"
+        assert not claim.is_unresolved
+        assert not claim.changed
+
+    def test_all_gpus_of_a_node(self) -> None:
+        assert self.claims(pod("whole", gpus="2"))["whole"].gpu_uuids == (GPU_0, GPU_1)
+
+    def test_what_the_reservations_leave(self) -> None:
+        claims = self.claims(fraction(), reservation(), pod("whole", 2, gpus="1"))
+        assert claims["whole"].gpu_uuids == (GPU_1,)
+        assert claims["half"].gpu_uuids == (GPU_0,)
+
+    def test_the_bind_request_of_a_whole_gpu(self) -> None:
+        request = bind_request("whole", portion="1.00", kind="Regular", groups=())
+        claim = self.claims(pod("whole", gpus="1"), request, devices=(gpu(),))["whole"]
+        assert claim.shares[GPU_0].source is ShareSource.WHOLE_GPU
+        assert not claim.changed
+
+    @pytest.mark.parametrize(
+        "documents",
+        [
+            [pod("whole", gpus="1")],
+            [pod("whole", gpus="1"), pod("other", 2, gpus="1")],
+            [pod("whole", gpus="1"), reservation(gpu="-1")],
+            [pod("whole", gpus="2"), reservation()],
+            [pod("whole", gpus="2"), node(**{"nvidia.com/gpu.count": "4"})],
+            [pod("whole", gpus="2"), node(**{"nvidia.com/gpu.replicas": "2"})],
+        ],
+        ids=["one of two", "two of two", "a reservation of an unknown GPU", "more than is left",
+             "GPUs the driver does not show", "time slices"],
+    )  # fmt: skip
+    def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
+        claim = self.claims(*documents)["whole"]
+        assert (claim.gpu_uuids, claim.shares) == ((), {})
+        assert claim.asks_for_share
+        assert claim.is_unresolved
+        assert claim.candidates[0].bytes_per_gpu == {"": A10}
+
+    def test_mig(self) -> None:
+        assert self.claims(pod("whole", gpus="1"), devices=(gpu(mig=True),))["whole"].gpu_uuids == ()
+
+    def test_processes_tell(self) -> None:
+        claims = self.claims(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1})
+        assert {name: claim.gpu_uuids for name, claim in claims.items()} == {"a": (GPU_1,), "b": (GPU_0,)}
+
+    def test_processes_on_more_gpus_than_it_has_tell_nothing(self) -> None:
+        claims = self.claims(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_0, GPU_1})
+        assert claims["a"].gpu_uuids == claims["b"].gpu_uuids == ()
+
+    def test_processes_on_a_shared_gpu_do_not_make_it_theirs(self) -> None:
+        claims = self.claims(fraction(), reservation(), pod("whole", 2, gpus="1"), whole={GPU_0})
+        assert claims["whole"].gpu_uuids == (GPU_1,)
+
+    def test_two_on_one_gpu_tell_nothing(self) -> None:
+        claims = self.claims(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1}, b={GPU_1})
+        assert claims["a"].gpu_uuids == claims["b"].gpu_uuids == ()
+
+    def test_who_came_second_to_a_gpu_does_not_get_the_other_one(self) -> None:
+        claims = Claims()
+        three = inventory(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), pod("c", 3, gpus="1"))
+        devices = (*DEVICES, gpu("GPU-2", 2))
+        claims.settle(three, devices, {uid(1): {GPU_1}})
+        found = claims.settle(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
+        assert [claim.gpu_uuids for claim in found] == [(GPU_1,), (), ("GPU-2",)]
+
+    def test_a_tenants_reservation_pod_tells_nothing_of_others(self) -> None:
+        """It may name any GPU; that it has one is in its spec, which cannot be edited."""
+        forged = reservation(
+            number=950, namespace="vcluster-team-a", gpu=GPU_1,
+            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_1,
+                "vcluster.loft.sh/object-name": "x",
+                "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+                "vcluster.loft.sh/object-host-name": "gpu-reservation-950",
+                "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
+            },
+        )  # fmt: skip
+        assert self.claims(pod("whole", 1, gpus="1"), forged)["whole"].gpu_uuids == ()
+        assert self.claims(pod("whole", 1, gpus="1"), forged, whole={GPU_1})["whole"].gpu_uuids == (GPU_1,)
+
+    def test_an_annotation_beside_whole_gpus_takes_them_from_nobody(self) -> None:
+        spoofing = pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})
+        claims = self.claims(pod("whole", 1, gpus="1"), spoofing, spoof={GPU_0})
+        assert claims["whole"].gpu_uuids == (GPU_1,)
+
+    def test_what_was_found_stays_while_the_pod_lives(self) -> None:
+        claims = Claims()
+        whole, other = pod("whole", 1, gpus="1"), pod("other", 2, gpus="1")
+        assert claims.settle(inventory(whole), DEVICES, {uid(1): {GPU_1}})[0].gpu_uuids == (GPU_1,)
+        found = claims.settle(inventory(whole, other), DEVICES)
+        assert [claim.gpu_uuids for claim in found] == [(GPU_1,), (GPU_0,)]
+        found = claims.settle(inventory(other, pod("new", 3, gpus="1")), DEVICES)
+        assert [claim.gpu_uuids for claim in found] == [(GPU_0,), (GPU_1,)]
+
+    def test_a_lost_gpu_does_not_make_the_other_one_the_pods(self) -> None:
+        claims = Claims()
+        assert claims.settle(inventory(pod("whole", gpus="1")), DEVICES)[0].gpu_uuids == ()
+        assert claims.settle(inventory(pod("whole", gpus="1")), DEVICES[:1])[0].gpu_uuids == ()
+
+    def test_the_largest_init_container_counts_if_it_has_more(self) -> None:
+        two = {"name": "prepare", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+        assert self.claims(pod("whole", gpus="1", init=[two]))["whole"].gpu_uuids == (GPU_0, GPU_1)
+
+    def test_finished_pods_have_none(self) -> None:
+        claims = self.claims(pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2"))
+        assert claims["done"].gpu_uuids == ()
+        assert claims["runs"].gpu_uuids == (GPU_0, GPU_1)
+
+
+def test_a_finished_pod_has_no_share() -> None:
+    claim = settle(fraction(phase="Succeeded"), reservation(), node(), bind_request())
+    assert (claim.shares, claim.gpu_uuids, claim.candidates, claim.changed) == ({}, (), (), "")
+    assert claim.queue == "team-a"
+
+
+def test_a_tenants_names_and_queue() -> None:
+    document = fraction(
+        "train-0-x-ml-x-team-a", namespace="vcluster-team-a",
+        labels={"vcluster.loft.sh/managed-by": "team-a"},
+        annotations={
+            "vcluster.loft.sh/object-name": "train-0",
+            "vcluster.loft.sh/object-namespace": "ml",
+            "vcluster.loft.sh/object-host-name": "train-0-x-ml-x-team-a",
+            "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
+        },
+    )  # fmt: skip
+    claim = settle(document, reservation(), node())
+    assert claim.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
+    assert claim.queue == "team-a"
