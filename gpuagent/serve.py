@@ -159,6 +159,7 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
         node=node.name,
         is_simulated=node.source.is_simulated,
         log=log,
+        interval=settings.interval,
     )
     try:
         address = await port.start(settings.listen)
