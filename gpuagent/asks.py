@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kai import keys
+from kai.devices import parse_gpu_uuids
 from kai.memory import Card
 from kai.share import (
     MIB,
@@ -21,8 +22,6 @@ from kai.share import (
 )
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
-_GPU = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
-_MOST_DEVICES: Final = 64
 _MOST_BYTES: Final = 1 << 63
 _SHOWN: Final = 40
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
@@ -101,7 +100,7 @@ def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str
         found = _DEVICES.fullmatch(key)
         try:
             if found:
-                devices[found[1]] = _gpus(key, annotations[key])
+                devices[found[1]] = _devices(key, annotations[key])
             elif is_container_memory_key(key):
                 memory += _memory(key, annotations[key])
         except ValueError as error:
@@ -110,11 +109,16 @@ def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str
         if memory:
             kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
             notes += _combined(kind, share, memory, where)
-        return Ask(share=share, devices=devices, text=_text(annotations, share)), tuple(notes)
+        return Ask(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
     limits = {found.container: found.memory_bytes for found in memory if found.kind == "limit"}
     requests = limits | {found.container: found.memory_bytes for found in memory if found.kind == "request"}
     text = ", ".join(f"gpu-memory.request {amount} of {name}" for name, amount in requests.items())
-    return Ask(requests=requests, limits=limits, devices=devices, text=text), tuple(notes)
+    return Ask(requests=requests, limits=limits, devices=devices, text=text), _lines(notes)
+
+
+def _lines(notes: list[str]) -> tuple[str, ...]:
+    """Make each one line, whatever the annotation holds."""
+    return tuple(" ".join(note.split()) for note in notes)
 
 
 def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Share | None:
@@ -142,11 +146,11 @@ def _memory(key: str, value: str) -> list[ContainerMemory]:
     return found
 
 
-def _gpus(key: str, value: str) -> tuple[str, ...]:
-    gpus = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-    if len(gpus) > _MOST_DEVICES or not all(_GPU.fullmatch(gpu) for gpu in gpus):
-        raise ValueError(f'{key}: "{value[:_SHOWN]}" is not a list of GPU UUIDs; allowed: GPU-…,GPU-…')
-    return gpus
+def _devices(key: str, value: str) -> tuple[str, ...]:
+    try:
+        return parse_gpu_uuids(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Final
 
 from gpuagent.pods.inventory import Inventory, NodePod
 from kai import keys
+from kai.devices import parse_gpu_uuids
 from kai.memory import hami_limit_bytes
 
 _PORTION = re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?")
-_GPU = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
 _NO_DEVICES: Final = ("void", "none")
 _SHOWN: Final = 40
 
@@ -58,7 +58,7 @@ def granted(pod: NodePod, inventory: Inventory, where: str) -> Grants:
     notes: list[str] = []
     bound = _bound(pod, inventory, where, notes)
     configured = _configured(pod, inventory, where, notes)
-    return Grants(bound=bound, configured=configured, notes=tuple(notes))
+    return Grants(bound=bound, configured=configured, notes=tuple(" ".join(note.split()) for note in notes))
 
 
 def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> BoundShare | None:
@@ -101,14 +101,13 @@ def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]
             limit = hami_limit_bytes(data[keys.MEMORY_LIMIT_ENV])
         except ValueError as error:
             notes.append(f"{where}: {keys.MEMORY_LIMIT_ENV}: {error}")
+    gpus: tuple[str, ...] = ()
     visible = data.get(keys.VISIBLE_DEVICES_ENV, "")
-    gpus = tuple(
-        dict.fromkeys(part.strip().removeprefix(keys.CDI_DEVICE_PREFIX) for part in visible.split(","))
-    )
-    if not all(_GPU.fullmatch(gpu) for gpu in gpus):
-        if visible and visible not in _NO_DEVICES:
-            notes.append(f'{where}: {keys.VISIBLE_DEVICES_ENV} "{visible[:_SHOWN]}" names no GPUs by UUID')
-        gpus = ()
+    if visible and visible not in _NO_DEVICES:
+        try:
+            gpus = parse_gpu_uuids(visible)
+        except ValueError as error:
+            notes.append(f"{where}: {keys.VISIBLE_DEVICES_ENV}: {error}")
     return ConfiguredShare(portion=portion, gpus=gpus, limit_bytes=limit)
 
 

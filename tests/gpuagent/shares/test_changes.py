@@ -247,7 +247,7 @@ _VICTIM = fraction("victim", 2, "0.25", GROUP_1)
 _SPOOFS = st.fixed_dictionaries(
     {},
     optional={
-        "gpu-fraction": st.sampled_from(["0.25", "0.99", "abc", "", "NaN"]),
+        "gpu-fraction": st.sampled_from(["0.25", "0.99", "a\nb", "", "NaN"]),
         "gpu-memory": st.sampled_from(["20000", "-1", "9" * 30]),
         "gpu-fraction-num-devices": st.sampled_from(["2", "0", "99999999999999999999"]),
         "runai/shared-gpu-configmap": st.sampled_from(["victim-7f6fbs6-shared-gpu", "", "../x"]),
@@ -255,9 +255,9 @@ _SPOOFS = st.fixed_dictionaries(
         "kubernetes.io/config.hash": st.just(uid(2)),
         "kubernetes.io/config.mirror": st.just(uid(2)),
         "run.ai/reserve_for_gpu_index": st.sampled_from([GPU_0, GPU_1]),
-        "nvidia.com/container.main.gpu-memory.request": st.sampled_from(["80Gi", "x"]),
+        "nvidia.com/container.main.gpu-memory.request": st.sampled_from(["80Gi", "x\n"]),
         "nvidia.com/container.main.gpu-memory.limit": st.sampled_from(["80Gi", "-1"]),
-        "nvidia.com/container.main.gpus.devices": st.sampled_from([GPU_1, "x"]),
+        "nvidia.com/container.main.gpus.devices": st.sampled_from([GPU_1, "x\ny"]),
         "vcluster.loft.sh/object-name": st.just("victim"),
         "vcluster.loft.sh/object-namespace": st.just("kai-resource-reservation"),
         "vcluster.loft.sh/object-host-name": st.sampled_from(["victim", "half"]),
