@@ -110,6 +110,28 @@ def _parser() -> argparse.ArgumentParser:
         help="KAI's release; unset counts as a current one",
     )
     serving.set_defaults(run=_serve)
+
+    showing = commands.add_parser(
+        "top",
+        help="show the figures of a running agent",
+        description="Shows GPUs and pods, those furthest over their share first: on a terminal until Ctrl-C,"
+        " piped once and whole.",
+    )
+    showing.add_argument(
+        "--url",
+        default="http://127.0.0.1:9445",
+        metavar="URL",
+        help="where the agent serves (default %(default)s)",
+    )
+    often = showing.add_mutually_exclusive_group()
+    often.add_argument("--once", action="store_false", dest="watch", help="as plain text, and end")
+    often.add_argument(
+        "--watch", action="store_true", help="go on, also when piped, and while the agent does not answer"
+    )
+    showing.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
+    )
+    showing.set_defaults(run=_top, watch=None)
     return parser
 
 
@@ -177,6 +199,12 @@ def _serve(arguments: argparse.Namespace) -> int:
             kai_version=arguments.kai_version,
         )
     )
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from gpuagent.top.command import TopSettings, run  # noqa: PLC0415
+
+    return run(TopSettings(url=arguments.url, watch=arguments.watch, output=arguments.output))
 
 
 def _scenario(gpus: str) -> Path | None:

@@ -1,0 +1,1 @@
+"""`kaishare-agent top`: the figures of a running agent in a terminal."""

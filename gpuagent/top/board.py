@@ -1,0 +1,218 @@
+"""What `top` shows, line by line, before it is drawn: sorted, in words, and safe for a terminal. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.report.units import duration, size
+from gpuagent.top.agent import Received
+from gpuagent.top.answer import Answer, SaidAmount, SaidHolding, SaidPod, SaidVerdict
+from kube.errors import one_line
+
+NOTHING: Final = "-"
+"""Stands where there is nothing to say; what should be there and is not known is `unknown`."""
+_ANNOTATION: Final = "annotation"
+_OLD_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLine:
+    """One GPU's sums."""
+
+    gpu: str
+    model: str
+    used: str
+    total: str
+    promised: str
+    host: str
+    unattributed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLine:
+    """One pod on one GPU."""
+
+    gpu: str
+    pod: str
+    tenant: str
+    """Its name in its vCluster; empty outside one."""
+    queue: str
+    used: str
+    share: str
+    source: str
+    is_own_word: bool
+    """Whether nothing but the pod's own annotation vouches for the share."""
+    over: str
+    limit: str
+    processes: str
+    flags: tuple[str, ...]
+    """Why it is flagged, and since when."""
+    pending: tuple[str, ...]
+    """What it would be flagged for if it lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """Everything on the screen."""
+
+    title: str
+    simulated: str
+    """That the figures are made up; empty if they are not."""
+    age: str
+    is_old: bool
+    """Whether what is shown is not the present."""
+    problems: tuple[str, ...]
+    gpus: tuple[GpuLine, ...]
+    pods: tuple[PodLine, ...]
+    nothing: str
+    """Why there are no figures; empty if there are."""
+
+
+def board_of(received: Received, *, now: float, silence: str = "") -> Board:
+    """Write down an answer.
+
+    Args:
+        received: the last answer.
+        now: on the clock it came by.
+        silence: why the agent does not answer any more; empty while it does.
+    """
+    answer = received.answer
+    age = received.age_at(now)
+    flagged = sum(verdict.flagged for pod in answer.pods for verdict in pod.verdicts)
+    said = [f"as of {duration(age)} ago" if age is not None else "no sample yet"]
+    if answer.gpus or answer.pods:
+        said.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
+    if silence:
+        said.insert(0, f"THE AGENT HAS NOT ANSWERED FOR {duration(max(now - received.at, 0.0))} ({silence})")
+    return Board(
+        title=f"node {_safe(answer.node)}"
+        + (f", driver {_safe(answer.driver_version)}" if answer.driver_version else ""),
+        simulated="simulated: these figures are made up" if answer.simulated else "",
+        age=", ".join(said),
+        is_old=bool(silence) or (age is not None and age > _OLD_SECONDS),
+        problems=tuple(_problems(answer)),
+        gpus=tuple(_gpu_lines(answer)),
+        pods=tuple(_pod_lines(answer)),
+        nothing=_why_nothing(answer, age),
+    )
+
+
+def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
+    """What to show before the first answer."""
+    return Board(
+        title=_safe(url),
+        simulated="",
+        age=f"THE AGENT HAS NOT ANSWERED FOR {duration(seconds)} ({silence})" if silence else "asking…",
+        is_old=True,
+        problems=(),
+        gpus=(),
+        pods=(),
+        nothing="There are no figures to show.",
+    )
+
+
+def _problems(answer: Answer) -> Iterator[str]:
+    names = {gpu.uuid: f"GPU {gpu.index}" for gpu in answer.gpus}
+    for problem in answer.problems:
+        scope = names.get(problem.gpu_uuid) or _safe(problem.gpu_uuid) or "the node"
+        detail = f": {_safe(problem.detail)}" if problem.detail else ""
+        yield f"{_safe(problem.reason)} ({scope}){detail}"
+    if answer.attribution_ok is False:
+        yield "Verdicts are suspended until this is over."
+    for pod in answer.pods:
+        yield from (_safe(note) for note in pod.notes)
+
+
+def _why_nothing(answer: Answer, age: float | None) -> str:
+    if answer.gpus:
+        return "" if answer.pods else "No pod has a share of a GPU, or holds memory of one."
+    if age is None:
+        return "There are no figures to show: the agent has no sample yet."
+    return "There are no figures to show: no GPU answers, or the last good sample is too old."
+
+
+def _gpu_lines(answer: Answer) -> Iterator[GpuLine]:
+    for gpu in sorted(answer.gpus, key=lambda gpu: gpu.index):
+        yield GpuLine(
+            gpu=str(gpu.index),
+            model=_safe(gpu.model) + (" (MIG: never judged)" if gpu.mig else ""),
+            used=size(gpu.used_bytes),
+            total=size(gpu.total_bytes),
+            promised=size(gpu.promised_bytes),
+            host=size(gpu.host_bytes),
+            unattributed=size(gpu.unattributed_bytes),
+        )
+
+
+def _pod_lines(answer: Answer) -> Iterator[PodLine]:
+    found = []
+    indices = {gpu.uuid: gpu.index for gpu in answer.gpus}
+    for pod in answer.pods:
+        places = {holding.gpu_uuid: _place(holding) for holding in pod.gpus}
+        for uuid in pod.gpu_uuids:
+            index = indices.get(uuid)
+            places.setdefault(uuid, str(index) if index is not None else f"{_safe(uuid)[:12]} (gone)")
+        judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
+        places |= {uuid: _safe(uuid)[:12] or "?" for uuid in sorted(judged)}
+        holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
+        for uuid, place in (places or {"": "?"}).items():
+            found.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
+    for _, line in sorted(found, key=lambda pair: pair[0]):
+        yield line
+
+
+def _place(holding: SaidHolding) -> str:
+    return f"{holding.gpu} {_safe(holding.gpu_uuid)[:12]}" if holding.mig else str(holding.gpu)
+
+
+_Order = tuple[bool, bool, bool, int, str, str]
+
+
+def _pod_line(pod: SaidPod, place: str, uuid: str, holding: SaidHolding | None) -> tuple[_Order, PodLine]:
+    """One line, and where it belongs: the largest excess first, other flags next, what is unknown last."""
+    share, limit = pod.shares.get(uuid) or _share_without_gpu(pod, uuid), pod.limits.get(uuid)
+    used = holding.used_bytes if holding else None
+    over = None if used is None else used - (share.bytes if share else 0)
+    marks = [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
+    tenant = pod.vcluster
+    line = PodLine(
+        gpu=place,
+        pod=f"{_safe(pod.namespace)}/{_safe(pod.name)}",
+        tenant=f"{_safe(tenant.name)}: {_safe(tenant.namespace)}/{_safe(tenant.pod)}" if tenant else "",
+        queue=_safe(pod.queue or ""),
+        used=size(used) if holding or uuid else NOTHING,
+        share=_amount(share),
+        source=_safe(share.source) if share else NOTHING,
+        is_own_word=share is not None and share.source == _ANNOTATION,
+        over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
+        limit=_amount(limit),
+        processes=str(holding.processes) if holding else NOTHING,
+        flags=tuple(_mark(verdict) for verdict in marks if verdict.flagged),
+        pending=tuple(_mark(v) for v in marks if not v.flagged and v.lasted_seconds is not None),
+    )
+    is_over = line.over != NOTHING
+    return (not is_over, not line.flags, over is None, -(over or 0), line.pod, place), line
+
+
+def _share_without_gpu(pod: SaidPod, uuid: str) -> SaidAmount | None:
+    """What a pod may hold though nobody knows where: the best candidate's word."""
+    best = pod.candidates[0] if pod.candidates and not uuid else None
+    amount = best.bytes_per_gpu.get("") if best else None
+    return SaidAmount(amount, best.source) if best and amount is not None else None
+
+
+def _amount(amount: SaidAmount | None) -> str:
+    return NOTHING if amount is None else size(amount.bytes)
+
+
+def _mark(verdict: SaidVerdict) -> str:
+    reason = _safe(verdict.reason)
+    if verdict.lasted_seconds is None:
+        return f"{reason}, clearing"
+    since = f"{reason} for {duration(verdict.lasted_seconds)}"
+    return since if verdict.flagged else f"{since}, in grace"
+
+
+def _safe(text: str) -> str:
+    """One line without control characters, whatever a pod is named."""
+    return one_line(text)

@@ -1,0 +1,154 @@
+"""The board drawn in a terminal, as wide as that is. Names stay text: none of them is markup."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from gpuagent.top.board import Board, PodLine
+from gpuagent.top.text import GPU_HEADINGS, gpu_cells
+
+_WIDE: Final = 120  # columns from which on everything has one of its own
+_FLAG: Final = "bold red"
+_PENDING: Final = "yellow"
+_OLD: Final = "bold yellow"
+_FOOTNOTE: Final = "* only the pod's own annotation says so"
+
+
+class Screen:
+    """A board, cut to the height of the terminal: the pods furthest over their share stay."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it."""
+        drawn = drawing(self._board, width=options.max_width)
+        lines = console.render_lines(drawn, options.update(height=None), pad=False)
+        height = options.height or console.height
+        if len(lines) > height:
+            hidden = len(lines) - height + 1
+            more = Text(f"… {hidden} more lines; `top --once` shows all", no_wrap=True, overflow="ellipsis")
+            lines = lines[: height - 1] + console.render_lines(more, options.update(height=None), pad=False)
+        for index, line in enumerate(lines):
+            if index:
+                yield Segment.line()
+            yield from line
+
+
+def drawing(board: Board, *, width: int) -> RenderableType:
+    """Everything on the board, for so many columns."""
+    return Group(*_parts(board, is_wide=width >= _WIDE))
+
+
+def _parts(board: Board, *, is_wide: bool) -> Iterator[RenderableType]:
+    yield Text(board.title, "bold")
+    if board.simulated:
+        yield Text(board.simulated, "reverse")
+    yield Text(board.age, _OLD if board.is_old else "")
+    for problem in board.problems:
+        yield Text.assemble(("problem: ", "bold"), problem)
+    if board.gpus:
+        yield Text()
+        yield _gpus(board)
+    if board.pods:
+        yield Text()
+        yield _pods_wide(board) if is_wide else _pods_narrow(board)
+        if not is_wide and any(line.is_own_word for line in board.pods):
+            yield Text(_FOOTNOTE, "dim")
+    if board.nothing:
+        yield Text()
+        yield Text(board.nothing)
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+
+
+def _gpus(board: Board) -> Table:
+    table = _table()
+    for heading in GPU_HEADINGS:
+        if heading == "MODEL":
+            table.add_column(heading, overflow="ellipsis", no_wrap=True, min_width=5)
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
+    for line in board.gpus:
+        table.add_row(*map(Text, gpu_cells(line)), style=_style(board))
+    return table
+
+
+def _style(board: Board) -> str:
+    return "dim" if board.is_old else ""
+
+
+def _pods_wide(board: Board) -> Table:
+    """A column for everything."""
+    has_limit = any(line.limit != "-" for line in board.pods)
+    has_tenant = any(line.tenant for line in board.pods)
+    table = _table()
+    table.add_column("", no_wrap=True)
+    table.add_column("GPU", no_wrap=True)
+    table.add_column("POD", overflow="fold", ratio=3)
+    if has_tenant:
+        table.add_column("IN VCLUSTER", overflow="fold", ratio=2)
+    for heading in ("USED", "SHARE", "OVER", *(("LIMIT",) if has_limit else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("SOURCE", no_wrap=True)
+    table.add_column("STATE", overflow="fold")
+    for line in board.pods:
+        table.add_row(
+            _sign(line),
+            Text(line.gpu),
+            Text(line.pod),
+            *((Text(line.tenant),) if has_tenant else ()),
+            Text(line.used),
+            Text(line.share),
+            _over(line),
+            *((Text(line.limit),) if has_limit else ()),
+            Text(line.source),
+            Text("\n").join(_states(line)),
+            style=_style(board),
+        )
+    return table
+
+
+def _pods_narrow(board: Board) -> Table:
+    """Figures first, and whatever is long under each other in the last column."""
+    table = _table()
+    table.add_column("", no_wrap=True)
+    table.add_column("GPU", no_wrap=True)
+    for heading in ("USED", "SHARE", "OVER"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("POD", overflow="fold")
+    for line in board.pods:
+        below = [Text(f"in {line.tenant}")] if line.tenant else []
+        below += [Text(f"limit {line.limit}")] if line.limit != "-" else []
+        table.add_row(
+            _sign(line),
+            Text(line.gpu),
+            Text(line.used),
+            Text(line.share + ("*" if line.is_own_word else "")),
+            _over(line),
+            Text("\n").join([Text(line.pod), *_states(line), *below]),
+            style=_style(board),
+        )
+    return table
+
+
+def _sign(line: PodLine) -> Text:
+    return Text("!" if line.flags else "", _FLAG)
+
+
+def _over(line: PodLine) -> Text:
+    return Text(line.over, _FLAG if line.flags and line.over != "-" else "")
+
+
+def _states(line: PodLine) -> list[Text]:
+    return [
+        *(Text(f"FLAGGED {flag}", _FLAG) for flag in line.flags),
+        *(Text(pending, _PENDING) for pending in line.pending),
+    ]

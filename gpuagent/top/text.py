@@ -1,0 +1,87 @@
+"""The board as plain aligned text: nothing is cut off, and nothing is coloured. Pure."""
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuagent.top.board import NOTHING, Board, GpuLine, PodLine
+
+
+def as_text(board: Board) -> str:
+    """Write everything; ends with a line break."""
+    return "".join(f"{line}\n" for line in _lines(board))
+
+
+def _lines(board: Board) -> Iterator[str]:
+    yield board.title
+    if board.simulated:
+        yield board.simulated
+    yield board.age
+    for problem in board.problems:
+        yield f"problem: {problem}"
+    if board.gpus:
+        yield ""
+        yield from aligned([GPU_HEADINGS, *(gpu_cells(line) for line in board.gpus)])
+    if board.pods:
+        yield ""
+        yield from aligned(without_empty([POD_HEADINGS, *(_pod_cells(line) for line in board.pods)]))
+    if board.nothing:
+        yield ""
+        yield board.nothing
+
+
+GPU_HEADINGS = ("GPU", "MODEL", "USED", "TOTAL", "PROMISED", "HOST", "UNATTRIBUTED")
+POD_HEADINGS = (
+    *("", "GPU", "POD", "USED", "SHARE", "SOURCE", "OVER", "LIMIT"),
+    *("PROCESSES", "QUEUE", "IN VCLUSTER", "STATE"),
+)
+
+
+def gpu_cells(line: GpuLine) -> tuple[str, ...]:
+    """One GPU under its headings."""
+    return (line.gpu, line.model, line.used, line.total, line.promised, line.host, line.unattributed)
+
+
+def _pod_cells(line: PodLine) -> tuple[str, ...]:
+    return (
+        *("!" if line.flags else "", line.gpu, line.pod, line.used, line.share, line.source, line.over),
+        *(line.limit, line.processes, line.queue or NOTHING, line.tenant or NOTHING, state(line)),
+    )
+
+
+def state(line: PodLine) -> str:
+    """Why a pod is flagged, or may be soon."""
+    flagged = [f"FLAGGED {flag}" for flag in line.flags]
+    return "; ".join([*flagged, *line.pending]) or NOTHING
+
+
+def without_empty(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Leave out the columns that say nothing in any row; the first row has the headings."""
+    kept = [
+        index
+        for index in range(len(rows[0]))
+        if any(row[index] not in ("", NOTHING) for row in rows[1:]) or rows[0][index] in _ALWAYS
+    ]
+    return [tuple(row[index] for index in kept) for row in rows]
+
+
+_ALWAYS = frozenset({"", "GPU", "POD", "USED", "SHARE", "OVER", "STATE"})
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Put cells under each other, two blanks between columns."""
+    rows = list(rows)
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(
+            cell + " " * (wide - width(cell)) for cell, wide in zip(row, widths, strict=True)
+        ).rstrip()
+
+
+def width(text: str) -> int:
+    """How many columns a text takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
