@@ -5,6 +5,7 @@ Kubernetes 1.36.3); whoever opens thousands is somebody else.
 """
 
 import asyncio
+import math
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections import OrderedDict
@@ -100,8 +101,8 @@ class BoundedServer(web.Server):
         self._most = most
         self._most_handshakes = min(MOST_HANDSHAKES, most)
         self._context = context
-        self._handshakes: OrderedDict[RequestHandler, asyncio.Transport] = OrderedDict()
-        """TCP connections that are no TLS connections yet, the oldest first."""
+        self._handshakes: OrderedDict[RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
+        """TCP connections that are no TLS connections yet, and since when; the oldest first."""
         self._open: dict[RequestHandler, asyncio.Transport] = {}
         self._idle: OrderedDict[RequestHandler, float] = OrderedDict()
         """Connections without a request, and since when; the longest idle first."""
@@ -143,21 +144,20 @@ class BoundedServer(web.Server):
             self._listener.close()
         end = self._loop.time() + seconds
         while (self._open or self._handshakes) and (now := self._loop.time()) < end:
-            for handler, since in list(self._idle.items()):
-                if since <= now - _YOUNG_SECONDS:
-                    handler.force_close()  # says goodbye to TLS, and flushes
+            self._close_settled(now - _YOUNG_SECONDS)
             await asyncio.sleep(_SETTLE_SECONDS)
         cut_off = len(self._open) - len(self._idle)
-        for transport in [*self._open.values(), *self._handshakes.values()]:
+        for transport in self._open.values():
             transport.abort()
+        self._close_settled(math.inf)
         await asyncio.sleep(0)
         return cut_off
 
     def handshake_begun(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Take a TCP connection; where that makes one too many, close the oldest."""
-        self._handshakes[handler] = transport
+        self._handshakes[handler] = transport, self._loop.time()
         if len(self._handshakes) > self._most_handshakes:
-            _, oldest = self._handshakes.popitem(last=False)
+            _, (oldest, _) = self._handshakes.popitem(last=False)
             oldest.abort()
 
     def handshake_failed(self, handler: RequestHandler) -> None:
@@ -219,6 +219,15 @@ class BoundedServer(web.Server):
             late = self._loop.time() - FIRST_REQUEST_SECONDS
             for handler in [handler for handler, since in self._unused.items() if since < late]:
                 self._drop(handler)
+
+    def _close_settled(self, before: float) -> None:
+        """Close what has been idle, or shaking hands, since before a time."""
+        for transport, since in list(self._handshakes.values()):
+            if since <= before:
+                transport.abort()
+        for handler, since in list(self._idle.items()):
+            if since <= before:
+                handler.force_close()  # says goodbye to TLS, and flushes
 
     def _drop(self, handler: RequestHandler) -> None:
         transport = self._open.get(handler)
