@@ -166,7 +166,10 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
         log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
         sampler.start(loop)
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(pods.run()), group.create_task(_watch(bookkeeper))]
+            running = [
+                group.create_task(pods.run()),
+                group.create_task(_watch(bookkeeper, min(settings.interval, _LOOK_EVERY_SECONDS))),
+            ]
             await stop.wait()
             for task in running:
                 task.cancel()
@@ -180,10 +183,10 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
     return (START_AGAIN if fatal else 0), is_hung
 
 
-async def _watch(bookkeeper: Bookkeeper) -> None:
+async def _watch(bookkeeper: Bookkeeper, seconds: float) -> None:
     """Log the problems that come with time alone: no sample, no word from the source of pods."""
     while True:
-        await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        await asyncio.sleep(seconds)
         bookkeeper.log_problems()
 
 

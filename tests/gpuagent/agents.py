@@ -1,0 +1,90 @@
+"""A real `kaishare-agent serve` in a process of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A running agent."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    url: str
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def series(self) -> dict[str, float]:
+        """Every series of ours, as it is written, to its value."""
+        status, text = self.get("/metrics")
+        assert status == 200
+        lines = [line for line in text.splitlines() if line.startswith("kaishare_")]
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+    def shares(self) -> dict[str, Any]:
+        status, text = self.get("/api/v1/shares")
+        assert status == 200
+        shown: dict[str, Any] = json.loads(text)
+        return shown
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        """Lines of the log with that message."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["message"] == message]
+
+    def until(self, holds: Callable[[], Any]) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+
+    def stop(self, number: int = signal.SIGTERM, within: float = PATIENCE_SECONDS) -> int:
+        """Send a signal; return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(within)
+
+
+@contextmanager
+def agent(log: Path, *options: str, **environment: str) -> Iterator[Agent]:
+    """Start `python -m gpuagent serve` on a free port; stop it at the end."""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuagent", "serve", "--listen", "127.0.0.1:0", *options],
+            cwd=ROOT,
+            stderr=stream,
+            env={**os.environ, **environment},
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := re.search(r'"url":"([^"]+)"', log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        yield Agent(process, log, found[1])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()

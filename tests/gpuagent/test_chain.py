@@ -1,0 +1,537 @@
+"""From the driver's library to `/metrics`: a real agent over a library that stands in for NVIDIA's."""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.gpus.scenario_loading import parse_scenario
+from tests.gpuagent.agents import Agent, agent
+from tests.gpuagent.nvml_stub.build import ANSWERS, Answers, built_library
+from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
+
+MIB = 1 << 20
+A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+TOTAL, RESERVED = 23028 * MIB, 531 * MIB
+USED = {A: 20_000 * MIB + 12345, B: 9_000 * MIB + 1}
+
+TRAIN, SERVE, TWO, LIMITED, STRAY, IDLE, RESERVE_A, RESERVE_B = (
+    f"{n:08d}-1111-4222-8333-444444444444" for n in range(1, 9)
+)
+COMPUTE, GRAPHICS, MPS = 0, 1, 2
+# (gpu, pid): list to bytes; and whose they are.
+PROCESSES: dict[tuple[str, int], dict[int, int]] = {
+    (A, 101): {COMPUTE: 5_000 * MIB + 1},
+    (A, 102): {COMPUTE: 1_000 * MIB + 2, GRAPHICS: 1_000 * MIB},
+    (A, 103): {COMPUTE: 7_500 * MIB + 3},
+    (A, 104): {COMPUTE: 6_000 * MIB + 4},
+    (A, 105): {GRAPHICS: 64 * MIB + 5},
+    (A, 106): {COMPUTE: 16 * MIB + 6},
+    (B, 104): {COMPUTE: 200 * MIB + 7},
+    (B, 107): {COMPUTE: 1_500 * MIB + 8, MPS: 1_500 * MIB + 9},
+    (B, 108): {COMPUTE: 4_000 * MIB + 10},
+    (B, 109): {COMPUTE: 600 * MIB + 11},
+    (B, 110): {COMPUTE: 257 * MIB},
+    (B, 111): {COMPUTE: 2 * MIB},
+}
+OWNERS = {
+    101: TRAIN,
+    102: TRAIN,
+    103: SERVE,
+    104: TWO,
+    107: TWO,
+    108: LIMITED,
+    109: LIMITED,
+    110: STRAY,
+    111: RESERVE_B,
+}
+HOST_PID, VANISHED_PID = 105, 106
+
+
+def pod(
+    uid: str,
+    namespace: str,
+    name: str,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **status: Any,
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "uid": uid,
+            "labels": {"kai.scheduler/queue": f"queue-{name}", **(labels or {})},
+            "annotations": annotations or {},
+        },
+        "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def bind_request(of: dict[str, Any], portion: str, *groups: str) -> dict[str, Any]:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": of["metadata"]["name"], "uid": of["metadata"]["uid"]}
+    return {
+        "apiVersion": "scheduling.run.ai/v1alpha2",
+        "kind": "BindRequest",
+        "metadata": {**{k: of["metadata"][k] for k in ("namespace", "name")}, "ownerReferences": [owner]},
+        "spec": {
+            "podName": owner["name"],
+            "selectedNode": "node-1",
+            "receivedResourceType": "Fraction",
+            "receivedGPU": {"count": len(groups), "portion": portion},
+            "selectedGPUGroups": list(groups),
+        },
+    }
+
+
+def reservation(uid: str, group: str, gpu: str) -> dict[str, Any]:
+    made = pod(
+        uid, "kai-resource-reservation", f"gpu-reservation-node-1-{group}",
+        {"app": "kai-resource-reservation", "runai-gpu-group": group}, {"run.ai/reserve_for_gpu_index": gpu},
+    )  # fmt: skip
+    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    return made
+
+
+def objects() -> list[dict[str, Any]]:
+    """Six pods of two groups, one of them in a vCluster, and what KAI keeps beside them."""
+    train = pod(TRAIN, "team-a", "train", {"runai-gpu-group": "ga"}, {"gpu-fraction": "0.5"})
+    serve = pod(
+        SERVE, "vc-host", "serve-x-default-x-vc", {"runai-gpu-group": "ga", "vcluster.loft.sh/managed-by": "vc"},
+        {
+            "gpu-memory": "8000",
+            "vcluster.loft.sh/object-name": "serve",
+            "vcluster.loft.sh/object-namespace": "default",
+            "vcluster.loft.sh/object-host-name": "serve-x-default-x-vc",
+            "vcluster.loft.sh/object-host-namespace": "vc-host",
+        },
+    )  # fmt: skip
+    two = pod(
+        TWO, "team-a", "two", {"runai-gpu-group/ga": "ga", "runai-gpu-group/gb": "gb"},
+        {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"},
+    )  # fmt: skip
+    limited = pod(
+        LIMITED, "team-b", "limited", None,
+        {
+            "nvidia.com/container.main.gpu-memory.request": "3Gi",
+            "nvidia.com/container.main.gpu-memory.limit": "4Gi",
+            "nvidia.com/container.main.gpus.devices": B,
+        },
+    )  # fmt: skip
+    stray = pod(STRAY, "team-b", "stray")
+    idle = pod(IDLE, "team-b", "idle", {"runai-gpu-group": "gb"}, {"gpu-memory": "2000"})
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "node-1", "labels": {"nvidia.com/gpu.memory": "23028"}},
+    }
+    elsewhere = pod("9" * 8 + "-1111-4222-8333-444444444444", "team-a", "elsewhere")
+    elsewhere["spec"]["nodeName"] = "node-2"
+    return [
+        node, train, serve, two, limited, stray, idle, elsewhere,
+        bind_request(train, "0.50", "ga"),
+        bind_request(two, "0.25", "ga", "gb"),
+        bind_request(idle, "0.09", "gb"),
+        reservation(RESERVE_A, "ga", A),
+        reservation(RESERVE_B, "gb", B),
+    ]  # fmt: skip
+
+
+USED_BY = {  # (pod, gpu)
+    ("train", A): 6_000 * MIB + 3,
+    ("serve-x-default-x-vc", A): 7_500 * MIB + 3,
+    ("two", A): 6_000 * MIB + 4,
+    ("two", B): 1_700 * MIB + 16,
+    ("limited", B): 4_600 * MIB + 21,
+    ("stray", B): 257 * MIB,
+    ("idle", B): 0,
+}
+SHARES = {
+    ("train", A): (11_500 * MIB, "bind-request"),
+    ("serve-x-default-x-vc", A): (8_000 * MIB, "annotation"),
+    ("two", A): (5_750 * MIB, "bind-request"),
+    ("two", B): (5_750 * MIB, "bind-request"),
+    ("limited", B): (3 << 30, "annotation"),
+    ("idle", B): (2_070 * MIB, "bind-request"),
+}
+FLAGGED = {("limited", B, "limit-bypassed"), ("stray", B, "no-share")}
+
+
+@dataclass(frozen=True)
+class Node:
+    """The files the agent reads."""
+
+    answers: Answers
+    proc: ProcTree
+    pods: Path
+
+    def drive(self, *more: str, without: tuple[int, ...] = (), **used: int | str) -> None:
+        """Let the driver tell what there is; `p101=` makes a process hold something else, `-` unknown."""
+        lines = ["driver 580.65.06"]
+        for index, uuid in enumerate((A, B)):
+            lines.append(f"gpu {index} {uuid} {TOTAL} {RESERVED} {USED[uuid]} NVIDIA A10")
+            for (gpu, pid), lists in PROCESSES.items():
+                if gpu == uuid and pid not in without:
+                    lines += [
+                        f"process {index} - {which} {pid} {used.get(f'p{pid}', held)} 4294967295 4294967295"
+                        for which, held in lists.items()
+                    ]
+        self.answers.write([*lines, *more])
+
+    def write_pods(self, items: list[dict[str, Any]]) -> None:
+        making = self.pods.with_suffix(".making")
+        making.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        making.replace(self.pods)
+
+
+def new_node(folder: Path) -> Node:
+    proc = ProcTree(folder / "proc")
+    proc.add(2, "0::/", name="kthreadd")
+    proc.add(HOST_PID, HOST, name="Xorg")
+    for pid, uid in OWNERS.items():
+        proc.add(pid, in_pod(uid))
+    empty = parse_scenario({"gpus": [{"uuid": A, "memory": "1Gi"}]}, "test")
+    made = Node(Answers(folder / "answers", empty), proc, folder / "pods.json")
+    made.drive()
+    made.write_pods(objects())
+    return made
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return new_node(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture(scope="module")
+def running(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    with start(node, tmp_path_factory.mktemp("log") / "log", tmp_path_factory) as made:
+        yield made
+        assert made.stop() == 0
+
+
+def start(node: Node, log: Path, factory: pytest.TempPathFactory) -> Any:
+    library = built_library(factory.getbasetemp())
+    return agent(
+        log, "--gpus", "nvml", "--node", "node-1", "--pods", str(node.pods), "--proc-root", str(node.proc.root),
+        "--interval", "300ms", "--grace", "1s",
+        LD_LIBRARY_PATH=str(library.parent), **{ANSWERS: str(node.answers.path)},
+    )  # fmt: skip
+
+
+def named(series: dict[str, float], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """Series of one metric by some of their labels."""
+    found = {}
+    for text, value in series.items():
+        if text.startswith(f"{name}{{"):
+            values = dict(re.findall(r'(\w+)="([^"]*)"', text))
+            found[tuple(values[label] for label in labels)] = value
+    return found
+
+
+def everything_is_known(series: dict[str, float]) -> bool:
+    return named(series, "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid") == USED_BY and (
+        flagged(series) == FLAGGED
+    )
+
+
+def flagged(series: dict[str, float]) -> set[tuple[str, ...]]:
+    found = named(series, "kaishare_pod_flagged", "pod", "gpu_uuid", "reason")
+    return {key for key, value in found.items() if value}
+
+
+def problems(series: dict[str, float]) -> set[tuple[str, ...]]:
+    return set(named(series, "kaishare_agent_attribution_problem", "reason", "gpu_uuid"))
+
+
+def test_two_gpus_six_pods_and_twelve_processes_come_out_to_the_byte(node: Node, running: Agent) -> None:
+    assert len(PROCESSES) == 12
+    running.until(lambda: everything_is_known(running.series()))
+    series = running.series()
+    shares = named(series, "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid", "source")
+    assert shares == {(*place, source): value for place, (value, source) in SHARES.items()}
+    assert named(series, "kaishare_pod_gpu_memory_limit_bytes", "pod", "gpu_uuid", "source") == {
+        ("limited", B, "annotation"): 4 << 30
+    }
+    for name, expected in {
+        "total": {A: TOTAL, B: TOTAL},
+        "used": USED,
+        "reserved": {A: RESERVED, B: RESERVED},
+        "promised": {A: 25_250 * MIB, B: 7_820 * MIB + (3 << 30)},
+        "host": {A: 64 * MIB + 5, B: 0},
+        "unattributed": {
+            A: USED[A] - (19_580 * MIB + 21),
+            B: USED[B] - (6_559 * MIB + 37),
+        },
+    }.items():
+        found = named(series, f"kaishare_gpu_memory_{name}_bytes", "gpu_uuid", "gpu", "model", "node")
+        assert found == {
+            (uuid, str(i), "NVIDIA A10", "node-1"): expected[uuid] for i, uuid in enumerate((A, B))
+        }
+    virtual = named(
+        series,
+        "kaishare_pod_gpu_memory_used_bytes",
+        "pod",
+        "queue",
+        "vcluster",
+        "virtual_namespace",
+        "virtual_pod",
+    )
+    assert ("serve-x-default-x-vc", "queue-serve-x-default-x-vc", "vc", "default", "serve") in virtual
+    assert ("train", "queue-train", "", "", "") in virtual
+    assert not [text for text in series if "gpu-reservation" in text or "elsewhere" in text]
+    assert series["kaishare_agent_attribution_ok"] == 1
+    assert problems(series) == set()
+    over = named(series, "kaishare_pod_over_share_seconds_total", "pod", "gpu_uuid")
+    assert over == dict.fromkeys(set(SHARES) - {("limited", B)}, 0.0)
+    assert running.get("/readyz") == (200, "ok\n")
+
+
+MINE = [f"process 0 - 0 {pid} {MIB} 4294967295 4294967295" for pid in range(5000, 5950)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "used", "problem", "absent", "others"),
+    [
+        pytest.param(["fail * 0 15"], {}, ("nvml", A), {"gpu", "used", "share", "flagged"}, True, id="GPU lost"),
+        pytest.param(["fail * 0 16"], {}, ("nvml", A), {"gpu", "used", "share", "flagged"}, True, id="reset required"),
+        pytest.param(["fail * 0 999"], {}, ("nvml", A), {"gpu", "used", "share", "flagged"}, True, id="device access revoked"),
+        pytest.param(["fail * - 9"], {}, ("nvml", ""), {"gpu", "used", "share", "flagged"}, False, id="driver unloaded"),
+        pytest.param([f"fail nvmlDeviceGetComputeRunningProcesses{version} 0 3" for version in ("", "_v2", "_v3")], {}, ("nvml", A), {"used", "flagged", "host", "unattributed"}, True, id="no process lists on this GPU"),
+        pytest.param([f"process 0 - 0 4999 {TOTAL + 1} 4294967295 4294967295"], {}, ("garbage", A), {"used", "flagged", "host", "unattributed"}, True, id="garbage"),
+        pytest.param(MINE, {}, ("truncated", A), {"used", "flagged", "host", "unattributed"}, True, id="truncated"),
+        pytest.param([], {f"p{pid}": 8_000 * MIB for pid in range(101, 104)}, ("negative-unattributed", A), {"flagged"}, True, id="more than there is"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_one_gpu_or_the_driver_gives_no_figure_but_a_reason_and_passes(
+    node: Node, running: Agent, lines: list[str], used: dict[str, int], problem: tuple[str, str],
+    absent: set[str], others: bool,
+) -> None:  # fmt: skip
+    names = {
+        "gpu": "kaishare_gpu_memory_used_bytes",
+        "used": "kaishare_pod_gpu_memory_used_bytes",
+        "share": "kaishare_pod_gpu_memory_share_bytes",
+        "flagged": "kaishare_pod_flagged",
+        "host": "kaishare_gpu_memory_host_bytes",
+        "unattributed": "kaishare_gpu_memory_unattributed_bytes",
+    }
+    left = set(names) - absent - ({"host", "unattributed"} if "gpu" in absent else set())
+
+    def seen(series: dict[str, float]) -> list[object]:
+        return [
+            problem in problems(series),
+            {short for short, name in names.items() if (A,) in named(series, name, "gpu_uuid")},
+            (B,) in named(series, "kaishare_pod_gpu_memory_used_bytes", "gpu_uuid"),
+            series["kaishare_agent_attribution_ok"],
+        ]
+
+    running.until(lambda: everything_is_known(running.series()))
+    node.drive(*lines, **used)
+    try:
+        comes_to(running, seen, [True, left, others, 1 if others else 0])
+        assert running.get("/readyz")[0] == (200 if others else 503)
+    finally:
+        node.drive()
+    running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+    assert running.get("/readyz") == (200, "ok\n")
+
+
+def comes_to(
+    running: Agent, look: Callable[[dict[str, float]], list[object]], expected: list[object]
+) -> None:
+    """Wait until one scrape shows all that is expected: a busy machine may be late with a sample."""
+    deadline = time.monotonic() + 20
+    while (found := look(running.series())) != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found == expected
+
+
+def test_one_process_of_unknown_memory_stops_its_pod_and_nobody_else(node: Node, running: Agent) -> None:
+    running.until(lambda: everything_is_known(running.series()))
+    node.drive(p107="-")
+    try:
+        comes_to(
+            running,
+            lambda series: [
+                problems(series),
+                named(series, "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid"),
+                {pod for pod, _ in named(series, "kaishare_pod_flagged", "pod", "gpu_uuid")},
+                set(named(series, "kaishare_gpu_memory_unattributed_bytes", "gpu_uuid")),
+                set(named(series, "kaishare_gpu_memory_host_bytes", "gpu_uuid")),
+                series["kaishare_agent_attribution_ok"],
+            ],
+            [
+                {("memory-unknown", B)},
+                {place: value for place, value in USED_BY.items() if place != ("two", B)},
+                {"train", "serve-x-default-x-vc", "limited", "stray", "idle"},
+                {(A,)},
+                {(A,), (B,)},
+                1,
+            ],
+        )
+    finally:
+        node.drive()
+    running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+
+
+def test_a_process_that_may_not_be_looked_up_may_be_anybodys(node: Node, running: Agent) -> None:
+    running.until(lambda: everything_is_known(running.series()))
+    # Not by its mode: root reads that. The PID is new, since what was found of one counts until it ends.
+    node.proc.add(112, "")
+    (node.proc.root / "112" / "cgroup").unlink()
+    (node.proc.root / "112" / "cgroup").mkdir()
+    node.drive(f"process 0 - 0 112 {MIB} 4294967295 4294967295")
+    try:
+        comes_to(
+            running,
+            lambda series: [
+                problems(series),
+                named(series, "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid"),
+                named(series, "kaishare_gpu_memory_unattributed_bytes", "gpu_uuid").get((A,)),
+                set(named(series, "kaishare_gpu_memory_host_bytes", "gpu_uuid")),
+            ],
+            [
+                {("proc-denied", A)},
+                {place: value for place, value in USED_BY.items() if place[1] == B},
+                USED[A] - (19_581 * MIB + 21),
+                {(B,)},
+            ],
+        )
+    finally:
+        node.drive()
+        node.proc.end(112)
+    running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+
+
+def test_outside_the_hosts_pid_namespace_nobody_seems_to_use_nothing(node: Node, running: Agent) -> None:
+    running.until(lambda: everything_is_known(running.series()))
+    node.proc.add(2, "0::/", name="sh")
+    node.drive(without=tuple(pid for _, pid in PROCESSES))
+    gone = ("pod_gpu_memory_used", "gpu_memory_host", "gpu_memory_unattributed")
+    try:
+        comes_to(
+            running,
+            lambda series: [
+                problems(series),
+                [named(series, f"kaishare_{name}_bytes", "gpu_uuid") for name in gone],
+                named(series, "kaishare_pod_flagged", "gpu_uuid"),
+                series["kaishare_agent_attribution_ok"],
+            ],
+            [{("pid-namespace", "")}, [{}, {}, {}], {}, 0],
+        )
+    finally:
+        node.proc.add(2, "0::/", name="kthreadd")
+        node.drive()
+    running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+
+
+def test_a_broken_pods_file_is_one_line_and_the_last_good_one_stays(node: Node, running: Agent) -> None:
+    running.until(lambda: everything_is_known(running.series()))
+    before = len(running.said("pods file unusable, the last good one stays in force"))
+    node.pods.write_text('{"apiVersion": "v1", "kind": "List", "items": [')
+    running.until(lambda: len(running.said("pods file unusable, the last good one stays in force")) > before)
+    assert everything_is_known(running.series())
+    node.write_pods(objects())
+    running.until(lambda: len(running.said("pods file read")) > 1)
+    (line,) = running.said("pods file unusable, the last good one stays in force")[before:]
+    assert str(node.pods) in line["error"]
+
+
+def spoofs() -> dict[str, Callable[[dict[str, Any]], None]]:
+    """What a tenant may write on its own pod."""
+
+    def annotate(**annotations: str) -> Callable[[dict[str, Any]], None]:
+        return lambda pod: pod["metadata"]["annotations"].update(annotations)
+
+    def label(**labels: str) -> Callable[[dict[str, Any]], None]:
+        return lambda pod: pod["metadata"]["labels"].update(labels)
+
+    identity = {
+        "vcluster.loft.sh/object-name": "serve",
+        "vcluster.loft.sh/object-namespace": "default",
+        "vcluster.loft.sh/object-host-name": "serve-x-default-x-vc",
+        "vcluster.loft.sh/object-host-namespace": "vc-host",
+        "kubernetes.io/config.hash": TRAIN,
+        "kubernetes.io/config.mirror": TRAIN,
+    }
+    return {
+        "another pod's identity": annotate(**identity),
+        "a changed share": annotate(**{"gpu-fraction": "0.99", "gpu-memory": "1"}),
+        "a preset group": label(**{"runai-gpu-group": "ga"}),
+        "another pod's ConfigMap": annotate(**{"runai/shared-gpu-configmap": "train-shared-gpu"}),
+        "a device of others": annotate(**{"nvidia.com/container.main.gpu-memory.request": "20Gi", "nvidia.com/container.main.gpus.devices": A}),
+        "values that cannot be read": annotate(**{"gpu-fraction": "\u0000half", "gpu-memory": "-1"}),
+    }  # fmt: skip
+
+
+def test_what_a_tenant_writes_on_its_pod_changes_nobody_elses_figures(node: Node, running: Agent) -> None:
+    def of_others() -> dict[str, float]:
+        ours = ("over_share_seconds", "agent_sample", "agent_last", "promised_bytes")
+        series = running.series().items()
+        return {
+            text: v for text, v in series if 'pod="stray"' not in text and not any(x in text for x in ours)
+        }
+
+    running.until(lambda: everything_is_known(running.series()))
+    before = of_others()
+    for what, spoof in spoofs().items():
+        read = len(running.said("pods file read"))
+        items = objects()
+        spoof(next(item for item in items if item["metadata"]["name"] == "stray"))
+        node.write_pods(items)
+        running.until(lambda read=read: len(running.said("pods file read")) > read)
+        samples = running.series()["kaishare_agent_sample_duration_seconds_count"]
+        running.until(
+            lambda samples=samples: (
+                running.series()["kaishare_agent_sample_duration_seconds_count"] >= samples + 2
+            )
+        )
+        assert of_others() == before, what
+        used = named(running.series(), "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid")
+        assert used[("stray", B)] == 257 * MIB
+    node.write_pods(objects())
+
+
+def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    node = new_node(tmp_path)
+    with start(node, tmp_path / "log", tmp_path_factory) as running:
+        running.until(lambda: everything_is_known(running.series()))
+        node.drive("hang")
+        running.until(lambda: problems(running.series()) == {("sample-stale", "")})
+        series = running.series()
+        assert not [text for text in series if text.startswith(("kaishare_pod", "kaishare_gpu"))]
+        assert running.get("/readyz")[0] == 503
+        assert running.get("/healthz") == (200, "ok\n")
+        running.until(lambda: running.said("problem appeared"))
+        node.drive()
+        running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+        node.drive("hang")
+        running.until(lambda: len(running.said("problem appeared")) == 2)
+        began = time.monotonic()
+        assert running.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - began < 5
+        assert [line["hung"] for line in running.said("stopped")] == [True]
+        assert [line["reason"] for line in running.said("problem appeared")] == ["sample-stale"] * 2
+
+
+def test_a_replaced_driver_ends_it_with_3_and_one_line(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    node = new_node(tmp_path)
+    with start(node, tmp_path / "log", tmp_path_factory) as running:
+        running.until(lambda: everything_is_known(running.series()))
+        node.drive("fail * - 18")
+        assert running.process.wait(20) == 3
+        errors = [json.loads(line) for line in running.log.read_text().splitlines() if '"error"' in line]
+        assert len(errors) == 1
+        assert "version" in errors[0]["message"]
