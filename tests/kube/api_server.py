@@ -77,6 +77,11 @@ class ApiServer:
     token: str = ""
     """The only one that counts; empty: any."""
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name: what lists and watches are about."""
+    named: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By path: what can be fetched alone."""
+    refusals: dict[str, Answer] = field(default_factory=dict)
+    """By a part of the path: what is answered to all of these."""
     version: int = 1
     forgotten: int = 0
     """Up to which version it cannot tell what happened."""
@@ -85,6 +90,10 @@ class ApiServer:
     _history: list[tuple[int, bytes]] = field(default_factory=list)
     _watchers: dict[asyncio.Queue[bytes], web.Request] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
+
+    def asked(self, part: str) -> list[str]:
+        """The paths with that part that were asked for."""
+        return [request.path for request in self.requests if part in request.path]
 
     @property
     def lists_asked(self) -> list[web.Request]:
@@ -143,6 +152,16 @@ class ApiServer:
             return await refuses(401, "Unauthorized", "Unauthorized")(request)
         if self.always is not None:
             return await self.always(request)
+        for part, refusal in self.refusals.items():
+            if part in request.path:
+                return await refusal(request)
+        if request.path.startswith(PODS) or "watch" in request.query:
+            return await self._answer_about_pods(request)
+        found = self.named.get(request.path)
+        answer = refuses(404, "NotFound", "not found") if found is None else says(json.dumps(found))
+        return await answer(request)
+
+    async def _answer_about_pods(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
             return await self._watch(request)
         return await lists(*self.pods.values(), version=self.version)(request)

@@ -102,7 +102,7 @@ async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client:
 
 
 async def test_asks_for_metadata_alone_where_told(server: ApiServer, client: KubeClient) -> None:
-    resource = Resource(name="namespaces", path="/api/v1/namespaces", accept=METADATA_ONLY)
+    resource = Resource(name="pods", path=PODS, accept=METADATA_ONLY)
     async with running(client, resource=resource):
         await until(lambda: server.watches_asked)
     assert (

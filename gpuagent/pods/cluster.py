@@ -1,0 +1,158 @@
+"""The pods of a node from the API server: one watch, and what KAI says of them by name."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gpuagent.pods.belongings import Belongings, ScheduledPod
+from gpuagent.pods.building import build
+from gpuagent.pods.decoding import decoder
+from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.lookups import Lack, LookupPace, Lookups
+from gpuagent.pods.objects import KubernetesObject, ObjectError
+from kube.client import KubeClient
+from kube.watch import Pace, Resource, Watch
+from service.log import INFO, WARNING, JsonLog
+
+_GATHER_SECONDS: Final = 0.1
+_FIRST_SECONDS: Final = 10.0
+_MOST_LINES: Final = 20
+
+_read_pod = decoder("Pod", ScheduledPod)
+
+
+class ClusterPods:
+    """Keeps an Inventory of one node's pods as the API server has them."""
+
+    def __init__(  # noqa: PLR0913 - two of them are paces
+        self,
+        *,
+        client: KubeClient,
+        node: str,
+        reservation_namespace: str,
+        log: JsonLog,
+        read_config_maps: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
+        lookup_pace: LookupPace | None = None,
+    ) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            client: to the API server.
+            node: spec.nodeName of the pods.
+            reservation_namespace: where KAI keeps its reservation pods.
+            log: where problems are said, each once.
+            read_config_maps: whether KAI's ConfigMaps are fetched, which takes a right to read ConfigMaps.
+            clock: monotonic seconds.
+            pace: of the watch, other than usual.
+            lookup_pace: of what is fetched by name, other than usual.
+        """
+        self._node = node
+        self._reservation_namespace = reservation_namespace
+        self._log = log
+        self._belongings = Belongings(
+            node=node, reservation_namespace=reservation_namespace, with_config_maps=read_config_maps
+        )
+        self._inventory: Inventory | None = None
+        self._changed = asyncio.Event()
+        self._said: frozenset[str] = frozenset()
+        self._unread: frozenset[str] = frozenset()
+        self.watch: Watch[ScheduledPod] = Watch(
+            client,
+            Resource(
+                name="pods",
+                path="/api/v1/pods",
+                params={"fieldSelector": f"spec.nodeName={node}"},
+                is_small=True,
+            ),
+            read=self._read,
+            on_change=self._pods_changed,
+            on_trouble=self._say_trouble,
+            clock=clock,
+            pace=pace,
+        )
+        """For its figures: restarts by cause, last contact, and what is wrong."""
+        self._lookups = Lookups(
+            client, on_change=self._changed.set, on_lack=self._say_lack, clock=clock, pace=lookup_pace
+        )
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """What is known; None until the pods were listed, and what belongs to them was asked for once."""
+        return self._inventory
+
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """What it goes without: rights, and kinds of objects that the API server does not have."""
+        return self._lookups.lacks
+
+    def seconds_since_contact(self) -> float:
+        """How long ago the API server last said something of the node's pods; infinite before that."""
+        return self.watch.seconds_since_contact()
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.watch.run())
+            group.create_task(self._lookups.run())
+            group.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        await self._changed.wait()
+        # The first inventory decides what an annotation said first, so it waits for who knows better.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_SECONDS):
+                await self._lookups.settled.wait()
+        while True:
+            self._changed.clear()
+            self._build()
+            await self._changed.wait()
+            await asyncio.sleep(_GATHER_SECONDS)  # what comes together, and what is fetched for it
+
+    def _build(self) -> None:
+        found: list[KubernetesObject] = [*self.watch.objects.values(), *self._lookups.found]
+        built = build(found, node=self._node, reservation_namespace=self._reservation_namespace)
+        new = [line for line in built.lines if line not in self._said]
+        self._said = frozenset(built.lines)
+        for line in new[:_MOST_LINES]:
+            self._log("an object from the API server cannot be used", WARNING, error=line)
+        if len(new) > _MOST_LINES:
+            self._log("and more of its objects", WARNING, more=len(new) - _MOST_LINES)
+        if self._inventory is None:
+            self._log(
+                "pods listed",
+                INFO,
+                node=self._node,
+                pods=len(built.inventory.pods),
+                reservation_pods=len(built.inventory.reservation_uids),
+            )
+        self._inventory = built.inventory
+
+    def _read(self, data: bytes) -> ScheduledPod | None:
+        try:
+            return _read_pod(data)
+        except ObjectError as error:
+            line = str(error)
+            if line not in self._unread and len(self._unread) < _MOST_LINES:
+                self._unread |= {line}
+                self._log("a pod from the API server cannot be read", WARNING, error=line)
+            return None
+
+    def _pods_changed(self, pods: Mapping[tuple[str, str], ScheduledPod]) -> None:
+        self._lookups.want(self._belongings.of(pods.values()))
+        self._changed.set()
+
+    def _say_trouble(self, problem: str) -> None:
+        if problem:
+            self._log("trouble with the API server", WARNING, error=problem)
+        else:
+            self._log("the API server answers as it should again", INFO)
+
+    def _say_lack(self, lack: Lack, is_new: bool) -> None:
+        if is_new:
+            self._log("going on without", WARNING, resource=lack.resource, error=lack.line)
+        else:
+            self._log("no longer without", INFO, resource=lack.resource)

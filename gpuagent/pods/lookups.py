@@ -1,0 +1,322 @@
+"""Objects that are fetched by name: once or now and then, and not at all for want of a right."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuagent.pods.objects import KubernetesObject, ObjectError
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+
+_AT_ONCE: Final = 8
+_NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupPace:
+    """How long what waits for what, in seconds."""
+
+    missing: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    """When to ask again for what is not there yet; then it is taken for absent."""
+    first_hold: float = 60.0
+    """How long a right that is missing is left alone at first; twice as long each time."""
+    longest_hold: float = 600.0
+    first_pause: float = 1.0
+    """The same for an API server that does not answer."""
+    longest_pause: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is fetched."""
+
+    resource: str
+    """As RBAC and kubectl name it: `bindrequests.scheduling.run.ai`."""
+    prefix: str
+    """Of its path: `/api/v1`."""
+    decode: Callable[[bytes], KubernetesObject]
+    """Raises ObjectError for what is no such object."""
+    without: str
+    """What is worse without it, for a person."""
+    accept: str = "application/json"
+    again_seconds: float = math.inf
+    """After how long it is fetched again."""
+    is_expected: bool = False
+    """Whether it should be there soon if it is not there yet."""
+
+    def path(self, namespace: str, name: str) -> str:
+        """Where an object is; the namespace is empty for what has none."""
+        plural = self.resource.partition(".")[0]
+        where = f"namespaces/{namespace}/" if namespace else ""
+        return f"{self.prefix}/{where}{plural}/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One object."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    """The first of these that is there."""
+    namespace: str = ""
+    pod_uid: str = ""
+    """Of the pod it is about. What another pod owns is that pod's, which had the same name."""
+
+
+class Reason(StrEnum):
+    """Why something is lacking."""
+
+    DENIED = "denied"
+    NOT_SERVED = "not-served"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """A kind of object that cannot be had."""
+
+    resource: str
+    reason: Reason
+    line: str
+    """For a person: what is wrong, what follows, and what to do where something can be done."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    found: KubernetesObject | None = None
+    tries: int = 0
+    due: float = 0.0
+    is_asked: bool = False
+
+
+@dataclass(slots=True)
+class _Hold:
+    kind: Kind
+    namespace: str
+    reason: Reason
+    detail: str
+    until: float
+    seconds: float
+    is_said: bool
+
+
+class Lookups:
+    """Keeps the objects that are wanted, as far as they can be had."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        on_lack: Callable[[Lack, bool], None] = lambda _lack, _is_new: None,
+        clock: Callable[[], float] = time.monotonic,
+        pace: LookupPace | None = None,
+    ) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            client: to the API server.
+            on_change: told when something was found, changed or went.
+            on_lack: told when a kind cannot be had (True), and when it can again (False).
+            clock: monotonic seconds.
+            pace: other than usual.
+        """
+        self._client = client
+        self._on_change = on_change
+        self._on_lack = on_lack
+        self._clock = clock
+        self._pace = pace or LookupPace()
+        self._entries: dict[Wanted, _Entry] = {}
+        self._holds: dict[tuple[str, str], _Hold] = {}
+        """By resource and namespace; the namespace is empty where it is about all of them."""
+        self._lacks: dict[tuple[str, Reason], Lack] = {}
+        self._wake = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set once everything that was wanted at first was asked for, or cannot be."""
+
+    @property
+    def found(self) -> Iterator[KubernetesObject]:
+        """What could be had of what is wanted."""
+        return (entry.found for entry in self._entries.values() if entry.found is not None)
+
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """What cannot be had, in the order in which that was noticed."""
+        return tuple(self._lacks.values())
+
+    def want(self, wanted: Iterable[Wanted]) -> None:
+        """Fetch these, and forget all others."""
+        before = self._entries
+        self._entries = {one: before.get(one) or _Entry() for one in wanted}
+        if self._entries.keys() - before.keys():
+            self._wake.set()
+        asked = {(one.kind.resource, space) for one in self._entries for space in (one.namespace, "")}
+        forgets_until = self._clock() - self._pace.longest_hold
+        self._holds = {
+            key: hold for key, hold in self._holds.items() if key in asked or hold.until > forgets_until
+        }
+        spoken_of = {(hold.kind.resource, hold.reason) for hold in self._holds.values()}
+        self._lacks = {key: lack for key, lack in self._lacks.items() if key in spoken_of}
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            self._wake.clear()
+            batch = self._due()[:_AT_ONCE]
+            if batch:
+                async with asyncio.TaskGroup() as group:
+                    for wanted in batch:
+                        group.create_task(self._look_up(wanted))
+                self._tell_lacks()
+                continue
+            if self._entries:
+                self.settled.set()
+            try:
+                async with asyncio.timeout(self._next_due()):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _held(self, wanted: Wanted) -> list[_Hold]:
+        keys = {(wanted.kind.resource, space) for space in (wanted.namespace, "")}
+        return [self._holds[key] for key in keys if key in self._holds]
+
+    def _due(self) -> list[Wanted]:
+        """What to ask for now: of what is held back only one, to see whether it still must be."""
+        now = self._clock()
+        due: list[Wanted] = []
+        probed: set[tuple[str, str]] = set()
+        for wanted, entry in self._entries.items():
+            holds = self._held(wanted)
+            probes = {(hold.kind.resource, hold.namespace) for hold in holds}
+            if entry.due <= now and not probes & probed and all(hold.until <= now for hold in holds):
+                probed |= probes
+                due.append(wanted)
+        return due
+
+    def _next_due(self) -> float | None:
+        moments = [
+            max([entry.due, *(hold.until for hold in self._held(wanted))])
+            for wanted, entry in self._entries.items()
+        ]
+        soonest = min(moments, default=math.inf)
+        return None if math.isinf(soonest) else max(soonest - self._clock(), 0.0)
+
+    async def _look_up(self, wanted: Wanted) -> None:
+        kind = wanted.kind
+        try:
+            found = await self._first(wanted)
+        except ApiError as error:
+            if error.status == 403:
+                self._hold(wanted, Reason.DENIED, wanted.namespace, "")
+            elif error.status == 404:
+                self._hold(wanted, Reason.NOT_SERVED, "", "")
+            else:
+                self._hold(wanted, Reason.ERROR, "", str(error), error.retry_after or 0.0)
+            return
+        except ObjectError as error:
+            self._hold(wanted, Reason.ERROR, "", str(error))
+            return
+        except (Unreachable, AccessError):
+            self._hold(wanted, Reason.ERROR, "", "")  # the watch on the pods tells of it
+            return
+        for space in (wanted.namespace, ""):
+            self._holds.pop((kind.resource, space), None)
+        entry = self._entries.get(wanted)
+        if entry is None:
+            return  # its pod went meanwhile
+        entry.is_asked = True
+        entry.due = self._clock() + self._again_in(wanted, entry, found)
+        if found != entry.found:
+            entry.found = found
+            self._on_change()
+
+    async def _first(self, wanted: Wanted) -> KubernetesObject | None:
+        """Fetch the first that is there and the pod's own; else another pod's; else none.
+
+        Raises:
+            ApiError, Unreachable, AccessError, ObjectError: there is no telling.
+        """
+        kind = wanted.kind
+        foreign: KubernetesObject | None = None
+        for name in wanted.names:
+            path = kind.path(wanted.namespace, name)
+            try:
+                body = await self._client.get(path, accept=kind.accept)
+            except ApiError as error:
+                if error.status == 404 and error.reason == "NotFound":
+                    continue
+                raise
+            found = kind.decode(body)
+            if not wanted.pod_uid or found.metadata.pod_owner_uid in (None, wanted.pod_uid):
+                return found
+            foreign = foreign or found
+        return foreign
+
+    def _again_in(self, wanted: Wanted, entry: _Entry, found: KubernetesObject | None) -> float:
+        kind = wanted.kind
+        is_own = found is not None and found.metadata.pod_owner_uid in (None, wanted.pod_uid)
+        if kind.is_expected and not is_own:
+            entry.tries += 1
+            waits = self._pace.missing
+            return waits[entry.tries - 1] if entry.tries <= len(waits) else math.inf
+        return kind.again_seconds * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
+
+    def _hold(
+        self, wanted: Wanted, reason: Reason, namespace: str, detail: str, retry_after: float = 0.0
+    ) -> None:
+        """Leave a kind alone for a while: in one namespace where the right is missing, else everywhere."""
+        pace, key = self._pace, (wanted.kind.resource, namespace)
+        is_error = reason is Reason.ERROR
+        first, longest = (
+            (pace.first_pause, pace.longest_pause) if is_error else (pace.first_hold, pace.longest_hold)
+        )
+        before = self._holds.get(key)
+        is_same = before is not None and before.reason is reason
+        if is_same and before is not None and before.until > self._clock():
+            return  # another of the same batch was first
+        seconds = min(before.seconds * 2, longest) if is_same and before is not None else first
+        self._holds[key] = _Hold(
+            kind=wanted.kind,
+            namespace=namespace,
+            reason=reason,
+            detail=detail,
+            until=self._clock() + max(seconds * random.uniform(0.8, 1.2), retry_after),  # noqa: S311
+            seconds=seconds,
+            is_said=not is_error or (is_same and bool(detail)),  # one failure is nothing to speak of
+        )
+
+    def _tell_lacks(self) -> None:
+        """Say what is new and what is over."""
+        now: dict[tuple[str, Reason], Lack] = {}
+        for hold in self._holds.values():
+            if hold.is_said:
+                key = (hold.kind.resource, hold.reason)
+                alike = [one for one in self._holds.values() if (one.kind.resource, one.reason) == key]
+                now[key] = Lack(resource=hold.kind.resource, reason=hold.reason, line=_line(alike))
+        before, self._lacks = self._lacks, now
+        for key in now.keys() - before.keys():
+            self._on_lack(now[key], True)
+        for key in before.keys() - now.keys():
+            self._on_lack(before[key], False)
+
+
+def _line(holds: list[_Hold]) -> str:
+    hold = holds[0]
+    kind = hold.kind
+    if hold.reason is Reason.NOT_SERVED:
+        return f"the API server has no {kind.resource}: {kind.without}"
+    if hold.reason is Reason.ERROR:
+        return f"{hold.detail}: {kind.without}"
+    names = sorted(one.namespace for one in holds if one.namespace)
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (
+        f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
+    )
+    where = f" in {shown}" if shown else ""
+    return f"no right to get {kind.resource}{where}: {kind.without}; a role that grants it changes that"

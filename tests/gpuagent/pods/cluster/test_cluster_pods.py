@@ -1,0 +1,418 @@
+"""The pods of a node from an API server: what is fetched for them, and what happens without it."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpuagent.pods.lookups import Reason
+from kube.client import KubeClient
+from tests.gpuagent.inventories import inventory
+from tests.gpuagent.objects import (
+    GROUP_1,
+    NODE,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+)
+from tests.gpuagent.pods.cluster.running import running
+from tests.kube.api_server import ApiServer, event, refuses, says
+from tests.kube.watching import until
+
+BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/namespaces/research/bindrequests"
+CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
+NAMESPACE = {"kind": "Namespace", "metadata": {"name": "research", "labels": {"team": "a"}}}
+
+
+def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:
+    """As the API server sends it; the pods of other tests never saw one."""
+    metadata = {**item["metadata"], "resourceVersion": str(version)}
+    return {**item, "metadata": metadata}
+
+
+def offer(server: ApiServer, *items: dict[str, Any]) -> None:
+    """Let the server have these objects."""
+    for item in items:
+        name = item["metadata"]["name"]
+        match item["kind"]:
+            case "Pod":
+                server.pods[name] = versioned(item)
+            case "Node":
+                server.named[f"/api/v1/nodes/{name}"] = item
+            case "Namespace":
+                server.named[f"/api/v1/namespaces/{name}"] = item
+            case "BindRequest":
+                server.named[f"{BIND_REQUESTS}/{name}"] = item
+            case "ConfigMap":
+                server.named[f"{CONFIG_MAPS}/{name}"] = item
+
+
+EVERYTHING = (
+    fraction(schedulerName="kai-scheduler"),
+    reservation(),
+    bind_request(),
+    config_map(GPU_PORTION="0.50"),
+    node(),
+    NAMESPACE,
+)
+
+
+async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, client: KubeClient) -> None:
+    offer(server, *EVERYTHING)
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.pods.inventory)
+        assert run.inventory == inventory(*EVERYTHING)
+        assert run.pods.lacks == ()
+        assert [line["message"] for line in run.log] == ["pods listed"]
+        (asked,) = server.lists_asked[:1]
+        assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
+
+
+async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, client: KubeClient) -> None:
+    """Else an annotation would count as what was said first."""
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.3)
+        return await says(json.dumps(bind_request()))(request)
+
+    offer(server, fraction())
+    server.refusals = {"bindrequests": slowly}
+    async with running(client) as run:
+        assert await until(lambda: run.pods.inventory) > 0.29
+        assert run.inventory.bind_requests.keys() == {("research", "half")}
+
+
+async def test_but_not_for_ever(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    offer(server, fraction())
+    server.refusals = {"bindrequests": never}
+    async with running(client) as run:
+        assert await until(lambda: run.pods.inventory) < 2
+        assert run.names == {"half"}
+
+
+async def test_pods_come_change_and_go_with_what_belongs_to_them(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async with running(client) as run:
+        await until(lambda: run.names == set())
+        offer(server, bind_request())
+        server.change("ADDED", versioned(fraction()))
+        assert await until(lambda: run.names == {"half"}) < 1
+        assert run.inventory.bind_requests.keys() == {("research", "half")}
+        server.change("MODIFIED", versioned(fraction(phase="Failed")))
+        await until(lambda: [one.phase for one in run.inventory.pods.values()] == ["Failed"])
+        server.change("DELETED", versioned(fraction()))
+        await until(lambda: run.names == set())
+        assert run.inventory.bind_requests == {}
+        assert len(server.asked("bindrequests")) == 1, "once per pod"
+
+
+async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_no_more(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction(), fraction("late", 2))
+    async with running(client) as run:
+        await until(lambda: run.names == {"half", "late"})
+        offer(server, bind_request("late", 2))
+        await until(lambda: ("research", "late") in run.inventory.bind_requests)
+        await until(lambda: len(server.asked("bindrequests/half")) == 4)
+        asked = len(server.asked("bindrequests"))
+        await asyncio.sleep(0.3)
+        assert len(server.asked("bindrequests")) == asked
+        assert run.pods.lacks == ()
+
+
+async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_ones(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction("worker-0", 2), bind_request("worker-0", 1, "0.90"))
+    async with running(client) as run:
+        await until(lambda: run.names == {"worker-0"})
+        offer(server, bind_request("worker-0", 2, "0.50"))
+        await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
+
+
+async def test_a_pod_made_anew_under_its_name_is_asked_for_anew(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction("worker-0", 1), bind_request("worker-0", 1, "0.90"))
+    async with running(client) as run:
+        await until(lambda: run.names == {"worker-0"})
+        offer(server, bind_request("worker-0", 2, "0.50"))
+        server.change("DELETED", versioned(fraction("worker-0", 1)))
+        server.change("ADDED", versioned(fraction("worker-0", 2)))
+        await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
+
+
+def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
+    return {**made, "spec": {**made["spec"], "schedulerName": scheduler}}
+
+
+@pytest.mark.parametrize(
+    ("made", "is_asked_for"),
+    [
+        (scheduled_by("kai-scheduler", pod()), True),
+        (scheduled_by("another-name-for-kai", pod()), True),
+        (scheduled_by("default-scheduler", fraction()), True),
+        (scheduled_by("default-scheduler", pod(labels={"runai-gpu-group": GROUP_1})), True),
+        (scheduled_by("default-scheduler", pod()), False),
+        (scheduled_by("kai-scheduler", pod(phase="Succeeded")), False),
+        (scheduled_by("kai-scheduler", reservation()), False),
+        (scheduled_by("", pod(annotations={"kubernetes.io/config.mirror": "abc"})), False),
+    ],
+)
+async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
+    server: ApiServer, client: KubeClient, made: dict[str, Any], is_asked_for: bool
+) -> None:
+    """A pod of KAI's that took off all its annotations is one still: its scheduler cannot be edited."""
+    offer(server, made)
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert bool(server.asked("bindrequests")) is is_asked_for
+
+
+@pytest.mark.parametrize(
+    ("annotations", "asked"),
+    [
+        ({}, ["half-7f6fbs6-shared-gpu-0"]),
+        ({"gpu-fraction-container-name": "side"}, ["half-7f6fbs6-shared-gpu-1"]),
+        (
+            {"gpu-fraction-container-name": "prepare"},
+            ["half-7f6fbs6-shared-gpu-i0", "half-7f6fbs6-shared-gpu-0"],
+        ),
+        ({"runai/shared-gpu-configmap": "../../../secrets/x"}, []),
+        ({"runai/shared-gpu-configmap": "a/../b"}, []),
+        ({"runai/shared-gpu-configmap": "a?watch=1"}, []),
+        ({"runai/shared-gpu-configmap": "x" * 300}, []),
+        ({"runai/shared-gpu-configmap": ""}, []),
+    ],
+)
+async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
+    server: ApiServer, client: KubeClient, annotations: dict[str, str], asked: list[str]
+) -> None:
+    made = fraction(
+        containers=[{"name": "main"}, {"name": "side"}], init=[{"name": "prepare"}], annotations=annotations
+    )
+    offer(server, made, *(config_map(suffix=suffix, GPU_PORTION="0.50") for suffix in ("0", "1")))
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.pods.inventory)
+        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in asked]
+        found = {(("research"), name) for name in asked[-1:]}
+        assert run.inventory.config_maps.keys() == found
+        assert not server.asked("secrets")
+
+
+async def test_an_edited_annotation_does_not_lead_to_another_config_map(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction(), config_map(GPU_PORTION="0.50"))
+    own = config_map("own", GPU_PORTION="0.90")
+    offer(server, own)
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.pods.inventory)
+        edited = fraction(annotations={"runai/shared-gpu-configmap": "own-7f6fbs6-shared-gpu"})
+        server.change("MODIFIED", versioned(edited))
+        await until(
+            lambda: (
+                run.inventory.pods[edited["metadata"]["uid"]].annotations == edited["metadata"]["annotations"]
+            )
+        )
+        await asyncio.sleep(0.2)
+        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0"]
+
+
+async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, client: KubeClient) -> None:
+    offer(server, *EVERYTHING)
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert not server.asked("configmaps")
+        assert run.inventory.config_maps == {}
+
+
+FORBIDDEN = refuses(403, "Forbidden", "no")
+
+
+@pytest.mark.parametrize(
+    ("part", "resource", "line"),
+    [
+        (
+            "/bindrequests/",
+            "bindrequests.scheduling.run.ai",
+            "no right to get bindrequests.scheduling.run.ai in research: shares are",
+        ),
+        (
+            "/configmaps/",
+            "configmaps",
+            "no right to get configmaps in research: KAI's ConfigMaps say nothing",
+        ),
+        ("/nodes/", "nodes", "no right to get nodes: device memory is the driver's figure"),
+        ("namespaces/research", "namespaces", "no right to get namespaces: labels of namespaces are unknown"),
+    ],
+)
+async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
+    server: ApiServer, client: KubeClient, part: str, resource: str, line: str
+) -> None:
+    offer(server, *EVERYTHING)
+    others = {} if part != "namespaces/research" else {"configmaps": FORBIDDEN, "bindrequests": FORBIDDEN}
+    server.refusals = {part: FORBIDDEN, **others}
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.names == {"half"})
+        lack = next(lack for lack in run.pods.lacks if lack.resource == resource)
+        assert lack.reason is Reason.DENIED
+        assert lack.line.startswith(line)
+        await until(lambda: len(server.asked(part)) > 2)
+        assert run.said("going on without").count(resource) == 1, "asked again and again, and said once"
+        server.refusals = {}
+        await until(lambda: resource in run.said("no longer without"))
+        await until(lambda: run.inventory == inventory(*EVERYTHING))
+        assert run.pods.lacks == ()
+
+
+async def test_a_right_that_is_missing_costs_one_request_now_and_then_whatever_the_number_of_pods(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
+    server.refusals = {"bindrequests": FORBIDDEN}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert len(server.asked("bindrequests")) <= 8
+        before = len(server.asked("bindrequests"))
+        await asyncio.sleep(0.6)
+        assert len(server.asked("bindrequests")) - before <= 7
+        assert len(run.inventory.pods) == 60
+
+
+async def test_a_right_in_some_namespaces_counts_there(server: ApiServer, client: KubeClient) -> None:
+    offer(server, fraction(), fraction("other", 2, namespace="private"), bind_request())
+    server.refusals = {"namespaces/private/bindrequests": FORBIDDEN}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert run.inventory.bind_requests.keys() == {("research", "half")}
+        assert "in private:" in run.pods.lacks[0].line
+
+
+async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_one_request(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
+    server.refusals = {
+        "/apis/scheduling.run.ai/": says("404 page not found\n", status=404, kind="text/plain")
+    }
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        (lack,) = run.pods.lacks
+        assert lack.reason is Reason.NOT_SERVED
+        assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares are")
+        assert len(server.asked("bindrequests")) <= 8
+        server.refusals = {}
+        server.named |= {
+            f"{BIND_REQUESTS}/pod-{number}": bind_request(f"pod-{number}", number) for number in range(60)
+        }
+        await until(lambda: len(run.inventory.bind_requests) == 60)
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (
+            refuses(500, "InternalError", "conversion webhook failed"),
+            "500 InternalError: conversion webhook failed",
+        ),
+        (says("<html>"), "BindRequest: not JSON"),
+        (says("[]"), "expected object, got array"),
+        (says('{"metadata": {}, "spec": {}}'), "metadata.name: expected a name, got none"),
+        (
+            says('{"metadata": {"name": "half"}, "spec": []}'),
+            "BindRequest half: spec: expected object, got array",
+        ),
+    ],
+)
+async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
+    server: ApiServer, client: KubeClient, answer: Any, line: str
+) -> None:
+    offer(server, fraction(), bind_request())
+    server.refusals = {"bindrequests": answer}
+    async with running(client) as run:
+        await until(lambda: run.pods.lacks)
+        (lack,) = run.pods.lacks
+        assert lack.reason is Reason.ERROR
+        assert line in lack.line
+        await until(lambda: len(server.asked("bindrequests")) > 4)
+        assert run.said("going on without") == ["bindrequests.scheduling.run.ai"]
+        server.refusals = {}
+        await until(lambda: run.inventory.bind_requests)
+        await until(lambda: run.pods.lacks == ())
+
+
+async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction())
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        await server.stop()
+        await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
+        assert run.pods.lacks == ()
+        assert run.said("going on without") == []
+        assert run.names == {"half"}
+        assert 0 < run.pods.seconds_since_contact() < 10
+        assert len(run.said("trouble with the API server")) <= 2
+        await server.start()
+        await until(lambda: run.log[-1]["message"] == "the API server answers as it should again")
+
+
+async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction())
+    broken = versioned({**pod("broken", 2), "spec": {"containers": "none"}})
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        server.tell(event("ADDED", broken))
+        server.tell(event("MODIFIED", broken))
+        server.change("ADDED", versioned(pod("fine", 3)))
+        await until(lambda: run.names == {"half", "fine"})
+        assert run.said("a pod from the API server cannot be read") == [
+            "Pod research/broken: spec.containers: expected array | null, got str"
+        ]
+
+
+async def test_an_object_that_cannot_be_used_is_said_once(server: ApiServer, client: KubeClient) -> None:
+    offer(
+        server,
+        fraction(),
+        {**node(), "metadata": {"name": NODE, "labels": {"nvidia.com/gpu.memory": "much"}}},
+    )
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        server.change("ADDED", versioned(pod("fine", 3)))
+        await until(lambda: run.names == {"half", "fine"})
+        (line,) = run.said("an object from the API server cannot be used")
+        assert line.startswith(f"Node {NODE}: label nvidia.com/gpu.memory")
+
+
+async def test_labels_of_node_and_namespaces_are_read_again(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(server, *EVERYTHING)
+    now = 0.0
+    async with running(client, clock=lambda: now) as run:
+        await until(
+            lambda: run.inventory.namespaces == {"research": {"team": "a"}} if run.pods.inventory else False
+        )
+        offer(server, {"kind": "Namespace", "metadata": {"name": "research", "labels": {"team": "b"}}})
+        now = 400.0
+        server.change("ADDED", versioned(pod("fine", 3, namespace="elsewhere")))
+        await until(lambda: run.inventory.namespaces.get("research") == {"team": "b"})

@@ -1,0 +1,72 @@
+"""Objects from the API server: what is kept of them, and what is said of those that are none."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.pods.belongings import ScheduledPod
+from gpuagent.pods.decoding import decoder
+from gpuagent.pods.objects import ConfigMap, ObjectError, decode_object
+from tests.gpuagent.objects import config_map, fraction
+
+read_pod, read_config_map = decoder("Pod", ScheduledPod), decoder("ConfigMap", ConfigMap)
+
+
+def test_it_reads_what_the_file_source_reads() -> None:
+    made = fraction()
+    found = read_pod(json.dumps(made).encode())
+    same = decode_object(made)
+    assert (found.metadata, found.status) == (same.metadata, same.status)  # type: ignore[union-attr]
+
+
+@given(
+    short=st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=100), max_size=20),
+    sizes=st.lists(st.integers(0, 300_000), max_size=6),
+)
+def test_megabytes_of_annotations_are_not_kept_and_short_ones_are(
+    short: dict[str, str], sizes: list[int]
+) -> None:
+    long = {f"long-key-of-somebody/{index}": "x" * size for index, size in enumerate(sizes)}
+    made = fraction(annotations={**long, **short})
+    written = made["metadata"]["annotations"]
+    kept = read_pod(json.dumps(made).encode()).metadata.annotations
+    assert kept is not None
+    assert kept.items() <= written.items()
+    assert short.items() <= kept.items()
+    assert sum(len(key) + len(text or "") for key, text in kept.items()) <= 64 * 1024
+    if sum(sizes) < 50_000:
+        assert kept == written
+
+
+def test_nor_of_labels_and_of_data() -> None:
+    made = config_map(GPU_PORTION="0.50", huge="x" * 1_000_000)
+    made["metadata"]["labels"] = {f"label-{number}": "x" * 60 for number in range(5000)}
+    found = read_config_map(json.dumps(made).encode())
+    assert found.data == {"GPU_PORTION": "0.50"}
+    assert 0 < len(found.metadata.labels or {}) < 1000
+    assert found.metadata.owner_references
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"", "Pod: not JSON: "),
+        (b"<html>", "Pod: not JSON: "),
+        (b"\xff", "Pod: not JSON: "),
+        (b"[" * 100_000, "Pod: not JSON: "),
+        (b"[]", "Pod: expected object, got array"),
+        (b"{}", "Pod without metadata: "),
+        ({"metadata": {"name": "a"}, "spec": 5}, "Pod a: spec: expected object, got int"),
+        ({"metadata": {"namespace": "n"}, "spec": {}}, "Pod n: metadata.name: expected a name, got none"),
+        ({"metadata": {"name": "a"}, "spec": {"schedulerName": 5}}, "Pod: "),
+        ({"kind": "Cow", "metadata": {"name": "a"}, "spec": 5}, "Pod a: spec: expected object, got int"),
+    ],
+)
+def test_what_is_no_pod_is_one_line(data: bytes | dict[str, Any], line: str) -> None:
+    with pytest.raises(ObjectError) as caught:
+        read_pod(data if isinstance(data, bytes) else json.dumps(data).encode())
+    assert str(caught.value).startswith(line)
+    assert str(caught.value).isprintable()
