@@ -1,9 +1,10 @@
 """What one snapshot says for or against each pod, before time and memory come in. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.shares import Amount, PodClaim, ShareSource
 from gpuagent.slack import Slack
@@ -34,8 +35,7 @@ class Reason(StrEnum):
 _ON_FOREIGN_GPU: Final = (Reason.UNASSIGNED_GPU, Reason.NO_SHARE)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """What one verdict is about."""
 
     uid: str
@@ -44,8 +44,7 @@ class Key:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True):
     """What one snapshot says on one key."""
 
     key: Key
@@ -72,6 +71,7 @@ class Grounds:
         self._holdings = {(h.claim.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
         self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
         self._unknown = {h.claim.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
+        self._with_whole_gpus = {uid for uid, claim in self._claims.items() if _has_whole_gpus(claim)}
         self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
@@ -114,7 +114,8 @@ class Grounds:
             if ground is not None:
                 yield ground
         for claim in self._snapshot.claims:
-            if claim.asks_for_share and not claim.pod.is_finished and not _has_whole_gpus(claim):
+            is_whole = claim.pod.uid in self._with_whole_gpus
+            if claim.asks_for_share and not claim.pod.is_finished and not is_whole:
                 yield from self._of_claim(claim)
 
     def _of_holding(self, holding: Holding, used: int) -> Ground | None:
@@ -126,7 +127,7 @@ class Grounds:
             return _on_foreign_gpu(holding, used, Reason.NO_SHARE)
         if uuid in claim.limits:
             return self._against(holding, used, claim.limits[uuid], Reason.LIMIT_BYPASSED)
-        if _has_whole_gpus(claim):
+        if claim.pod.uid in self._with_whole_gpus:
             return None
         if uuid in claim.shares:
             return self._against(holding, used, claim.shares[uuid], Reason.OVER_SHARE)
@@ -183,6 +184,6 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
 
 def _has_whole_gpus(claim: PodClaim) -> bool:
     """Whole-GPU pods are never over nor unassigned: the device plugin holds them to what is theirs."""
-    return any(amount.source is ShareSource.WHOLE_GPU for amount in claim.shares.values()) or any(
-        container.whole_gpus for container in claim.pod.containers
+    return claim.pod.whole_gpus > 0 or any(
+        amount.source is ShareSource.WHOLE_GPU for amount in claim.shares.values()
     )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
+
 from gpuagent.grounds import Ground, Grounds, Key, Reason
 from gpuagent.shares import PodClaim
 from gpuagent.slack import DEFAULT_SLACK, Slack
@@ -17,8 +19,7 @@ from gpuagent.snapshot import Snapshot
 _CLEAN_SAMPLES: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """One pod, judged for one reason on one GPU."""
 
     key: Key

@@ -160,3 +160,38 @@ class Family(Enum):
         help="What is running; simulated is true where the figures are made up.",
         absent="never",
     )
+    PROCESS_CPU = Described(
+        name="process_cpu_seconds_total",
+        kind="counter",
+        labels=(),
+        help="User and system CPU time of the agent.",
+        absent="never",
+    )
+    PROCESS_RESIDENT = Described(
+        name="process_resident_memory_bytes",
+        kind="gauge",
+        labels=(),
+        help="Resident memory of the agent.",
+        absent="/proc cannot be read",
+    )
+    PROCESS_STARTED = Described(
+        name="process_start_time_seconds",
+        kind="gauge",
+        labels=(),
+        help="Unix time at which the agent started.",
+        absent="/proc cannot be read",
+    )
+    PROCESS_FILES = Described(
+        name="process_open_fds",
+        kind="gauge",
+        labels=(),
+        help="Files and sockets the agent has open.",
+        absent="/proc cannot be read",
+    )
+    PROCESS_MAX_FILES = Described(
+        name="process_max_fds",
+        kind="gauge",
+        labels=(),
+        help="Files and sockets the agent may have open.",
+        absent="never",
+    )

@@ -3,11 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.process_collector import ProcessCollector
-
 from gpuagent.report.exposition import Exposition, label_text
 from gpuagent.report.families import GPU, POD, SECONDS_BUCKETS, Family
+from gpuagent.report.process import process_figures
 from gpuagent.shares import PodClaim
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
@@ -23,8 +21,6 @@ class Metrics:
         self._is_simulated = is_simulated
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
-        self._process = CollectorRegistry()
-        ProcessCollector(registry=self._process)
 
     def observe_sample(self, seconds: float) -> None:
         """Count how long one sample took."""
@@ -40,7 +36,9 @@ class Metrics:
             self._add_pods(page, status, status.snapshot)
         self._add_agent(page, status)
         self._add_durations(page)
-        return page.text() + generate_latest(self._process)
+        for family, value in process_figures():
+            page.add(family, "", value)
+        return page.text()
 
     def _add_gpus(self, page: Exposition, snapshot: Snapshot) -> None:
         for account in snapshot.gpus:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,10 @@ def test_a_whole_page() -> None:
     assert series(text, "kaishare_agent_sample_duration_seconds_bucket")['le="0.005"'] == 1
     (build,) = series(text, "kaishare_build_info")
     assert re.fullmatch(r'version="[^"]+",component="agent",driver="570.00",simulated="false"', build)
-    assert series(text, "process_resident_memory_bytes")
+    assert 0 < series(text, "process_cpu_seconds_total")[""] < time.process_time() + 1
+    assert series(text, "process_resident_memory_bytes")[""] > 10 * MIB
+    assert time.time() - 86_400 < series(text, "process_start_time_seconds")[""] <= time.time() + 60
+    assert 2 < series(text, "process_open_fds")[""] <= series(text, "process_max_fds")[""]
 
 
 def test_simulated_is_said() -> None:
@@ -236,7 +240,9 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
     ]
     assert [row for row in rows if row not in documented] == []
     named = set(
-        re.findall(r"^\| `(kaishare_(?:pod|gpu|agent|build)_\w+)` \|", documented, flags=re.MULTILINE)
+        re.findall(
+            r"^\| `((?:kaishare_(?:pod|gpu|agent|build)|process)_\w+)` \|", documented, flags=re.MULTILINE
+        )
     )
     assert named == {family.value.name for family in Family}
     for reason in (*Reason, *Cause):
