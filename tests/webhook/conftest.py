@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -20,6 +20,9 @@ from webhook.metrics import Metrics
 from webhook.policies import FilePolicies
 from webhook.server import Server
 from webhook.tls import ServingContext
+
+if TYPE_CHECKING:
+    from tests.webhook.live import HeldPolicies, Live
 
 POLICIES = """
 apiVersion: v1
@@ -114,6 +117,23 @@ async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
             policies=policies,
         )
     await server.stop()
+
+
+@pytest.fixture
+def held() -> "HeldPolicies":
+    from tests.webhook.live import HeldPolicies
+
+    return HeldPolicies()
+
+
+@pytest.fixture
+async def live(tmp_path: Path, held: "HeldPolicies") -> AsyncIterator["Live"]:
+    """The same for tests that watch bytes and connections."""
+    from tests.webhook.live import serving
+
+    async with serving(tmp_path, held) as live:
+        yield live
+        held.go.set()
 
 
 def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:

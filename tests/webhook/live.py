@@ -32,6 +32,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_SECONDS = 20.0
 """How long a condition may take on a machine that has much else to do."""
 
+PATHS = ("/mutate", "/validate/pods", "/validate/namespaces")
 REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
 
 
@@ -91,14 +92,20 @@ class Connection:
         await self.send(request(body, path))
         return await self.reply()
 
-    async def ended(self) -> None:
-        """Wait until the server has closed it."""
+    async def rest(self) -> bytes:
+        """All that comes until the server has closed it."""
+        found = b""
         async with asyncio.timeout(PATIENCE_SECONDS):
             try:
-                while await self._reader.read(65536):
-                    pass
-            except (OSError, asyncio.IncompleteReadError):  # cut, which is an end too
-                return
+                while data := await self._reader.read(65536):
+                    found += data
+            except OSError:  # cut, which is an end too
+                pass
+        return found
+
+    async def ended(self) -> None:
+        """Wait until the server has closed it."""
+        await self.rest()
 
     @property
     def is_open(self) -> bool:
@@ -185,8 +192,15 @@ class Live:
         return [line for line in self.log if line["message"] == message]
 
 
+async def answered(live: Live) -> None:
+    """Others are served, on a connection of their own."""
+    connection = await live.connect()
+    assert (await connection.post()).status == 200
+    connection.close()
+
+
 class HeldPolicies:
-    """One managed namespace, of which `held` says nothing until it is let go."""
+    """Every namespace is managed, `guarded` under enforce; of `held` nothing is said until it is let go."""
 
     ready = True
 
@@ -195,6 +209,8 @@ class HeldPolicies:
         self.go = asyncio.Event()
         labels = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
         self._policy = NamespacePolicy.from_labels("team-a", labels)
+        enforced = {"kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.5"}
+        self._guarded = NamespacePolicy.from_labels("guarded", labels | enforced)
 
     async def find(self, namespace: str) -> NamespacePolicy | None:
         if namespace == "held":
@@ -203,7 +219,7 @@ class HeldPolicies:
                 await self.go.wait()
             finally:
                 self.waiting -= 1
-        return self._policy
+        return self._guarded if namespace == "guarded" else self._policy
 
     def all(self) -> Mapping[str, NamespacePolicy]:
         return {}

@@ -1,0 +1,200 @@
+"""Clients that are slow, silent or gone: the others go on being answered, and nothing is kept."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.webhook.live import (
+    HELD,
+    PATHS,
+    REVIEW,
+    Connection,
+    HeldPolicies,
+    Live,
+    answered,
+    request,
+    serving,
+    until,
+)
+
+
+def errors_logged(live: Live) -> list[str]:
+    return [line["message"] for line in live.log if line["level"] == "error"]
+
+
+async def test_slow_heads_end_and_others_are_answered(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webhook.connections.FIRST_REQUEST_SECONDS", 0.3)
+    slow = [await live.connect() for _ in range(20)]
+    for number, connection in enumerate(slow):
+        await connection.send(b"POST /mutate HTTP/1.1\r\nHost: webhook\r\nX-Slow: "[: 2 * number])
+    await answered(live)
+    used = await live.connect()
+    assert (await used.post()).status == 200
+    for connection in slow:
+        await connection.ended()
+    assert (await used.post()).status == 200
+
+
+async def test_a_head_without_end_is_cut_off(live: Live) -> None:
+    for head in (b"POST /mutate HTTP/1.1\r\n", request(REVIEW)[:60]):
+        connection = await live.connect()
+        await connection.send(head)
+        for number in range(200):
+            try:
+                await connection.send(f"X-{number}: {'x' * 1000}\r\n".encode())
+            except ConnectionError:
+                break
+        await connection.ended()
+    await answered(live)
+
+
+async def test_a_slow_body_is_answered_408_and_closed(live: Live) -> None:
+    slow = await live.connect()
+    await slow.send(request(REVIEW[:-1], "/mutate?timeout=1s", length=len(REVIEW)))
+    await answered(live)
+    reply = await slow.reply()
+    assert (reply.status, reply.headers["connection"]) == (408, "close")
+    assert reply.body == b"the body did not arrive in time\n"
+    assert await live.errors("slow-body") == 1
+
+
+async def test_a_body_may_come_in_pieces(live: Live) -> None:
+    connection = await live.connect()
+    for path in PATHS:
+        sent = request(REVIEW, path)
+        for start in range(0, len(sent), 97):
+            await connection.send(sent[start : start + 97])
+            await asyncio.sleep(0)
+        assert (await connection.reply()).status == 200
+
+
+async def test_half_open_handshakes_end_and_the_oldest_gives_way(
+    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.connections.HANDSHAKE_SECONDS", 1)
+    async with serving(tmp_path, held, most_connections=8) as live:
+        half_open = [await live.connect_plainly() for _ in range(20)]
+        for connection in half_open[:12]:
+            await connection.ended()
+        assert all(connection.is_open for connection in half_open[13:])
+        for connection in half_open[13:]:
+            await connection.send(b"\x16\x03\x01")  # and now the start of a ClientHello
+        await answered(live)
+        for connection in half_open:
+            await connection.ended()
+
+
+@pytest.mark.parametrize(
+    "words", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, b"\x16\x03\x01\xff\xff" + b"x" * 500], ids=str
+)
+async def test_what_is_no_tls_is_closed_without_a_word(live: Live, words: bytes) -> None:
+    connection = await live.connect_plainly()
+    await connection.send(words)
+    if words.startswith(b"\x16"):
+        connection.close()
+    else:
+        await connection.ended()
+    await answered(live)
+    assert live.log == [line for line in live.log if line["message"] == "decision"]
+
+
+async def test_one_connection_too_many_closes_the_one_idle_longest(
+    tmp_path: Path, held: HeldPolicies
+) -> None:
+    async with serving(tmp_path, held, most_connections=4) as live:
+        first, *others = [await live.connect() for _ in range(4)]
+        for connection in (first, *others):
+            assert (await connection.post()).status == 200
+        assert (await first.post()).status == 200
+        newcomer = await live.connect()
+        assert (await newcomer.post()).status == 200
+        await others[0].ended()
+        for connection in (first, *others[1:], newcomer):
+            assert (await connection.post()).status == 200
+
+
+async def test_who_never_sent_a_request_gives_way_first(
+    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.connections._YOUNG_SECONDS", 0.0)
+    async with serving(tmp_path, held, most_connections=4) as live:
+        used = await live.connect()
+        assert (await used.post()).status == 200
+        silent = [await live.connect() for _ in range(20)]
+        for connection in silent[:17]:
+            await connection.ended()
+        assert (await used.post()).status == 200
+
+
+async def test_who_is_being_answered_never_gives_way(tmp_path: Path, held: HeldPolicies) -> None:
+    async with serving(tmp_path, held, most_connections=4) as live:
+        busy = [await live.connect() for _ in range(4)]
+        for connection in busy:
+            await connection.send(request(HELD))
+        await until(lambda: held.waiting == 4, "all are being answered")
+        await (await live.connect()).ended()
+        held.go.set()
+        assert [(await connection.reply()).status for connection in busy] == [200] * 4
+
+
+async def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path, held: HeldPolicies) -> None:
+    async with serving(tmp_path, held, most_connections=4) as live:
+        for _ in range(3):
+            vanishing = [await live.connect() for _ in range(4)]
+            for connection in vanishing:
+                await connection.send(request(HELD))
+            await until(lambda: held.waiting == 4, "all are being answered")
+            for connection in vanishing:
+                connection.close()
+            await until(lambda: live.server and not open_connections(live), "all are gone")
+            held.go.set()
+            await until(lambda: held.waiting == 0, "all are answered, to nobody")
+            held.go.clear()
+        idle = [await live.connect() for _ in range(10)]
+        for connection in idle[:6]:
+            await connection.ended()
+        for connection in idle[6:]:
+            assert (await connection.post()).status == 200
+        assert open_connections(live) == 4
+    assert errors_logged(live) == []
+
+
+def open_connections(live: Live) -> int:
+    assert live.server is not None
+    server = live.server._admission._server
+    assert server is not None
+    assert set(server._idle) <= set(server._open)
+    assert set(server._unused) <= set(server._idle)
+    return len(server._open)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200, len(request(REVIEW)) - 1])
+async def test_a_client_that_vanishes_within_its_request_is_no_error(live: Live, cut: int) -> None:
+    connection = await live.connect()
+    await connection.send(request(REVIEW)[:cut])
+    await asyncio.sleep(0.02)
+    connection.close()
+    await until(lambda: not open_connections(live), "it is gone")
+    await answered(live)
+    assert errors_logged(live) == []
+    assert await live.errors("http") == 0
+
+
+async def test_the_plain_port_bears_the_same(live: Live) -> None:
+    slow = await live._connect(live.ops)
+    await slow.send(b"GET /metrics HT")
+    garbage = await live._connect(live.ops)
+    await garbage.send(b"\x00\x01\r\n\r\n")
+    assert (await garbage.reply()).status == 400
+    await garbage.ended()
+    large = await live._connect(live.ops)
+    await large.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 100_000)
+    assert (await large.reply()).status == 200
+    posted = await live._connect(live.ops)
+    await posted.send(request(b"{}", "/metrics"))
+    assert (await posted.reply()).status == 405
+    many: list[Connection] = [await live._connect(live.ops) for _ in range(150)]
+    await many[0].ended()
+    assert (await live.get("/healthz")).status == 200
+    assert live.log == []
