@@ -1,7 +1,8 @@
-"""`make demo`: the real server over HTTPS, the examples' workloads, and what each pod became.
+"""`make demo`: what the webhook makes of each pod, and what the agent sees those pods do on a node.
 
 It plays the API server: it asks the webhook about every pod the workloads would create, as kube-apiserver
-does, applies the patch it gets, and prints the pod's part in KAI. Ends by itself, unless `--keep` is given.
+does, applies the patch it gets, and prints the pod's part in KAI. Then an agent watches some of these pods on
+a simulated node. Both are the real programs. Ends by itself, unless `--keep` is given.
 """
 
 import argparse
@@ -10,16 +11,17 @@ import base64
 import json
 import signal
 import ssl
-import sys
 import tempfile
 import uuid
-from asyncio.subprocess import Process
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from examples.services import Service, start
+from examples.watching import start_agent, watch
 from kai import keys
 from service.documents import load_path, unlisted
 from webhook.manifests import FoundPod, find_pods
@@ -30,27 +32,13 @@ POLICIES = FOLDER / "namespaces.yaml"
 WORKLOADS = FOLDER / "workloads"
 
 
-async def start_server(folder: Path) -> tuple[Process, str, str]:
-    """Start `kaishare-webhook serve` on free ports; return it and its two addresses.
-
-    It gets a session of its own, so that Ctrl-C reaches the demo alone, and its log goes to a file.
-    """
-    command = f"webhook serve --policies {POLICIES} --tls-dir {folder}/tls"
-    ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
-    log = folder / "webhook.log"
-    with log.open("wb") as stream:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *command.split(), *ports.split(), stderr=stream, start_new_session=True
-        )
-    for _ in range(400):
-        for line in log.read_text().splitlines():
-            if '"serving"' in line:
-                event = json.loads(line)
-                return process, event["admission"], event["ops"]
-        if process.returncode is not None:
-            break
-        await asyncio.sleep(0.05)
-    raise SystemExit(f"the server did not start:\n{log.read_text()}")
+async def start_webhook(folder: Path) -> Service:
+    """Start `kaishare-webhook serve` on free ports."""
+    return await start(
+        folder / "webhook.log",
+        f"webhook serve --policies {POLICIES} --tls-dir {folder}/tls --drain 0s"
+        " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
+    )
 
 
 def review_of(pod: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,34 +97,43 @@ def workloads() -> list[FoundPod]:
     return [pod for document in unlisted(load_path(WORKLOADS)) for pod in find_pods(document)]
 
 
+async def admit_all(session: aiohttp.ClientSession, webhook: Service) -> None:
+    """Print what each pod of the workloads became, and what the webhook counted."""
+    admission, ops = webhook.serving["admission"], webhook.serving["ops"]
+    print(f"kaishare-webhook serves {POLICIES.relative_to(FOLDER.parent)} at {admission}\n")
+    for found in workloads():
+        after = await admit(session, admission, found.as_created(found.namespace))
+        print(f"{found.kind + ' ' + found.name:24} in {found.namespace:10}  {in_words(after)}")
+    async with session.get(f"{ops}/metrics") as response:
+        metrics = await response.text()
+    print("\nWhat the webhook counted:")
+    for line in metrics.splitlines():
+        if line.startswith("kaishare_webhook_requests_total{"):
+            print(f"  {line}")
+    print()
+
+
 async def demo(*, keep: bool) -> None:
     """Run it."""
-    with tempfile.TemporaryDirectory(prefix="kaishare-demo-") as folder:
-        process, admission, ops = await start_server(Path(folder))
-        try:
-            trust = ssl.create_default_context(cafile=f"{folder}/tls/ca.crt")
-            print(f"kaishare-webhook serves {POLICIES.relative_to(FOLDER.parent)} at {admission}\n")
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
-                for found in workloads():
-                    after = await admit(session, admission, found.as_created(found.namespace))
-                    print(f"{found.kind + ' ' + found.name:24} in {found.namespace:10}  {in_words(after)}")
-                async with session.get(f"{ops}/metrics") as response:
-                    metrics = await response.text()
-            print("\nWhat the webhook counted:")
-            for line in metrics.splitlines():
-                if line.startswith("kaishare_webhook_requests_total{"):
-                    print(f"  {line}")
+    with tempfile.TemporaryDirectory(prefix="kaishare-demo-") as name:
+        folder = Path(name)
+        async with AsyncExitStack() as started:
+            webhook = await start_webhook(folder)
+            started.push_async_callback(webhook.stop)
+            trust = ssl.create_default_context(cafile=folder / "tls" / "ca.crt")
+            connector = aiohttp.TCPConnector(ssl=trust)
+            session = await started.enter_async_context(aiohttp.ClientSession(connector=connector))
+            await admit_all(session, webhook)
+            agent = await start_agent(folder)
+            started.push_async_callback(agent.stop)
+            await watch(session, agent.serving["url"])
             if keep:
+                ops, url = webhook.serving["ops"], agent.serving["url"]
                 print("\nLeft running; Ctrl-C ends it.")
-                print(f"  policies  {ops}/policies\n  metrics   {ops}/metrics")
-                print(f"  CA        {folder}/tls/ca.crt\n  log       {folder}/webhook.log", flush=True)
+                print(f"  webhook  {ops}/policies  {ops}/metrics  CA {folder}/tls/ca.crt")
+                print(f"  agent    {url}/api/v1/shares  {url}/metrics")
+                print(f"  logs     {webhook.log}  {agent.log}", flush=True)
                 await _interrupted()
-        finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(process.wait(), 15)
-    if process.returncode != 0:
-        raise SystemExit(f"the server ended with status {process.returncode}")
 
 
 async def _interrupted() -> None:
@@ -149,7 +146,7 @@ async def _interrupted() -> None:
 def main() -> None:
     """Read the option and run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the server running")
+    parser.add_argument("--keep", action="store_true", help="leave both programs running")
     asyncio.run(demo(keep=parser.parse_args().keep))
 
 

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.gpus.scenario_loading import load_scenario
+from service.documents import load_path
+from webhook.manifests import find_pods
+from webhook.policies import read_namespaces
+from webhook.policy import NamespacePolicy
+
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
 
@@ -36,6 +42,36 @@ def test_the_demo_ends_by_itself_and_shows_every_scenario() -> None:
         "own-share": "queue vision, priority inference, 0.4 of a GPU",
         "untouched": "stays with the default scheduler",
     }
+    watched = re.findall(
+        r"^ *[0-9.]+ s  (\S+) +(\w+) over-share: holds (.*)$", done.stdout, flags=re.MULTILINE
+    )
+    assert sorted(watched) == [
+        ("notebooks/notebook", "cleared", "1800 MiB of its 2070 MiB"),
+        ("notebooks/notebook", "flagged", "3000 MiB of its 2070 MiB"),
+        ("training/train-resnet", "flagged", "13312 MiB of its 11500 MiB"),
+    ]
+    assert (
+        'kaishare_pod_flagged{namespace="training",pod="train-resnet",gpu="0",reason="over-share"} 1'
+        in done.stdout
+    )
+
+
+def test_the_simulated_nodes_pods_are_what_the_webhook_makes_of_the_workloads() -> None:
+    node = load_scenario(ROOT / "examples" / "agent" / "node.yaml")
+    namespaces = read_namespaces(ROOT / "examples" / "namespaces.yaml")
+    found = {
+        pod.name: pod
+        for document in load_path(ROOT / "examples" / "workloads")
+        for pod in find_pods(document)
+    }
+    for pod in node.pods:
+        namespace, _, name = pod.name.partition("/")
+        policy = NamespacePolicy.from_labels(namespace, dict(namespaces)[namespace])
+        assert policy is not None
+        assert found[name].namespace == namespace
+        assert policy.queue == pod.queue
+        assert policy.share is not None
+        assert {policy.share.annotation: policy.share.value} == pod.share_annotations
 
 
 def test_no_workload_of_the_examples_mentions_kai_but_the_one_that_is_about_it() -> None:

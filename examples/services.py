@@ -1,0 +1,56 @@
+"""Starting and ending the programs that the demo runs."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import Process
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A program that serves, and what it said of where."""
+
+    process: Process
+    serving: dict[str, Any]
+    log: Path
+
+    async def stop(self) -> None:
+        """End it in an orderly way.
+
+        Raises:
+            SystemExit: it did not end with 0.
+        """
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(self.process.wait(), 15)
+        if self.process.returncode != 0:
+            raise SystemExit(f"a program ended with {self.process.returncode}:\n{self.log.read_text()}")
+
+
+async def start(log: Path, command: str) -> Service:
+    """Run `python -m COMMAND` until it says that it serves.
+
+    It gets a session of its own, so that Ctrl-C reaches the demo alone, and its log goes to a file.
+
+    Raises:
+        SystemExit: it ended, or said nothing for 20 s.
+    """
+    with log.open("wb") as stream:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *command.split(), stderr=stream, start_new_session=True
+        )
+    for _ in range(400):
+        for line in log.read_text().splitlines():
+            if '"serving"' in line:
+                return Service(process, json.loads(line), log)
+        if process.returncode is not None:
+            break
+        await asyncio.sleep(0.05)
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    raise SystemExit(f"{command} did not start:\n{log.read_text()}")
