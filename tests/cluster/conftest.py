@@ -1,0 +1,35 @@
+"""One control plane for all tests here, and an administrator of it."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kube.client import KubeClient
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+
+HOW = (
+    "NOT VERIFIED: KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver,"
+    " such as the one that `setup-envtest use -p path` prints"
+)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    for program in ("etcd", "kube-apiserver"):
+        if not (assets / program).is_file():
+            pytest.fail(f"KUBEBUILDER_ASSETS={assets} holds no {program}")
+    with control_plane(assets, tmp_path_factory.mktemp("control-plane")) as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[Administrator]:
+    async with KubeClient(plane.access()) as client:
+        administrator = Administrator(client)
+        await administrator.prepare()
+        yield administrator
+        await administrator.clean_up()

@@ -1,0 +1,189 @@
+"""A real etcd and a real kube-apiserver on loopback, for one test session."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from certs.authority import Authority
+from kube.access import InCluster
+
+ADMIN_TOKEN = "admin-of-this-test"
+_READY_SECONDS = 60.0
+
+
+class NotReady(RuntimeError):
+    """A program did not start; the message ends with its log."""
+
+
+@dataclass(kw_only=True)
+class Program:
+    """One process, ended by its own id."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(number)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def wait_for(self, url: str, word: str, trust: ssl.SSLContext | None = None) -> None:
+        """Wait until it says a word at an address.
+
+        Raises:
+            NotReady: it ended, or did not say it in time.
+        """
+        ends = time.monotonic() + _READY_SECONDS
+        direct = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+        while time.monotonic() < ends and self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(OSError), direct.open(request, timeout=2) as answer:
+                if word in answer.read().decode():
+                    return
+            time.sleep(0.05)
+        raise NotReady(f"{self.name} is not ready:\n{self.log.read_text()[-2000:]}")
+
+
+@dataclass(kw_only=True)
+class ControlPlane:
+    """Its address, and ways to break it."""
+
+    folder: Path
+    port: int
+    apiserver: Program
+    trust: ssl.SSLContext
+    accounts: dict[str, Path] = field(default_factory=dict)
+
+    def access(self, token: str = ADMIN_TOKEN, *, port: int | None = None) -> InCluster:
+        """What a pod has that may do what the token's owner may; the port is a proxy's."""
+        folder = self.accounts.get(token)
+        if folder is None:
+            folder = self.accounts[token] = self.folder / f"account-{len(self.accounts)}"
+            folder.mkdir()
+            (folder / "token").write_text(token)
+            (folder / "namespace").write_text("kaishare")
+            (folder / "ca.crt").write_bytes((self.folder / "ca.crt").read_bytes())
+        where = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port or self.port)}
+        return InCluster(folder=folder, environment=where)
+
+    def kill(self) -> None:
+        """End the API server as a crash does."""
+        self.apiserver.stop(signal.SIGKILL)
+
+    def start(self) -> None:
+        """Start it (again)."""
+        self.apiserver.start()
+        self.apiserver.wait_for(f"https://127.0.0.1:{self.port}/readyz", "ok", self.trust)
+
+
+@contextlib.contextmanager
+def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver from a folder that holds these programs."""
+    port, etcd_port, peer_port = _free_ports(3)
+    etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
+    etcd = Program(
+        name="etcd",
+        log=folder / "etcd.log",
+        command=[
+            str(assets / "etcd"),
+            "--name=default",
+            f"--data-dir={folder / 'etcd'}",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={etcd_url}",
+            f"--advertise-client-urls={etcd_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
+        ],
+    )
+    _write_keys(folder)
+    apiserver = Program(
+        name="kube-apiserver",
+        log=folder / "kube-apiserver.log",
+        command=[
+            str(assets / "kube-apiserver"),
+            f"--etcd-servers={etcd_url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--tls-cert-file={folder / 'tls.crt'}",
+            f"--tls-private-key-file={folder / 'tls.key'}",
+            f"--token-auth-file={folder / 'tokens.csv'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={folder / 'accounts.pub'}",
+            f"--service-account-signing-key-file={folder / 'accounts.key'}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC",
+            "--endpoint-reconciler-type=none",
+            "--enable-priority-and-fairness=false",
+            "--disable-admission-plugins=ServiceAccount",  # it waits for a controller that does not run here
+        ],
+    )
+    trust = ssl.create_default_context(cafile=folder / "ca.crt")
+    running = ControlPlane(folder=folder, port=port, apiserver=apiserver, trust=trust)
+    try:
+        etcd.start()
+        etcd.wait_for(f"{etcd_url}/health", "true")
+        running.start()
+        yield running
+    finally:
+        apiserver.stop()
+        etcd.stop(signal.SIGKILL)
+
+
+def _write_keys(folder: Path) -> None:
+    now = datetime.now(UTC)
+    authority = Authority.create(now=now)
+    served = authority.issue(["127.0.0.1", "localhost"], now=now, lifetime=timedelta(days=1))
+    (folder / "ca.crt").write_bytes(authority.pair.certificate_pem)
+    (folder / "tls.crt").write_bytes(served.certificate_pem)
+    (folder / "tls.key").write_bytes(served.key_pem)
+    signing = rsa.generate_private_key(65537, 2048)
+    (folder / "accounts.key").write_bytes(
+        signing.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    (folder / "accounts.pub").write_bytes(
+        signing.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    (folder / "tokens.csv").write_text(f"{ADMIN_TOKEN},admin,admin,{json.dumps('system:masters')}\n")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def assets_folder() -> Path | None:
+    """Where the programs are; None if nobody says."""
+    value = os.environ.get("KUBEBUILDER_ASSETS")
+    return Path(value) if value else None

@@ -1,0 +1,251 @@
+"""The pods of a node from a real API server."""
+
+import asyncio
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.pods import belongings
+from gpuagent.pods.lookups import Reason
+from kube.client import KubeClient
+from kube.watch import Pace
+from tests.cluster.administrator import Administrator, right
+from tests.cluster.control_plane import ControlPlane
+from tests.gpuagent.inventories import built
+from tests.gpuagent.objects import (
+    NODE,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+)
+from tests.gpuagent.pods.cluster.running import running
+from tests.gpuagent.shares.test_live_objects import documents
+from tests.kube.proxy import Proxy
+from tests.kube.watching import until
+
+USUAL: dict[str, Any] = {"pace": None, "lookup_pace": None}
+POD = "/api/v1/namespaces/research/pods/half"
+CONTAINER = "0123456789abcdef" * 4
+PODS = right("pods", "list", "watch")
+BIND_REQUESTS = right("bindrequests", "get", group="scheduling.run.ai")
+
+
+async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> None:
+    async with running(admin.client, **USUAL) as run:
+        await until(lambda: run.names == set())
+        unbound = fraction(node=None)
+        await admin.create({**unbound, "status": {}})
+        await admin.create(bind_request())
+        await admin.bind("research", "half")
+        assert await until(lambda: run.names == {"half"}) < 1
+        (found,) = run.inventory.pods.values()
+        assert (found.phase, found.is_bound) == ("Pending", True)
+        started = {
+            "name": "main",
+            "containerID": f"containerd://{CONTAINER}",
+            "image": "",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+        }
+        await admin.set_status(POD, {"phase": "Running", "containerStatuses": [started]})
+        assert await until(lambda: run.inventory.pods[found.uid].phase == "Running") < 1
+        assert run.inventory.pods[found.uid].containers[0].container_id == CONTAINER
+        await admin.merge(POD, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
+        assert await until(lambda: run.inventory.pods[found.uid].annotations["gpu-fraction"] == "0.9") < 1
+        await admin.delete(POD)
+        assert await until(lambda: run.names == set()) < 1
+
+
+async def test_pods_of_other_nodes_are_none_of_ours(admin: Administrator) -> None:
+    await admin.create(pod("elsewhere", node="gpu-node-1"))
+    await admin.create(pod("nowhere", node=None, phase="Pending"))
+    await admin.create(fraction())
+    async with running(admin.client, **USUAL) as run:
+        await until(lambda: run.names == {"half"})
+
+
+async def same(admin: Administrator, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make objects; return them as they were, with the UIDs that pods got."""
+    uids: dict[str, str] = {}
+    for namespace in {item["metadata"].get("namespace", "default") for item in found}:
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
+    for item in found:
+        if item["kind"] == "Pod":
+            made = await admin.create(item)
+            uids[item["metadata"]["uid"]] = made["metadata"]["uid"]
+    renamed = copy.deepcopy(found)
+    for item in renamed:
+        for about in (item["metadata"], *item["metadata"].get("ownerReferences", ())):
+            about["uid"] = uids.get(about.get("uid", ""), "00000000-0000-0000-0000-000000000000")
+        if item["kind"] != "Pod":
+            await admin.create(item)
+    return renamed
+
+
+OWN = [
+    fraction(phase="Running"),
+    reservation(),
+    bind_request(),
+    config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES="GPU-1"),
+    pod("whole", 3, gpus="1"),
+    node(),
+]
+
+
+@pytest.mark.parametrize(
+    ("folder", "on"),
+    [
+        ("", NODE),
+        ("kai-live-v0.9.8", NODE),
+        ("kai-live-v0.13.4", NODE),
+        ("kai-live-v0.13.4", "gpu-node-1"),
+        ("kai-live-v0.17.0", NODE),
+        ("kai-live-v0.17.0", "gpu-node-1"),
+        ("vcluster-live-v0.36.1", NODE),
+    ],
+)
+async def test_bind_requests_and_config_maps_are_read_as_from_a_file(
+    admin: Administrator, folder: str, on: str
+) -> None:
+    recorded = documents(folder) if folder else OWN
+    recorded = [item for item in recorded if item["kind"] in ("Pod", "BindRequest", "ConfigMap")]
+    found = await same(admin, [*recorded, node()])
+    async with running(admin.client, read_config_maps=True, node=on, **USUAL) as run:
+        want = built(*found, node=on).inventory
+        bound = {pod.key for pod in want.pods.values()}
+        owned = {key: uid for key, uid in want.config_map_owners.items() if uid in want.pods}
+        await until(lambda: run.pods.inventory)
+        have = run.inventory
+        assert have.pods == want.pods
+        assert have.reservations == want.reservations
+        assert have.reservation_uids == want.reservation_uids
+        assert have.node_labels == want.node_labels
+        assert have.bind_requests == {key: value for key, value in want.bind_requests.items() if key in bound}
+        assert have.config_map_owners == owned
+        assert have.config_maps == {key: want.config_maps[key] for key in owned}
+        assert have.bind_requests or have.config_maps
+        assert run.pods.lacks == ()
+
+
+async def test_with_all_its_rights_it_lacks_nothing(plane: ControlPlane, admin: Administrator) -> None:
+    for item in OWN:
+        await admin.create(item)
+    rights = [
+        PODS,
+        BIND_REQUESTS,
+        right("nodes", "get"),
+        right("namespaces", "get"),
+        right("configmaps", "get"),
+    ]
+    token = await admin.token("agent", *rights)
+    async with (
+        KubeClient(plane.access(token)) as client,
+        running(client, read_config_maps=True, **USUAL) as run,
+    ):
+        await until(lambda: run.pods.inventory)
+        assert run.pods.lacks == ()
+        assert run.inventory.node_labels
+        assert run.inventory.bind_requests
+        assert run.inventory.config_maps
+        assert run.inventory.namespaces.keys() == {"research", "kai-resource-reservation"}
+
+
+async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
+    plane: ControlPlane, admin: Administrator
+) -> None:
+    for item in OWN:
+        await admin.create(item)
+    token = await admin.token("pods-only", PODS)
+    async with KubeClient(plane.access(token)) as client, running(client, read_config_maps=True) as run:
+        await until(lambda: run.names == {"half", "whole"})
+        assert {(lack.resource, lack.reason) for lack in run.pods.lacks} == {
+            (resource, Reason.DENIED)
+            for resource in ("nodes", "namespaces", "configmaps", "bindrequests.scheduling.run.ai")
+        }
+        assert run.inventory.node_labels is None
+        assert run.inventory.reservations, "they come with the pods"
+        await admin.grant("pods-only-and-more", BIND_REQUESTS)
+        binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/pods-only-and-more"
+        subject = {"kind": "ServiceAccount", "name": "pods-only", "namespace": "team-a"}
+        await admin.merge(binding, {"subjects": [subject]})
+        await until(lambda: run.inventory.bind_requests)
+        await until(lambda: "bindrequests.scheduling.run.ai" in run.said("no longer without"))
+
+
+async def test_without_any_right_it_says_so_and_begins_when_it_has_one(
+    plane: ControlPlane, admin: Administrator
+) -> None:
+    await admin.create(pod())
+    token = await admin.token("nobody")
+    async with KubeClient(plane.access(token)) as client, running(client) as run:
+        await until(lambda: run.pods.watch.restarts["403"] > 3)
+        (line,) = run.said("trouble with the API server")
+        assert line.startswith(
+            'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:nobody"'
+        )
+        assert run.pods.inventory is None
+        role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/nobody"
+        await admin.merge(role, {"rules": [PODS]})
+        await until(lambda: run.names == {"half"})
+
+
+async def test_a_version_of_kai_with_another_api_is_said(
+    admin: Administrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = replace(belongings.BIND_REQUESTS, prefix="/apis/scheduling.run.ai/v9")
+    monkeypatch.setattr(belongings, "BIND_REQUESTS", kind)
+    await admin.create(fraction())
+    async with running(admin.client) as run:
+        await until(lambda: run.names == {"half"})
+        assert [lack.reason for lack in run.pods.lacks] == [Reason.NOT_SERVED]
+
+
+async def test_a_link_that_dies_silently_is_noticed_and_the_next_one_taken(
+    plane: ControlPlane, admin: Administrator
+) -> None:
+    usual = Pace()
+    assert usual.watch + usual.grace < 60, "an agent has 60 s to notice"
+    proxy = Proxy(plane.port)
+    await proxy.start()
+    await admin.create(pod())
+    try:
+        quick = Pace(watch=2, grace=0.5, first_pause=0.1)
+        async with KubeClient(plane.access(port=proxy.port)) as client, running(client, pace=quick) as run:
+            await until(lambda: run.names == {"half"})
+            proxy.fall_silent()
+            await admin.create(pod("more", 2))
+            took = await until(lambda: run.pods.watch.restarts["unreachable"], 8)
+            assert took < 4.5
+            assert run.pods.seconds_since_contact() > 1
+            assert run.names == {"half"}
+            proxy.wake()
+            await until(lambda: run.names == {"half", "more"}, 15)
+            assert run.pods.seconds_since_contact() < 3
+    finally:
+        await proxy.stop()
+
+
+async def test_a_kill_of_the_api_server_is_survived_and_the_last_contact_tells(
+    plane: ControlPlane, admin: Administrator
+) -> None:
+    await admin.create(pod())
+    async with running(admin.client, pace=Pace(first_pause=0.1, longest_pause=0.4)) as run:
+        await until(lambda: run.names == {"half"})
+        await admin.create(pod("elsewhere", 3, node="gpu-node-1"))
+        plane.kill()
+        await until(lambda: run.pods.watch.restarts["unreachable"] > 3)
+        assert run.pods.seconds_since_contact() > 0.3
+        before = run.pods.watch.last_contact
+        await asyncio.to_thread(plane.start)
+        await admin.create(pod("more", 2))
+        assert await until(lambda: run.names == {"half", "more"}) < 3
+        assert before is not None
+        assert (run.pods.watch.last_contact or 0) > before + 0.5
+        # What happened on the other node before it started, the new server cannot tell: a real 410.
+        assert run.pods.watch.restarts["gone"] == 1
