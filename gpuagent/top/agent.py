@@ -61,18 +61,7 @@ class Agent:
             ValueError: it is no such address.
         """
         self.url = url
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(_not_an_address(url))
-        try:
-            port = parts.port
-        except ValueError:
-            raise ValueError(_not_an_address(url)) from None
-        path = parts.path.rstrip("/").removesuffix(PATH) + PATH
-        if not (path.isascii() and path.isprintable() and " " not in path and parts.hostname.isprintable()):
-            raise ValueError(_not_an_address(url))
-        self._is_secure = parts.scheme == "https"
-        self._host, self._port, self._path = parts.hostname, port, path
+        self._is_secure, self._host, self._port, self._path = _parsed(url)
         self._clock = clock
         self._wall_clock = wall_clock
         self._seconds = seconds
@@ -86,9 +75,9 @@ class Agent:
         connection = self._connection()
         try:
             connection.request("GET", self._path, headers={"Accept": "application/json"})
-            response = connection.getresponse()
-            body = self._read(response)
-            date = response.headers.get("Date", "")
+            with connection.getresponse() as response:
+                body = self._read(response)
+                date = response.headers.get("Date", "")
         except TimeoutError:
             raise NoAnswer(f"no answer within {self._seconds:.0f} s") from None
         except OSError as error:
@@ -137,5 +126,18 @@ class Agent:
         return max(now - taken, 0.0)
 
 
-def _not_an_address(url: str) -> str:
-    return f'"{one_line(url)[:80]}" is not an agent\'s address; allowed: such as http://127.0.0.1:9445'
+def _parsed(url: str) -> tuple[bool, str, int | None, str]:
+    """Whether it is by TLS, host, port, and path of the figures."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    is_whole = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+    if not is_plain or not is_whole or not parts.hostname:
+        raise ValueError(
+            f'"{one_line(url)[:80]}" is not an agent\'s address; allowed: such as http://127.0.0.1:9445'
+        )
+    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    return parts.scheme == "https", parts.hostname, port, path

@@ -12,6 +12,8 @@ from kube.errors import one_line
 NOTHING: Final = "-"
 """Stands where there is nothing to say; what should be there and is not known is `unknown`."""
 _ANNOTATION: Final = "annotation"
+_GONE: Final = "gone"
+"""In place of the index of a GPU that does not answer; a problem names it."""
 _OLD_SECONDS: Final = 60.0
 
 
@@ -150,8 +152,7 @@ def _pod_lines(answer: Answer) -> Iterator[PodLine]:
     for pod in answer.pods:
         places = {holding.gpu_uuid: _place(holding) for holding in pod.gpus}
         for uuid in pod.gpu_uuids:
-            index = indices.get(uuid)
-            places.setdefault(uuid, str(index) if index is not None else f"{_safe(uuid)[:12]} (gone)")
+            places.setdefault(uuid, str(indices.get(uuid, _GONE)))
         judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
         places |= {uuid: _safe(uuid)[:12] or "?" for uuid in sorted(judged)}
         holdings = {holding.gpu_uuid: holding for holding in pod.gpus}

@@ -5,14 +5,16 @@ from typing import Final
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gpuagent.top.board import Board, PodLine
+from gpuagent.top.board import NOTHING, Board, PodLine
 from gpuagent.top.text import GPU_HEADINGS, gpu_cells
 
-_WIDE: Final = 120  # columns from which on everything has one of its own
+_TABLE: Final = 72  # columns that a table needs at all
+_ANY: Final = 10_000
 _FLAG: Final = "bold red"
 _PENDING: Final = "yellow"
 _OLD: Final = "bold yellow"
@@ -27,7 +29,7 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it."""
-        drawn = drawing(self._board, width=options.max_width)
+        drawn = Group(*_parts(self._board, console, options))
         lines = console.render_lines(drawn, options.update(height=None), pad=False)
         height = options.height or console.height
         if len(lines) > height:
@@ -40,12 +42,8 @@ class Screen:
             yield from line
 
 
-def drawing(board: Board, *, width: int) -> RenderableType:
-    """Everything on the board, for so many columns."""
-    return Group(*_parts(board, is_wide=width >= _WIDE))
-
-
-def _parts(board: Board, *, is_wide: bool) -> Iterator[RenderableType]:
+def _parts(board: Board, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    has_table = options.max_width >= _TABLE
     yield Text(board.title, "bold")
     if board.simulated:
         yield Text(board.simulated, "reverse")
@@ -54,12 +52,16 @@ def _parts(board: Board, *, is_wide: bool) -> Iterator[RenderableType]:
         yield Text.assemble(("problem: ", "bold"), problem)
     if board.gpus:
         yield Text()
-        yield _gpus(board)
+        yield _gpus(board) if has_table else _gpu_list(board)
     if board.pods:
         yield Text()
-        yield _pods_wide(board) if is_wide else _pods_narrow(board)
-        if not is_wide and any(line.is_own_word for line in board.pods):
-            yield Text(_FOOTNOTE, "dim")
+        wide = _pods_wide(board)
+        if Measurement.get(console, options.update(max_width=_ANY), wide).maximum <= options.max_width:
+            yield wide
+        else:
+            yield _pods_narrow(board) if has_table else _pod_list(board)
+            if any(line.is_own_word for line in board.pods):
+                yield Text(_FOOTNOTE, "dim")
     if board.nothing:
         yield Text()
         yield Text(board.nothing)
@@ -86,15 +88,15 @@ def _style(board: Board) -> str:
 
 
 def _pods_wide(board: Board) -> Table:
-    """A column for everything."""
-    has_limit = any(line.limit != "-" for line in board.pods)
+    """A column for everything, if all of it fits."""
+    has_limit = any(line.limit != NOTHING for line in board.pods)
     has_tenant = any(line.tenant for line in board.pods)
     table = _table()
     table.add_column("", no_wrap=True)
     table.add_column("GPU", no_wrap=True)
-    table.add_column("POD", overflow="fold", ratio=3)
+    table.add_column("POD", overflow="fold")
     if has_tenant:
-        table.add_column("IN VCLUSTER", overflow="fold", ratio=2)
+        table.add_column("IN VCLUSTER", overflow="fold")
     for heading in ("USED", "SHARE", "OVER", *(("LIMIT",) if has_limit else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("SOURCE", no_wrap=True)
@@ -125,18 +127,48 @@ def _pods_narrow(board: Board) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("POD", overflow="fold")
     for line in board.pods:
-        below = [Text(f"in {line.tenant}")] if line.tenant else []
-        below += [Text(f"limit {line.limit}")] if line.limit != "-" else []
         table.add_row(
             _sign(line),
             Text(line.gpu),
             Text(line.used),
-            Text(line.share + ("*" if line.is_own_word else "")),
+            Text(_share(line)),
             _over(line),
-            Text("\n").join([Text(line.pod), *_states(line), *below]),
+            Text("\n").join([Text(line.pod), *_states(line), *_below(line)]),
             style=_style(board),
         )
     return table
+
+
+def _gpu_list(board: Board) -> Text:
+    """For a terminal that no table fits in."""
+    lines = [
+        f"GPU {line.gpu}: {line.used} of {line.total}, promised {line.promised}, host {line.host},"
+        f" unattributed {line.unattributed}"
+        for line in board.gpus
+    ]
+    return Text("\n".join(lines), _style(board), overflow="fold")
+
+
+def _pod_list(board: Board) -> Text:
+    blocks = []
+    for line in board.pods:
+        over = f" ({line.over})" if line.over != NOTHING else ""
+        where = f"GPU {line.gpu}: {line.used} of {_share(line)}{over}"
+        named = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
+        blocks.append(Text("\n  ").join([named, Text(where), *_states(line), *_below(line)]))
+    shown = Text("\n", _style(board), overflow="fold").join(blocks)
+    shown.overflow = "fold"
+    return shown
+
+
+def _share(line: PodLine) -> str:
+    return line.share + ("*" if line.is_own_word else "")
+
+
+def _below(line: PodLine) -> list[Text]:
+    below = [f"in {line.tenant}"] if line.tenant else []
+    below += [f"limit {line.limit}"] if line.limit != NOTHING else []
+    return [Text(text) for text in below]
 
 
 def _sign(line: PodLine) -> Text:
@@ -144,7 +176,7 @@ def _sign(line: PodLine) -> Text:
 
 
 def _over(line: PodLine) -> Text:
-    return Text(line.over, _FLAG if line.flags and line.over != "-" else "")
+    return Text(line.over, _FLAG if line.flags and line.over != NOTHING else "")
 
 
 def _states(line: PodLine) -> list[Text]:
