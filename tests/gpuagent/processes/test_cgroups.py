@@ -250,6 +250,11 @@ def test_every_pod_is_named_outermost_first() -> None:
     assert read_names(text) == CgroupNames((OUTER, INNER), LEAF)
 
 
+def test_the_unified_hierarchy_counts_before_the_others() -> None:
+    text = f"5:devices:/kubepods/pod{INNER}/{OTHER_LEAF}\n0::/kubepods/pod{OUTER}/{LEAF}"
+    assert read_names(text) == CgroupNames((OUTER,), LEAF)
+
+
 def test_a_child_cgroup_cannot_name_a_container_beside_it() -> None:
     assert read_names(f"0::/../crio-{LEAF}.scope/crio-{OTHER_LEAF}.scope").container_id == LEAF
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +112,31 @@ def test_a_reused_pid_is_looked_up_again(proc: ProcTree) -> None:
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
     proc.add(10, in_pod(OTHER), start=101)
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (OTHER,)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_pid_that_is_reused_while_it_is_looked_up(proc: ProcTree, rounds: int) -> None:
+    """The cgroup is a pipe here, so that the process can change between the two looks at its start time."""
+    folder = proc.add(10, in_pod(POD), start=100)
+    cgroup, stat = folder / "cgroup", folder / "stat"
+    cgroup.unlink()
+    os.mkfifo(cgroup)
+
+    def replace_it() -> None:
+        for number in range(2):
+            with cgroup.open("w") as pipe:  # when the reader has opened it too
+                cgroup.unlink()
+                os.mkfifo(cgroup)
+                if number < rounds:
+                    stat.write_text(stat.read_text().replace(f" {100 + number} ", f" {101 + number} "))
+                pipe.write(in_pod(OTHER) + "\n")
+
+    thread = threading.Thread(target=replace_it, daemon=True)
+    thread.start()
+    found = look_up(proc, 10)[0][10]
+    thread.join(5)
+    assert found.pod_uids == ((OTHER,) if rounds == 1 else ())
+    assert found.found is (Found.CONTAINER if rounds == 1 else Found.GONE)
 
 
 def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the_reading(

@@ -158,6 +158,7 @@ class TestAgainstWhatWasFirstSeen:
             (fraction(group=None), "its GPU group labels are not what they were when it was first seen"),
             (fraction(labels={"runai-gpu-group/x": "x"}), ""),
             (half(gpu_fraction="0.50"), ""),
+            (half(gpu_fraction_container_name="other"), ""),
         ],
     )  # fmt: skip
     def test_the_first_counts_and_the_difference_is_named(self, then: dict[str, Any], said: str) -> None:

@@ -92,6 +92,11 @@ class TestBytes:
         assert (claim.shares, claim.gpu_uuids) == ({}, (GPU_0,))
         assert claim.candidates[0].bytes_per_gpu == {GPU_0: None}
 
+    def test_on_an_unknown_gpu_it_has_a_figure_only_if_all_are_alike(self) -> None:
+        for total, amount in ((A10, 11500 * MIB), (15360 * MIB, None)):
+            claim = settle(fraction(group=None), devices=(gpu(), gpu(GPU_1, 1, total)))
+            assert claim.candidates[0].bytes_per_gpu == {"": amount}
+
     def test_a_gpu_that_is_lost_has_no_figure_without_the_label(self) -> None:
         claim = settle(fraction(), reservation(), devices=(gpu(GPU_1),))
         assert (claim.shares, claim.gpu_uuids, claim.is_unresolved) == ({}, (GPU_0,), False)
@@ -413,6 +418,11 @@ class TestByContainer:
         document["metadata"]["labels"] = {"runai-gpu-group": GROUP_1}
         assert settle(document, *TWO_RESERVATIONS).shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
 
+    def test_beside_a_legacy_ask_the_devices_count_after_the_group(self) -> None:
+        document = memory("2000", annotations={"nvidia.com/container.main.gpus.devices": GPU_1})
+        assert settle(document, reservation()).gpu_uuids == (GPU_0,)
+        assert settle(document).gpu_uuids == (GPU_1,)
+
     def test_the_bind_request_counts_before_it(self) -> None:
         document = self.asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0)
         claim = settle(document, node(), bind_request(portion="0.09"))
@@ -502,11 +512,12 @@ class TestWholeGpus:
             [pod("whole", gpus="1")],
             [pod("whole", gpus="1"), pod("other", 2, gpus="1")],
             [pod("whole", gpus="1"), reservation(gpu="-1")],
+            [pod("whole", gpus="1"), reservation(), reservation(GROUP_1, "-1", 901)],
             [pod("whole", gpus="2"), reservation()],
             [pod("whole", gpus="2"), node(**{"nvidia.com/gpu.count": "4"})],
             [pod("whole", gpus="2"), node(**{"nvidia.com/gpu.replicas": "2"})],
         ],
-        ids=["one of two", "two of two", "a reservation of an unknown GPU", "more than is left",
+        ids=["one of two", "two of two", "a reservation of an unknown GPU", "two, one of an unknown GPU", "more than is left",
              "GPUs the driver does not show", "time slices"],
     )  # fmt: skip
     def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
