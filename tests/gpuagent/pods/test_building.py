@@ -148,6 +148,21 @@ class TestReservations:
     def test_a_pod_beside_the_reservation_pods_is_an_ordinary_pod(self) -> None:
         assert list(inventory(pod("debug", 5, namespace=RESERVATIONS)).pods) == [uid(5)]
 
+    def test_a_tenants_pod_with_a_group_reserves_nothing(self) -> None:
+        synced = fraction(
+            labels={"vcluster.loft.sh/managed-by": "team-a"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_1,
+                "vcluster.loft.sh/object-name": "train-0",
+                "vcluster.loft.sh/object-namespace": "ml",
+                "vcluster.loft.sh/object-host-name": "half",
+                "vcluster.loft.sh/object-host-namespace": "research",
+            },
+        )
+        found = inventory(synced)
+        assert not found.tenant_reservations
+        assert not found.tenant_reservation_uids
+
     def test_those_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
         synced = reservation(
             namespace="vcluster-team-a",
