@@ -73,7 +73,8 @@ class PodClaim:
     gpu_uuids: tuple[str, ...] = ()
     """The GPUs that are the pod's; empty if they are unknown or it has none."""
     is_unresolved: bool = False
-    """Whether the pod has a GPU group, or a share, that leads to no known GPU: then nothing is unassigned."""
+    """Whether a GPU of the pod's share is not known: then nothing is unassigned. A group label alone is no
+    share, since anybody may write one."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
     limits: Mapping[str, Amount] = field(default_factory=dict)
