@@ -232,10 +232,12 @@ HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 
 
 @asynccontextmanager
-async def serving(folder: Path, policies: PolicySource, **limits: int) -> AsyncIterator[Live]:
+async def serving(
+    folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: int
+) -> AsyncIterator[Live]:
     """A server in process, with any policy source and limits."""
     served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
-    metrics, stream = Metrics(policies.all), io.BytesIO()
+    metrics, stream = Metrics(policies.all), log_to or io.BytesIO()
     context = ServingContext(served.certificate, served.key)
     server = Server(
         policies=policies,

@@ -1,0 +1,81 @@
+"""Thousands of reviews, whole and damaged, one after another: none fails, every patch applies, nothing is kept.
+
+`python -m benchmarks.endurance` is the same with 100,000 of them and a server process.
+"""
+
+import base64
+import gc
+import io
+import json
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import jsonpatch
+
+from benchmarks.generated import POLICIES, Reviews, Sent
+from tests.webhook.live import Connection, Reply, serving
+from webhook.policies import FilePolicies
+
+REVIEWS = 3000
+BYTES_A_REVIEW = 40
+"""Less than any object that each review would leave behind; a whole run may still fill a cache."""
+
+
+async def test_thousands_of_reviews(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_text(POLICIES)
+    reviews, answered = iter(Reviews(20)), Counter[tuple[str, int]]()
+    seen = Counter[str]()
+    async with serving(tmp_path, FilePolicies(tmp_path / "policies.yaml"), log_to=Nowhere()) as live:
+        connection = await live.connect()
+        for sent in islice(reviews, REVIEWS):
+            reply = await connection.post(sent.body, sent.path)
+            answered[sent.path, reply.status] += 1
+            seen[verdict(sent, reply)] += 1
+        tracemalloc.start()
+        try:
+            await send(connection, reviews, 500)
+            before = traced()
+            await send(connection, reviews, 1500)
+            grown = traced() - before
+        finally:
+            tracemalloc.stop()
+    assert {status for _, status in answered} == {200, 400}
+    assert min(answered.values()) > REVIEWS / 50
+    assert min(seen[kind] for kind in ("patched", "denied", "admitted", "refused")) > REVIEWS / 50
+    assert grown < 1500 * BYTES_A_REVIEW
+
+
+def verdict(sent: Sent, reply: Reply) -> str:
+    """What became of a review; a patch must apply to the object it is for."""
+    if reply.status == 400:
+        assert reply.body.count(b"\n") == 1
+        return "refused"
+    response = reply.response
+    if "patch" not in response:
+        assert sent.path != "/mutate" or response["allowed"]
+        return "admitted" if response["allowed"] else "denied"
+    assert sent.path == "/mutate"
+    review = json.loads(sent.body.decode(errors="replace"), strict=False)
+    patch = json.loads(base64.b64decode(response["patch"]))
+    assert jsonpatch.apply_patch(review["request"]["object"], patch) != review["request"]["object"]
+    return "patched"
+
+
+async def send(connection: Connection, reviews: Iterator[Sent], count: int) -> None:
+    for sent in islice(reviews, count):
+        await connection.post(sent.body, sent.path)
+
+
+def traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+class Nowhere(io.BytesIO):
+    """Keeps nothing of what is written."""
+
+    def write(self, data: object) -> int:
+        return len(bytes(data))  # type: ignore[call-overload]
