@@ -1,6 +1,5 @@
 """How to reach an API server, and as whom: from inside a cluster, or by a kubeconfig."""
 
-import asyncio
 import logging
 import os
 import ssl
@@ -15,7 +14,6 @@ from service.watching import Watched
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
-_LOG_IN_SECONDS: Final = 60.0  # a plugin may ask a person to log in with a browser
 
 
 class AccessError(ValueError):
@@ -149,6 +147,8 @@ class KubeConfig:
     async def load(cls, path: str | None = None) -> "KubeConfig":
         """Read a kubeconfig; without a path those of `$KUBECONFIG`, else `~/.kube/config`.
 
+        A log-in plugin has all the time it wants, as with kubectl: it may be waiting for a person.
+
         Raises:
             AccessError: it cannot be read, or its log-in fails.
         """
@@ -212,17 +212,13 @@ async def _load_configuration(where: str) -> Any:
     logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # it also raises what it logs
     configuration = client.Configuration()
     try:
-        async with asyncio.timeout(_LOG_IN_SECONDS):
-            # Persisting would write to a person's file (and 36.1 fails at it with a TypeError).
-            loader = await config.load_kube_config(
-                config_file=where, client_configuration=configuration, persist_config=False
-            )
-    except TimeoutError:
-        raise AccessError(f"{where}: its log-in did not end within {_LOG_IN_SECONDS:.0f} s") from None
+        # Persisting would write to a person's file (and 36.1 fails at it with a TypeError).
+        loader = await config.load_kube_config(
+            config_file=where, client_configuration=configuration, persist_config=False
+        )
     except Exception as error:  # noqa: BLE001 - its parser and its plugins fail with whatever they meet
-        raise AccessError(
-            f"{where}: {one_line(str(error)) or 'cannot be read: something is missing'}"
-        ) from None
+        problem = one_line(str(error)) or "cannot be read: something is missing"
+        raise AccessError(f"{where}: {problem}") from None
     if not hasattr(loader, "host"):
         raise AccessError(f"{where}: the cluster of the current context has no server")
     return configuration

@@ -83,6 +83,8 @@ class ApiServer:
     refusals: dict[str, Answer] = field(default_factory=dict)
     """By a part of the path: what is answered to all of these."""
     version: int = 1
+    second: float = 0.25
+    """How long a second is of those that a watch is to last."""
     forgotten: int = 0
     """Up to which version it cannot tell what happened."""
     requests: list[web.Request] = field(default_factory=list)
@@ -181,7 +183,7 @@ class ApiServer:
             response = web.StreamResponse()
             response.enable_chunked_encoding()
             await response.prepare(request)
-            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+            async with asyncio.timeout(self.second * float(request.query["timeoutSeconds"])):
                 while True:
                     await response.write(await lines.get())
         except TimeoutError:

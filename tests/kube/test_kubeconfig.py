@@ -193,13 +193,6 @@ async def test_what_is_wrong_in_a_kubeconfig_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-async def test_a_plugin_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kube.access._LOG_IN_SECONDS", 0.3)
-    user = {"exec": {"apiVersion": "v1", "command": "sleep", "args": ["30"]}}
-    with pytest.raises(AccessError, match="its log-in did not end within"):
-        await KubeConfig.load(kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, user))
-
-
 def test_the_big_library_is_loaded_for_a_kubeconfig_only(account: Path, tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}, {})
     program = f"""
