@@ -1,4 +1,4 @@
-"""What changed, as log lines: each flag, problem and unreadable value once when it comes, once when it goes."""
+"""What changed, as log lines: each flag, problem and unreadable value once when it comes or goes."""
 
 from collections.abc import Iterable
 
