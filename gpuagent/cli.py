@@ -44,17 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kaishare {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    serving = commands.add_parser("serve", help="measure, judge, and serve metrics")
-    serving.add_argument(
-        "--gpus",
-        default="nvml",
-        metavar="nvml|simulated:FILE",
-        help="the node's driver, or a made-up node with pods and /proc of its own (default %(default)s)",
-    )
-    serving.add_argument(
-        "--pods", metavar="FILE", help="a v1 PodList or List, YAML or JSON, as kubectl get -o json prints it"
-    )
-    serving.add_argument("--node", metavar="NAME", help="name of this node (default $NODE_NAME)")
+    of_node = _node_options()
+    serving = commands.add_parser("serve", parents=[of_node], help="measure, judge, and serve metrics")
     serving.add_argument(
         "--listen",
         default="127.0.0.1:9445",
@@ -83,31 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         help="how much more than the share is not over, the larger of both (default 256Mi,5%%)",
     )
     serving.add_argument(
-        "--proc-root", type=Path, metavar="DIR", help="where the host's /proc is (default /proc)"
-    )
-    serving.add_argument(
-        "--reservation-namespace",
-        default="kai-resource-reservation",
-        metavar="NAMESPACE",
-        help="where KAI keeps its reservation pods (default %(default)s)",
-    )
-    serving.add_argument(
         "--exclude-namespaces",
         type=_names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="no pod without a share is flagged there; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
-    )
-    serving.add_argument(
-        "--read-kai-configmaps",
-        action="store_true",
-        help="also read KAI's ConfigMaps from the cluster; those of a pods file count without it",
-    )
-    serving.add_argument(
-        "--kai-version",
-        type=_kai_version,
-        metavar="X.Y.Z",
-        help="KAI's release; unset counts as a current one",
     )
     serving.set_defaults(run=_serve)
 
@@ -132,7 +103,56 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
     )
     showing.set_defaults(run=_top, watch=None)
+
+    examining = commands.add_parser(
+        "doctor",
+        parents=[of_node],
+        help="find out what keeps the agent from telling the truth here",
+        description="Checks driver, PID namespace, /proc, devices, rights, pods and KAI, and says what to do."
+        " For a second or so it holds a little memory of a GPU, to find itself again. Exit status 1: something"
+        " is wrong. No option is required: without --pods it asks the cluster, if there is one.",
+    )
+    examining.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
+    )
+    examining.set_defaults(run=_doctor)
     return parser
+
+
+def _node_options() -> Parser:
+    """What every command needs that looks at this node itself."""
+    options = Parser(add_help=False)
+    options.add_argument(
+        "--gpus",
+        default="nvml",
+        metavar="nvml|simulated:FILE",
+        help="the node's driver, or a made-up node with pods and /proc of its own (default %(default)s)",
+    )
+    options.add_argument(
+        "--pods", metavar="FILE", help="a v1 PodList or List, YAML or JSON, as kubectl get -o json prints it"
+    )
+    options.add_argument("--node", metavar="NAME", help="name of this node (default $NODE_NAME)")
+    options.add_argument(
+        "--proc-root", type=Path, metavar="DIR", help="where the host's /proc is (default /proc)"
+    )
+    options.add_argument(
+        "--reservation-namespace",
+        default="kai-resource-reservation",
+        metavar="NAMESPACE",
+        help="where KAI keeps its reservation pods (default %(default)s)",
+    )
+    options.add_argument(
+        "--read-kai-configmaps",
+        action="store_true",
+        help="also read KAI's ConfigMaps from the cluster; those of a pods file count without it",
+    )
+    options.add_argument(
+        "--kai-version",
+        type=_kai_version,
+        metavar="X.Y.Z",
+        help="KAI's release; unset counts as a current one",
+    )
+    return options
 
 
 def _duration(text: str) -> float:
@@ -173,10 +193,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
             if value is not None:
                 raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")
-    elif arguments.pods is None:
-        raise UsageError("--pods is missing: name a file with the pods of this node")
-    elif arguments.pods == "cluster":
-        raise UsageError("--pods cluster is not offered yet; allowed: a file with the pods of this node")
     node = arguments.node or os.environ.get("NODE_NAME", "")
     if scenario is None and not node:
         raise UsageError("--node is missing: name this node, or set NODE_NAME")
@@ -187,7 +203,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     return run(
         Settings(
             scenario=scenario,
-            pods=None if arguments.pods is None else Path(arguments.pods),
+            pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
             node=arguments.node if scenario is not None else node,
             listen=listen,
             interval=arguments.interval,
@@ -197,6 +213,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             reservation_namespace=arguments.reservation_namespace,
             excluded_namespaces=arguments.exclude_namespaces,
             kai_version=arguments.kai_version,
+            read_config_maps=arguments.read_kai_configmaps,
         )
     )
 
@@ -207,13 +224,39 @@ def _top(arguments: argparse.Namespace) -> int:
     return run(TopSettings(url=arguments.url, watch=arguments.watch, output=arguments.output))
 
 
-def _scenario(gpus: str) -> Path | None:
+def _doctor(arguments: argparse.Namespace) -> int:
+    from gpuagent.doctor.command import DoctorSettings, run  # noqa: PLC0415
+
+    scenario = _scenario(arguments)
+    node = arguments.node or ""
+    is_cluster = arguments.pods == "cluster"
+    return run(
+        DoctorSettings(
+            scenario=scenario,
+            pods=None if arguments.pods is None or is_cluster else Path(arguments.pods),
+            needs_cluster=is_cluster,
+            node=node if scenario is not None else node or os.environ.get("NODE_NAME", ""),
+            proc_root=arguments.proc_root or Path("/proc"),
+            reservation_namespace=arguments.reservation_namespace,
+            reads_config_maps=arguments.read_kai_configmaps,
+            kai_version=arguments.kai_version,
+            read_config_maps=arguments.read_kai_configmaps,
+            output=arguments.output,
+        )
+    )
+
+
+def _scenario(arguments: argparse.Namespace) -> Path | None:
     """The scenario's file; None for the real driver."""
+    gpus: str = arguments.gpus
     if gpus == "nvml":
         return None
-    if gpus.startswith(_SIMULATED) and gpus != _SIMULATED:
-        return Path(gpus.removeprefix(_SIMULATED))
-    raise UsageError(f'--gpus "{gpus[:60]}" is not allowed; allowed: nvml, or simulated:FILE')
+    if not gpus.startswith(_SIMULATED) or gpus == _SIMULATED:
+        raise UsageError(f'--gpus "{gpus[:60]}" is not allowed; allowed: nvml, or simulated:FILE')
+    for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
+        if value is not None:
+            raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")
+    return Path(gpus.removeprefix(_SIMULATED))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,162 @@
+"""What the API server shows of the node, through the code that the agent itself reads it with."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gpuagent.doctor.finding import Finding, ok, problem, unknown
+from gpuagent.doctor.kai import NAMESPACE, KaiPod, kai_findings
+from gpuagent.doctor.look import Look
+from gpuagent.doctor.pods import no_pods, pod_findings
+from gpuagent.doctor.rights import right_findings
+from gpuagent.pods.cluster import ClusterPods
+from kai.version import Version
+from kube.access import Access, AccessError
+from kube.client import KubeClient
+from kube.errors import MALFORMED, ApiError, Unreachable
+from service.log import WARNING, JsonLog
+
+_API: Final = "API server"
+_NODE: Final = "node"
+_INVENTORY_SECONDS: Final = 20.0
+_LOOK_EVERY_SECONDS: Final = 0.05
+_MOST_LINES: Final = 5
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What to ask of a cluster."""
+
+    node: str
+    reservation_namespace: str
+    reads_config_maps: bool
+    kai_version: Version | None
+
+
+async def cluster_findings(access: Access, asked: Question, look: Look) -> AsyncIterator[Finding]:
+    """Ask everything, going on where a part fails."""
+    async with KubeClient(access) as client:
+        try:
+            await client.get("/version")
+        except ApiError as error:
+            yield ok(_API, f"{client.server} answers (no version: {error})")
+        except (Unreachable, AccessError) as error:
+            yield problem(_API, f"{client.server}: {error}", "rights and pods were not checked")
+            return
+        else:
+            yield ok(_API, f"{client.server} answers")
+        async for finding in right_findings(client, reads_config_maps=asked.reads_config_maps):
+            yield finding
+        yield await _node(client, asked.node)
+        async for finding in _pods(client, asked, look):
+            yield finding
+        async for finding in _kai(client, asked.kai_version):
+            yield finding
+
+
+class _Spec(Struct):
+    runtime_class: str | None = msgspec.field(name="runtimeClassName", default=None)
+
+
+class _OwnPod(Struct):
+    spec: _Spec
+
+
+async def own_runtime_class(access: Access, name: str) -> str | None:
+    """RuntimeClass of the pod that this is, by its host name; None if that cannot be found out."""
+    async with KubeClient(access) as client:
+        try:
+            found = await _list(client, client.namespace, _OwnPod, {"fieldSelector": f"metadata.name={name}"})
+        except (ApiError, Unreachable, AccessError):
+            return None
+    return found[0].spec.runtime_class or "" if len(found) == 1 else None
+
+
+async def _node(client: KubeClient, node: str) -> Finding:
+    try:
+        await client.get(f"/api/v1/nodes/{node}")
+    except ApiError as error:
+        if error.status == _NOT_FOUND:
+            return problem(
+                _NODE, f'the cluster has no node "{node}"', "name it with --node, as kubectl get nodes does"
+            )
+        return unknown(_NODE, str(error))
+    except (Unreachable, AccessError) as error:
+        return unknown(_NODE, str(error))
+    return ok(_NODE, f"the cluster has {node}")
+
+
+async def _pods(client: KubeClient, asked: Question, look: Look) -> AsyncIterator[Finding]:
+    stream = io.BytesIO()
+    log = JsonLog(stream)
+    pods = ClusterPods(
+        client=client,
+        node=asked.node,
+        reservation_namespace=asked.reservation_namespace,
+        log=log,
+        read_config_maps=asked.reads_config_maps,
+    )
+    running = asyncio.create_task(pods.run())
+    try:
+        async with asyncio.timeout(_INVENTORY_SECONDS):
+            while pods.inventory is None and not pods.watch.problem:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
+    except TimeoutError:
+        yield no_pods(f"not listed within {_INVENTORY_SECONDS:.0f} s")
+        return
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    inventory = pods.inventory
+    if inventory is None:
+        yield no_pods(pods.watch.problem)
+        return
+    log.flush()
+    for line in warnings_in(stream):
+        yield problem("objects of the API server", line)
+    for finding in pod_findings(
+        inventory, look, node=asked.node, source="the cluster", kai_version=asked.kai_version
+    ):
+        yield finding
+
+
+async def _kai(client: KubeClient, told: Version | None) -> AsyncIterator[Finding]:
+    try:
+        pods = await _list(client, NAMESPACE, KaiPod, {})
+    except (ApiError, Unreachable, AccessError) as error:
+        yield unknown("KAI", f"its pods cannot be listed: {error}")
+        return
+    for finding in kai_findings(pods, told=told):
+        yield finding
+
+
+T = TypeVar("T")
+
+
+async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[str, str]) -> list[T]:
+    """Pods of a namespace; those that cannot be read are left out."""
+    decode: Callable[[Raw], T] = msgspec.json.Decoder(kind).decode
+    found = []
+    async for page in client.pages(f"/api/v1/namespaces/{namespace}/pods", params=params):
+        for item in page.items or ():
+            try:
+                found.append(decode(item))
+            except MALFORMED:
+                continue
+    return found
+
+
+def warnings_in(stream: io.BytesIO) -> list[str]:
+    """What a log complained of: one line each, the first few."""
+    lines = (json.loads(line) for line in stream.getvalue().splitlines())
+    told = [str(line.get("error") or line["message"]) for line in lines if line["level"] == WARNING]
+    more = [f"and {len(told) - _MOST_LINES} more"] if told[_MOST_LINES:] else []
+    return [*told[:_MOST_LINES], *more]

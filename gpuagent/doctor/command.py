@@ -1,0 +1,173 @@
+"""The command `doctor`: every check in turn, whatever the others say."""
+
+import asyncio
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gpuagent.doctor.cluster import Question, cluster_findings, own_runtime_class, warnings_in
+from gpuagent.doctor.devices import device_findings
+from gpuagent.doctor.driver import driver_findings
+from gpuagent.doctor.finding import Finding, State, problem, unknown
+from gpuagent.doctor.host import Host
+from gpuagent.doctor.look import Look, Looker
+from gpuagent.doctor.pods import pod_findings
+from gpuagent.doctor.proc import proc_findings
+from gpuagent.doctor.report import as_json, as_text
+from gpuagent.doctor.trial import trial_finding
+from gpuagent.gpus.reading import GpuSource
+from gpuagent.pods.file import FilePods
+from gpuagent.processes import Processes
+from kai.version import Version
+from kube.access import Access, AccessError, find_access
+from service.command import UsageError
+from service.documents import DocumentError
+from service.log import JsonLog, capture_libraries
+
+_API: Final = "API server"
+_FILE: Final = "pods file"
+_MACHINE: Final = "this machine"
+_NODE: Final = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorSettings:
+    """Everything `doctor` is told; as for `serve`, but nothing is required."""
+
+    scenario: Path | None = None
+    pods: Path | None = None
+    """None: those of the cluster, if there is one."""
+    needs_cluster: bool = False
+    """Whether `--pods cluster` was said: then it is a problem to have none."""
+    node: str = ""
+    proc_root: Path = Path("/proc")
+    reservation_namespace: str
+    reads_config_maps: bool = False
+    kai_version: Version | None = None
+    output: str = "text"
+    """`text` or `json`."""
+
+
+def run(settings: DoctorSettings) -> int:
+    """Check everything and say what was found; return 1 if something is wrong, else 0.
+
+    Raises:
+        UsageError: it cannot be run so; also service.documents.DocumentError.
+    """
+    capture_libraries(JsonLog(io.BytesIO()))  # what they complain of, a check says better
+    source, settings = _source(settings)
+    looker = Looker(source=source, processes=Processes(proc_root=settings.proc_root))
+    try:
+        findings = list(_examine(settings, looker, is_simulated=source.is_simulated))
+    finally:
+        looker.close()
+    if settings.output == "json":
+        text = as_json(findings, node=settings.node, simulated=source.is_simulated)
+    else:
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        text = as_text(findings, simulated=source.is_simulated, columns=columns)
+    status = int(any(finding.state is State.PROBLEM for finding in findings))
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if looker.is_hung:
+        os._exit(status)  # the library's own end would wait for the call that hangs
+    return status
+
+
+def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
+    """Where figures come from, and the settings with what a simulated node brings."""
+    # Either import costs what the other kind of node has no use for.
+    if settings.scenario is None:
+        from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
+
+        return NvmlGpus(), settings
+    from gpuagent.gpus.scenario_loading import load_scenario  # noqa: PLC0415
+    from gpuagent.gpus.simulated import SimulatedGpus  # noqa: PLC0415
+
+    scenario = load_scenario(settings.scenario)
+    if settings.node not in ("", scenario.node.name):
+        raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
+    source = SimulatedGpus(scenario=scenario)
+    return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
+
+
+def _examine(settings: DoctorSettings, looker: Looker, *, is_simulated: bool) -> Iterator[Finding]:
+    host = Host.here(settings.proc_root)
+    look = looker.look()
+    yield from driver_findings(look, host)
+    access, lack = (None, None) if settings.pods else asyncio.run(_access(settings, host))
+    if is_simulated:
+        yield from (problem(str(found.cause), found.detail) for found in look.problems)
+        yield unknown(_MACHINE, "PID namespace, /proc and devices are not checked: the node is simulated")
+    else:
+        yield from proc_findings(look, host)
+        name = host.environment.get("HOSTNAME", "")
+        is_pod = access is not None and host.is_contained and bool(name)
+        runtime_class = asyncio.run(own_runtime_class(access, name)) if access and is_pod else None
+        yield from device_findings(host, runtime_class)
+        yield trial_finding(look, looker.look, host)
+    if settings.pods:
+        yield from _file(settings, settings.pods, look)
+        yield unknown(_API, "not asked: the pods are from a file")
+    elif lack:
+        yield lack
+    elif not settings.node:
+        yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
+    elif access:
+        asked = Question(
+            node=settings.node,
+            reservation_namespace=settings.reservation_namespace,
+            reads_config_maps=settings.reads_config_maps,
+            kai_version=settings.kai_version,
+        )
+        yield from asyncio.run(_collected(access, asked, look))
+
+
+async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, Finding | None]:
+    """The way to the cluster, or why there is none."""
+    try:
+        return await find_access(), None
+    except AccessError as error:
+        if settings.needs_cluster or "KUBERNETES_SERVICE_HOST" in host.environment:
+            return None, problem(
+                _API, str(error), "the agent's pod needs its service account's token and CA (automount)"
+            )
+        return None, unknown(
+            _API, f"no cluster: {error}", "in a pod, or with KUBECONFIG set, pods and rights are checked too"
+        )
+
+
+async def _collected(access: Access, asked: Question, look: Look) -> list[Finding]:
+    return [finding async for finding in cluster_findings(access, asked, look)]
+
+
+def _file(settings: DoctorSettings, path: Path, look: Look) -> Iterator[Finding]:
+    if not settings.node:
+        yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
+        return
+    stream = io.BytesIO()
+    try:
+        pods = FilePods(
+            path=path,
+            node=settings.node,
+            reservation_namespace=settings.reservation_namespace,
+            log=JsonLog(stream),
+        )
+    except DocumentError as error:
+        yield problem(_FILE, str(error))
+        return
+    for line in warnings_in(stream):
+        yield problem(_FILE, line)
+    if pods.inventory is not None:
+        yield from pod_findings(
+            pods.inventory,
+            look,
+            node=settings.node,
+            source="the scenario" if settings.scenario else str(path),
+            kai_version=settings.kai_version,
+        )

@@ -1,0 +1,218 @@
+"""How this container got the GPUs, whether it may use them, and what the node's toolkit refuses.
+
+The ways and their switches are those of NVIDIA's container toolkit (`config.toml`): the environment variable
+NVIDIA_VISIBLE_DEVICES, mounts under /var/run/nvidia-container-devices, and CDI.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpuagent.doctor.finding import Finding, ok, problem, unknown
+from gpuagent.doctor.host import Host, read_text
+from kai import keys
+from kube.errors import one_line
+
+MOUNTS: Final = "/var/run/nvidia-container-devices"
+_FILES: Final = "device files"
+_ACCESS: Final = "device access"
+_TOOLKIT: Final = "container toolkit"
+_CONFIGS: Final = (
+    "/etc/nvidia-container-runtime/config.toml",
+    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+)
+_CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
+_BY_VARIABLE: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+_BY_MOUNT: Final = "accept-nvidia-visible-devices-as-volume-mounts"
+_GPU_FILE = re.compile(r"nvidia[0-9]+")
+_NO_DEVICES: Final = frozenset({"", "void", "none"})
+_GIVE: Final = "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all in the agent's pod"
+
+
+@dataclass(frozen=True, slots=True)
+class _Toolkit:
+    """What the toolkit's configuration says."""
+
+    path: Path
+    by_variable: bool
+    by_mount: bool
+    mode: str
+
+
+def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[Finding]:
+    """How the devices came here.
+
+    Args:
+        host: this container, or node.
+        runtime_class: of the agent's own pod; empty if it has none, None if nobody knows.
+    """
+    try:
+        toolkit, unreadable = _toolkit(host), ""
+    except ValueError as error:
+        toolkit, unreadable = None, str(error)
+    refused = _refused(host)
+    ways = _ways(host, has_devices=not refused)
+    yield _files(host, refused, toolkit)
+    if host.is_contained:
+        if ways:
+            yield _access(host, ways, runtime_class)
+        yield from _capabilities(host)
+    yield _toolkit_finding(host, toolkit, unreadable)
+
+
+def _refused(host: Host) -> str:
+    """Why the device files cannot be used; empty if they can."""
+    folder = host.under("/dev")
+    if not (folder / "nvidiactl").exists():
+        return "there is no /dev/nvidiactl"
+    for name in ("nvidiactl", *_gpu_files(host)):
+        try:
+            os.close(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+        except OSError as error:
+            return f"/dev/{name}: {error.strerror}"
+    return "" if _gpu_files(host) else "there is no /dev/nvidia0, only /dev/nvidiactl"
+
+
+def _gpu_files(host: Host) -> list[str]:
+    try:
+        return sorted(path.name for path in host.under("/dev").iterdir() if _GPU_FILE.fullmatch(path.name))
+    except OSError:
+        return []
+
+
+def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> Finding:
+    if not refused:
+        return ok(_FILES, f"/dev/nvidiactl and {', '.join(_gpu_files(host))} can be opened")
+    if not refused.startswith("there is no"):
+        return problem(
+            _FILES,
+            refused,
+            "the container's device cgroup or the files' mode is against it. A container that lost them by"
+            " systemctl daemon-reload needs a new start, and CDI to keep them",
+        )
+    if not host.is_contained:
+        return problem(_FILES, refused, "load the driver: nvidia-modprobe makes these files")
+    return problem(_FILES, refused, _how_to_give(host, toolkit))
+
+
+def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
+    """What is missing, for a container that was given nothing."""
+    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    if asked == MOUNTS and toolkit and not toolkit.by_mount:
+        return f"the node's toolkit refuses volume mounts: set {_BY_MOUNT} = true, or use CDI"
+    if asked in _NO_DEVICES or asked == MOUNTS:
+        return _GIVE
+    if toolkit and not toolkit.by_variable and not host.is_privileged:
+        return (
+            f"the node's toolkit refuses {keys.VISIBLE_DEVICES_ENV} from unprivileged containers"
+            f" ({_BY_VARIABLE} = false): mount {MOUNTS}/all instead, or use CDI"
+        )
+    return (
+        f"{keys.VISIBLE_DEVICES_ENV}={one_line(asked)} was not followed: the pod lacks runtimeClassName:"
+        f" nvidia, or the node's toolkit refuses the variable ({_BY_VARIABLE} = false): then mount"
+        f" {MOUNTS}/all, or use CDI"
+    )
+
+
+def _ways(host: Host, *, has_devices: bool) -> list[str]:
+    """Every way by which devices may have been given."""
+    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    ways = []
+    mounted = _entries(host.under(MOUNTS))
+    if mounted:
+        ways.append(f"volume mounts under {MOUNTS}: {', '.join(mounted)}")
+    if asked not in _NO_DEVICES and asked != MOUNTS:
+        ways.append(f"environment variable {keys.VISIBLE_DEVICES_ENV}={one_line(asked)}")
+    if has_devices and not ways:
+        if asked == "void":
+            ways.append(f"CDI (which sets {keys.VISIBLE_DEVICES_ENV}=void)")
+        elif host.is_privileged:
+            ways.append("a privileged container, which has every device of the node")
+        else:
+            ways.append("CDI, or device files given one by one")
+    return ways
+
+
+def _access(host: Host, ways: list[str], runtime_class: str | None) -> Finding:
+    pod = {None: "", "": "; no runtimeClassName"}.get(runtime_class, f"; runtimeClassName {runtime_class}")
+    said = " and ".join(ways) + pod
+    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    if asked not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
+        return problem(
+            _ACCESS,
+            f"{said}: GPUs that are not named are not watched",
+            f"set {keys.VISIBLE_DEVICES_ENV}=all, and let the agent's pod ask for no {keys.GPU_RESOURCE}",
+        )
+    return ok(_ACCESS, said)
+
+
+def _capabilities(host: Host) -> Iterator[Finding]:
+    asked = host.environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
+    if asked and not {"utility", "all"} & {one.strip() for one in asked.split(",")}:
+        yield problem(
+            _ACCESS,
+            f"NVIDIA_DRIVER_CAPABILITIES={one_line(asked)} leaves the driver's library out",
+            "add utility to it",
+        )
+
+
+def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> Finding:
+    specs = sum(
+        name.endswith((".yaml", ".yml", ".json")) and "nvidia" in (read_text(host.under(folder) / name) or "")
+        for folder in _CDI_FOLDERS
+        for name in _entries(host.under(folder))
+    )
+    if toolkit is None:
+        return unknown(
+            _TOOLKIT,
+            unreadable or "its configuration is not visible from here",
+            f"on the node, {_CONFIGS[0]} says which ways it refuses: {_BY_VARIABLE}, {_BY_MOUNT}, and mode",
+        )
+    variable = "accepted from every container" if toolkit.by_variable else "refused from unprivileged ones"
+    return ok(
+        _TOOLKIT,
+        f"{toolkit.path}: {keys.VISIBLE_DEVICES_ENV} is {variable}; volume mounts are"
+        f" {'accepted' if toolkit.by_mount else 'refused'}; mode {toolkit.mode}, {specs} CDI"
+        f" specification{'s' if specs != 1 else ''} of NVIDIA",
+    )
+
+
+def _toolkit(host: Host) -> _Toolkit | None:
+    """Read its configuration: here, or past the node's first process, where that may be looked through.
+
+    Raises:
+        ValueError: there is one that cannot be read.
+    """
+    for base in (host.root, host.proc_root / "1/root"):
+        for name in _CONFIGS:
+            path = base / name.lstrip("/")
+            text = read_text(path)
+            if text is not None:
+                return _parsed(path, text)
+    return None
+
+
+def _parsed(path: Path, text: str) -> _Toolkit:
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: not TOML: {one_line(str(error))}") from None
+    runtime = found.get("nvidia-container-runtime")
+    mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
+    return _Toolkit(
+        path=path,
+        by_variable=found.get(_BY_VARIABLE, True) is not False,
+        by_mount=found.get(_BY_MOUNT, False) is True,
+        mode=one_line(str(mode)),
+    )
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return sorted(one_line(path.name) for path in folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,120 @@
+"""The driver, its library, and each GPU."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gpuagent.doctor.finding import Finding, ok, problem
+from gpuagent.doctor.host import Host, read_text
+from gpuagent.doctor.look import Look, processes_of
+from gpuagent.problems import Cause
+from gpuagent.report.units import size
+
+_LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)
+_MODULE = re.compile(r"\b([0-9]{3}\.[0-9]+(?:\.[0-9]+)?)\b")
+_CHECK: Final = "driver"
+
+_IN_A_CONTAINER: Final = (
+    "give the container the driver's files: runtimeClassName: nvidia with NVIDIA_VISIBLE_DEVICES=all and"
+    " NVIDIA_DRIVER_CAPABILITIES=utility, or CDI"
+)
+_LOAD: Final = (
+    "load it on the node (modprobe nvidia; the kernel's log says why it fails); with the GPU Operator look at"
+    " its driver pod. The agent waits for it"
+)
+_RESTART: Final = (
+    "start the agent's pod anew, as the agent does itself with status 3; if that does not help, the node has"
+    " a new library and the old module: unload the module or restart the node"
+)
+_DEVICES: Final = "see the checks of the devices below"
+_ADVICE: Final = {
+    "DriverNotLoaded": _LOAD,
+    "NotReady": "wait: the driver says it is not ready; if it stays so, restart the node",
+    "NoPermission": _DEVICES,
+    "OperatingSystem": _DEVICES,
+    "Unknown": _DEVICES,
+    "GpuIsLost": "look for XID errors in the kernel's log; the GPU needs a reset, or the node a restart",
+    "ResetRequired": "drain the node and reset the GPU: nvidia-smi --gpu-reset",
+    "FunctionNotFound": "update the driver: its library lacks a call that the agent cannot do without",
+}
+_CAUSES: Final = {
+    Cause.TRUNCATED: "the driver lists no more than 950 processes of a GPU; nothing on it is judged",
+    Cause.GARBAGE: "drivers 535.54 to 535.98 garble these lists: update the driver",
+}
+
+
+def driver_findings(look: Look, host: Host) -> Iterator[Finding]:
+    """What the driver and each GPU say."""
+    library, version = loaded_library(host)
+    module = module_version(host)
+    named = f", library {version or 'of unknown version'} ({library})" if library else ""
+    if look.is_hung:
+        yield problem(
+            _CHECK,
+            f"the driver does not answer{named}",
+            "look at the kernel's log; a process in the state D (ps) waits for the GPU, and only a restart of"
+            " the node helps then",
+        )
+        return
+    if look.replaced:
+        versions = f" (kernel module {module or 'unknown'}{named})"
+        yield problem(_CHECK, f"driver and library are of different versions{versions}", _RESTART)
+        return
+    reading = look.reading
+    if reading.gpus:
+        yield ok(_CHECK, f"version {reading.driver_version or module or 'unknown'}{named}")
+    indices = {gpu.uuid: f"GPU {gpu.index}" for gpu in reading.gpus}
+    for found in reading.problems:
+        yield problem(
+            indices.get(found.gpu_uuid) or found.gpu_uuid or _CHECK,
+            found.detail,
+            _CAUSES.get(found.cause) or _advice(look, host),
+        )
+    yield from _gpus(look)
+
+
+def _advice(look: Look, host: Host) -> str:
+    errors = {error for _, error in look.errors}
+    if "LibraryNotFound" in errors:
+        return (
+            _IN_A_CONTAINER if host.is_contained else "install the NVIDIA driver, or run where there is a GPU"
+        )
+    return next((advice for error, advice in _ADVICE.items() if error in errors), "")
+
+
+def _gpus(look: Look) -> Iterator[Finding]:
+    for gpu in look.gpus:
+        check = f"GPU {gpu.index}"
+        held = list(processes_of(gpu))
+        told = f"{len(held)} processes" if len(held) != 1 else "1 process"
+        if gpu.processes is None:
+            told = "processes unknown"
+        mig = "; MIG: reported, never judged" if gpu.mig else ""
+        yield ok(check, f"{gpu.model} {gpu.uuid}, {size(gpu.total_bytes)}, {told}{mig}")
+        untold = sum(process.used_bytes is None for process in held)
+        if untold:
+            yield problem(
+                check,
+                f"the driver does not tell the memory of {untold} of {len(held)} processes; their pods are"
+                " not judged",
+                "WSL 2 and some vGPU profiles never tell it; elsewhere update the driver",
+            )
+
+
+def loaded_library(host: Host) -> tuple[str, str]:
+    """Path and version of the driver's library in this process; empty before it is loaded.
+
+    Its file has the version in its name, which says it also where the library refuses to talk to the driver.
+    """
+    found = _LIBRARY.search(read_text(host.own / "maps") or "")
+    if found is None:
+        return "", ""
+    version = found[2] or ""
+    return found[1], version if "." in version else ""
+
+
+def module_version(host: Host) -> str:
+    """Version of the loaded kernel module; empty if it does not say."""
+    text = read_text(host.proc_root / "driver/nvidia/version") or ""
+    found = _MODULE.search(text.partition("\n")[0])
+    return found[1] if found else ""

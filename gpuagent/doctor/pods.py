@@ -1,0 +1,135 @@
+"""The pods of the node, their reservation pods, and whether processes on the GPUs are theirs. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpuagent.doctor.finding import Finding, ok, problem, unknown
+from gpuagent.doctor.look import Look, processes_of
+from gpuagent.gpus.reading import Gpu
+from gpuagent.origin import Found
+from gpuagent.pods.index import PodIndex
+from gpuagent.pods.inventory import Inventory
+from gpuagent.shares import Claims
+from kai import keys
+from kai.version import Version
+from kube.errors import one_line
+
+_PODS: Final = "pods"
+_RESERVATIONS: Final = "reservation pods"
+_LABEL: Final = "node label"
+_NAMES_SHOWN: Final = 5
+
+
+def pod_findings(
+    inventory: Inventory, look: Look, *, node: str, source: str, kai_version: Version | None
+) -> Iterator[Finding]:
+    """What the list of pods says.
+
+    Args:
+        inventory: the list.
+        look: the GPUs, and the processes on them.
+        node: its name.
+        source: where the list is from, in words.
+        kai_version: as the agent is told.
+    """
+    count = len(inventory.pods) + len(inventory.reservation_uids)
+    if not count:
+        yield problem(
+            _PODS,
+            f"{source} has no pod on the node {one_line(node)}",
+            "is the name that of the Node object (kubectl get nodes)? It is --node, or NODE_NAME",
+        )
+        return
+    yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
+    yield from _owners(inventory, look)
+    yield from _reservations(inventory, look.gpus)
+    yield from _claims(inventory, look.gpus, kai_version)
+    if inventory.node_labels is not None:
+        yield _label(inventory.node_labels)
+
+
+def _owners(inventory: Inventory, look: Look) -> Iterator[Finding]:
+    """Whose the processes on the GPUs are."""
+    check = "processes on GPUs"
+    if not look.gpus:
+        return
+    index = PodIndex.from_inventory(inventory)
+    pids = {process.pid for gpu in look.gpus for process in processes_of(gpu)}
+    contained = [look.origins[pid] for pid in pids if pid in look.origins]
+    contained = [origin for origin in contained if origin.found is Found.CONTAINER]
+    known = sum(index.pod_of(origin) is not None for origin in contained)
+    strangers = sum(bool(origin.pod_uids) for origin in contained if index.pod_of(origin) is None)
+    hosts = look.found[Found.HOST]
+    told = f"{known} in pods of this node, {hosts} of the host, {len(contained) - known} in other containers"
+    if strangers and not known:
+        yield problem(
+            check,
+            f"{told}: the pods they name are not in the list",
+            "is --node this node, and the list of its cluster?",
+        )
+    elif pids:
+        yield ok(check, told)
+    else:
+        yield ok(check, "none now")
+
+
+def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+    found = dict(inventory.reservations)
+    found |= {group: gpu for (_, group), gpu in inventory.tenant_reservations.items()}
+    if not found:
+        yield ok(_RESERVATIONS, "none: no pod has a share of a GPU here")
+        return
+    nameless = [group for group, gpu in found.items() if not gpu]
+    if nameless:
+        yield problem(
+            _RESERVATIONS,
+            f"no GPU is named for the group {_listed(nameless)}",
+            "look at the log of that pod in KAI's reservation namespace: it must see exactly one GPU",
+        )
+    present = {gpu.uuid for gpu in gpus}
+    strange = sorted({gpu for gpu in found.values() if gpu and gpu not in present})
+    if strange and gpus:
+        yield problem(
+            _RESERVATIONS,
+            f"they name GPUs that the driver does not show here: {_listed(strange)}",
+            "a GPU is lost, hidden from the agent's container, or these pods are another node's",
+        )
+    named = [f"{gpu} (group {group})" for group, gpu in found.items() if gpu in present or (gpu and not gpus)]
+    if named:
+        yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
+
+
+def _claims(inventory: Inventory, gpus: tuple[Gpu, ...], kai_version: Version | None) -> Iterator[Finding]:
+    claims = Claims(kai_version=kai_version).settle(inventory, gpus)
+    lacking = [f"{claim.pod.namespace}/{claim.pod.name}" for claim in claims if claim.lacks_reservation]
+    if lacking:
+        yield problem(
+            _RESERVATIONS,
+            f"missing for {_listed(lacking)}: KAI may give their GPU to somebody else, or delete them",
+            "start these pods anew",
+        )
+
+
+def _label(labels: Mapping[str, str]) -> Finding:
+    value = labels.get(keys.NODE_GPU_MEMORY)
+    if value:
+        return ok(_LABEL, f"{keys.NODE_GPU_MEMORY}={one_line(value)}")
+    return problem(
+        _LABEL,
+        f"the node has no {keys.NODE_GPU_MEMORY}: KAI counts a share of 100 MiB and places no gpu-memory pod",
+        "GPU feature discovery sets it; on machines with unified memory set it by hand (MiB)",
+    )
+
+
+def no_pods(why: str, advice: str = "") -> Finding:
+    """There is no list of pods."""
+    return unknown(_PODS, why, advice)
+
+
+def _number(count: int, one: str) -> str:
+    return f"{count} {one}{'' if count == 1 else 's'}"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
+    return f"{shown} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else shown

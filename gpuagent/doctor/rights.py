@@ -1,0 +1,125 @@
+"""What the agent may ask the API server, right by right."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuagent.doctor.finding import Finding, ok, problem, unknown
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+
+_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """One verb on one resource, in every namespace."""
+
+    verb: str
+    resource: str
+    without: str
+    """What is worse without it."""
+    group: str = ""
+    subresource: str = ""
+    is_needed: bool = False
+
+    def __str__(self) -> str:
+        """As RBAC has it: `get bindrequests.scheduling.run.ai`, `create pods/eviction`."""
+        group = f".{self.group}" if self.group else ""
+        part = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.verb} {self.resource}{group}{part}"
+
+
+_PODS: Final = "no pod is known, and nobody's memory is anybody's"
+_EVENTS: Final = "flags are in metrics, log and page only"
+
+RIGHTS: Final = (
+    Right(verb="list", resource="pods", without=_PODS, is_needed=True),
+    Right(verb="watch", resource="pods", without=_PODS, is_needed=True),
+    Right(
+        verb="get",
+        resource="bindrequests",
+        group="scheduling.run.ai",
+        without="shares are what the pods' own annotations say, which their owners may edit",
+        is_needed=True,
+    ),
+    Right(verb="create", resource="events", without=_EVENTS, is_needed=True),
+    Right(verb="patch", resource="events", without=_EVENTS, is_needed=True),
+    Right(
+        verb="get",
+        resource="nodes",
+        without="device memory is the driver's figure and not the node label that KAI counts with",
+    ),
+    Right(verb="get", resource="namespaces", without="labels of namespaces are unknown"),
+    Right(verb="create", resource="pods", subresource="eviction", without="no pod can be evicted"),
+)
+CONFIG_MAPS: Final = Right(
+    verb="get", resource="configmaps", without="KAI's ConfigMaps say nothing of shares and GPUs"
+)
+
+
+class _Status(Struct):
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    error: str = msgspec.field(name="evaluationError", default="")
+
+
+class _Review(Struct):
+    status: _Status
+
+
+_review = msgspec.json.Decoder(_Review)
+
+
+async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[Finding]:
+    """Ask for each right.
+
+    Args:
+        client: to the API server, as the agent.
+        reads_config_maps: whether the agent is to read KAI's ConfigMaps.
+    """
+    rights = [*((right, right.is_needed) for right in RIGHTS), (CONFIG_MAPS, reads_config_maps)]
+    for right, is_needed in rights:
+        check = f"right to {right}"
+        try:
+            status = await _ask(client, right)
+        except (ApiError, Unreachable, AccessError) as error:
+            yield unknown(check, str(error))
+            continue
+        if status.allowed:
+            yield ok(check, "granted")
+        elif status.error:
+            yield unknown(check, one_line(status.error))
+        elif is_needed:
+            yield problem(check, f"not granted: {right.without}", _rule(right))
+        else:
+            yield ok(check, f"not granted, which is optional: {right.without}")
+
+
+async def _ask(client: KubeClient, right: Right) -> _Status:
+    attributes = {"verb": right.verb, "resource": right.resource, "group": right.group}
+    if right.subresource:
+        attributes["subresource"] = right.subresource
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
+    try:
+        return _review.decode(answer).status
+    except MALFORMED as error:
+        raise Unreachable(f"POST {_PATH}: no review: {one_line(str(error))}") from None
+
+
+def _rule(right: Right) -> str:
+    resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
+    return (
+        "bind a ClusterRole to the agent's service account with"
+        f' {{apiGroups: ["{right.group}"], resources: [{resource}], verbs: [{right.verb}]}}'
+    )
