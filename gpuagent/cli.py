@@ -109,8 +109,8 @@ def _parser() -> argparse.ArgumentParser:
         parents=[of_node],
         help="find out what keeps the agent from telling the truth here",
         description="Checks driver, PID namespace, /proc, devices, rights, pods and KAI, and says what to do."
-        " For a second or so it holds a little memory of a GPU, to find itself again. Exit status 1: something"
-        " is wrong. No option is required: without --pods it asks the cluster, if there is one.",
+        " For a second or so it holds a little memory of a GPU, to find itself again. Exit status 1:"
+        " something is wrong. No option is required: without --pods it asks the cluster, if there is one.",
     )
     examining.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
@@ -188,11 +188,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from gpuagent.serve import Settings, run  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
 
-    scenario = _scenario(arguments.gpus)
-    if scenario is not None:
-        for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
-            if value is not None:
-                raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")
+    scenario = _scenario(arguments)
     node = arguments.node or os.environ.get("NODE_NAME", "")
     if scenario is None and not node:
         raise UsageError("--node is missing: name this node, or set NODE_NAME")
@@ -240,7 +236,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
             reservation_namespace=arguments.reservation_namespace,
             reads_config_maps=arguments.read_kai_configmaps,
             kai_version=arguments.kai_version,
-            read_config_maps=arguments.read_kai_configmaps,
             output=arguments.output,
         )
     )
