@@ -1,11 +1,13 @@
 """`kaishare-agent serve`: put the parts together, run until told to stop or until only a restart helps."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,7 @@ from gpuagent.bookkeeper import Bookkeeper
 from gpuagent.changes import ChangeLog
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.origin import Sample
+from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
 from gpuagent.processes import Processes
 from gpuagent.report.http import Port
@@ -24,6 +27,8 @@ from gpuagent.slack import Slack
 from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts import Judge
 from kai.version import Version
+from kube.access import AccessError, find_access
+from kube.client import KubeClient
 from service.address import Address
 from service.command import UsageError
 from service.log import ERROR, JsonLog, capture_libraries
@@ -45,7 +50,7 @@ class Settings:
     scenario: Path | None
     """A simulated node; None for the driver of this one."""
     pods: Path | None
-    """Not with a scenario, which brings its own."""
+    """A file; None for the API server, or with a scenario, which brings its own."""
     node: str | None
     """With a scenario only if it was named."""
     listen: Address
@@ -56,6 +61,7 @@ class Settings:
     reservation_namespace: str
     excluded_namespaces: frozenset[str]
     kai_version: Version | None = None
+    read_config_maps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,7 @@ class _Node:
 
     source: GpuSource
     name: str
-    pods: Path
+    pods: Path | None
     proc_root: Path
 
 
@@ -79,6 +85,8 @@ def run(settings: Settings) -> int:
     node = _node(settings)
     try:
         status, is_hung = asyncio.run(_serve(settings, node, log))
+    except AccessError as error:
+        raise UsageError(f"--pods cluster: {error}; or name a file with --pods") from None
     except OSError as error:
         raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
     if is_hung and not node.source.is_simulated:
@@ -105,13 +113,38 @@ def _node(settings: Settings) -> _Node:
         )
     from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
-    if settings.pods is None or not settings.node:
-        raise UsageError("a node that is not simulated needs --pods and --node")
+    if not settings.node:
+        raise UsageError("a node that is not simulated needs --node")
     return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
+
+
+@contextlib.asynccontextmanager
+async def _pods(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterator[FilePods | ClusterPods]:
+    """Open the source of pods: the file, or the API server."""
+    if node.pods is not None:
+        yield FilePods(
+            path=node.pods, node=node.name, reservation_namespace=settings.reservation_namespace, log=log
+        )
+        return
+    async with KubeClient(await find_access()) as client:
+        yield ClusterPods(
+            client=client,
+            node=node.name,
+            reservation_namespace=settings.reservation_namespace,
+            log=log,
+            read_config_maps=settings.read_config_maps,
+        )
 
 
 async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
     """Return the exit status, and whether a call of the driver hangs."""
+    async with _pods(settings, node, log) as pods:
+        return await _serve_pods(settings, node, pods, log)
+
+
+async def _serve_pods(
+    settings: Settings, node: _Node, pods: FilePods | ClusterPods, log: JsonLog
+) -> tuple[int, bool]:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,9 +155,6 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
         fatal.append(reason)
         stop.set()
 
-    pods = FilePods(
-        path=node.pods, node=node.name, reservation_namespace=settings.reservation_namespace, log=log
-    )
     bookkeeper = Bookkeeper(
         pods=pods,
         claims=Claims(kai_version=settings.kai_version),
@@ -139,7 +169,12 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
         clock=time.monotonic,
         changes=ChangeLog(log),
     )
-    metrics = Metrics(bookkeeper.status, node=node.name, is_simulated=node.source.is_simulated)
+    metrics = Metrics(
+        bookkeeper.status,
+        node=node.name,
+        is_simulated=node.source.is_simulated,
+        watch=pods.watch if isinstance(pods, ClusterPods) else None,
+    )
 
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)

@@ -153,6 +153,20 @@ class Family(Enum):
         help="Calls to the driver that failed, or whose answer cannot be true.",
         absent="there was no such error",
     )
+    WATCH_CONTACT = Described(
+        name="kaishare_watch_last_contact_timestamp_seconds",
+        kind="gauge",
+        labels=("resource",),
+        help="When the API server was last heard on this watch.",
+        absent="it was never heard, or pods come from a file",
+    )
+    WATCH_RESTARTS = Described(
+        name="kaishare_watch_restarts_total",
+        kind="counter",
+        labels=("resource", "cause"),
+        help="How often the watch began anew; cause closed is the ordinary end of one.",
+        absent="it did not begin anew for that cause",
+    )
     BUILD = Described(
         name="kaishare_build_info",
         kind="gauge",

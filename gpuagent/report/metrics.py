@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 from gpuagent.report.exposition import Exposition, label_text
 from gpuagent.report.families import GPU, POD, SECONDS_BUCKETS, Family
@@ -9,16 +10,25 @@ from gpuagent.report.process import process_figures
 from gpuagent.shares import PodClaim
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
+from kube.watch import Watch
 from service.about import version
 
 
 class Metrics:
     """Everything the agent exports."""
 
-    def __init__(self, status: Callable[[], Status], *, node: str, is_simulated: bool) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        *,
+        node: str,
+        is_simulated: bool,
+        watch: Watch[Any] | None = None,
+    ) -> None:
         self._status = status
         self._node = node
         self._is_simulated = is_simulated
+        self._watch = watch
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
 
@@ -89,8 +99,17 @@ class Metrics:
             page.add(Family.LAST_SAMPLE, "", status.good_wall_time)
         for (call, error), count in sorted(status.errors.items()):
             page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
+        if self._watch is not None:
+            self._add_watch(page, self._watch)
         simulated = "true" if self._is_simulated else "false"
         page.add(Family.BUILD, _labels(Family.BUILD, version(), "agent", status.driver_version, simulated), 1)
+
+    def _add_watch(self, page: Exposition, watch: Watch[Any]) -> None:
+        resource = watch.resource.name
+        if watch.last_contact is not None:
+            page.add(Family.WATCH_CONTACT, _labels(Family.WATCH_CONTACT, resource), watch.last_contact)
+        for cause, count in sorted(watch.restarts.items()):
+            page.add(Family.WATCH_RESTARTS, _labels(Family.WATCH_RESTARTS, resource, cause), count)
 
     def _add_durations(self, page: Exposition) -> None:
         total = 0

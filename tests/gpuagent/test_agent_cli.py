@@ -14,7 +14,9 @@ SCENARIO = "gpus: [{uuid: GPU-a, memory: 1Gi}]\n"
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NODE_NAME", raising=False)
+    for name in ("NODE_NAME", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBECONFIG", "no-such-kubeconfig")
     Path("pods.yaml").write_text(PODS)
     Path("node.yaml").write_text(SCENARIO)
     Path("broken.yaml").write_text("kind: [")
@@ -29,9 +31,10 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("", "--pods is missing: name a file with the pods of this node"),
+        ("", "--node is missing: name this node, or set NODE_NAME"),
+        ("--node n", "--pods cluster: "),
         ("--pods pods.yaml", "--node is missing: name this node, or set NODE_NAME"),
-        ("--node n --pods cluster", "--pods cluster is not offered yet; allowed: a file with the pods of this node"),
+        ("--node n --pods cluster --listen 127.0.0.1:0", "; or name a file with --pods"),
         ("--node n --pods missing.yaml", "missing.yaml: No such file or directory"),
         ("--node n --pods broken.yaml", "broken.yaml, line 2: not YAML"),
         ("--node n --pods text.yaml", "text.yaml"),

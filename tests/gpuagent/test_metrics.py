@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from gpuagent.snapshot import Snapshot
 from gpuagent.status import Facts, Status, status_at
 from gpuagent.tenants import Tenant
 from gpuagent.verdicts import Judge
+from kube.watch import Resource
 from tests.gpuagent.nodes import GIB, MIB, A, B, claim, gpu, in_pod, pod, sample, snapshot_of, uid_of
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +46,17 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
     return status_at(at if now is None else now, facts, interval=5, pods_silent_for=0)
 
 
-def text_of(status: Status, *, is_simulated: bool = False) -> str:
-    metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated)
+class Watched:
+    """What is read of a watch."""
+
+    def __init__(self, last_contact: float | None = None, **restarts: int) -> None:
+        self.resource = Resource(name="pods", path="/api/v1/pods")
+        self.last_contact = last_contact
+        self.restarts = Counter(restarts)
+
+
+def text_of(status: Status, *, is_simulated: bool = False, watch: Any = None) -> str:
+    metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated, watch=watch)
     metrics.observe_sample(0.003)
     return metrics.text().decode()
 
@@ -210,9 +221,23 @@ def test_a_lone_surrogate_breaks_nothing() -> None:
 
 
 def every_family() -> str:
-    text = text_of(status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))))
+    heard = Watched(1_800_000_000.5, closed=3, gone=1)
+    text = text_of(status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))), watch=heard)
     assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
     return text
+
+
+def test_a_watch_shows_its_contact_and_why_it_began_anew() -> None:
+    text = every_family()
+    contact = series(text, "kaishare_watch_last_contact_timestamp_seconds")
+    assert contact == {'resource="pods"': 1_800_000_000.5}
+    assert series(text, "kaishare_watch_restarts_total") == {
+        'resource="pods",cause="closed"': 3,
+        'resource="pods",cause="gone"': 1,
+    }
+    silent = text_of(status_of(node(0)), watch=Watched())
+    assert "kaishare_watch_last_contact" not in silent
+    assert "kaishare_watch" not in text_of(status_of(node(0)))
 
 
 def test_promtool_accepts_the_page() -> None:
@@ -241,7 +266,9 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
     assert [row for row in rows if row not in documented] == []
     named = set(
         re.findall(
-            r"^\| `((?:kaishare_(?:pod|gpu|agent|build)|process)_\w+)` \|", documented, flags=re.MULTILINE
+            r"^\| `((?:kaishare_(?:pod|gpu|agent|watch|build)|process)_\w+)` \|",
+            documented,
+            flags=re.MULTILINE,
         )
     )
     assert named == {family.value.name for family in Family}
