@@ -93,5 +93,6 @@ def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -
 
 
 def pods_stale(seconds: float) -> Problem:
-    """The problem that the source of pods is silent for so many seconds."""
-    return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods for {seconds:.0f} s")
+    """The problem that the source of pods is silent for so many seconds; infinite: it was never heard."""
+    since = "yet" if math.isinf(seconds) else f"for {seconds:.0f} s"
+    return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods {since}")
