@@ -1,5 +1,6 @@
 """What the agent can say at this moment: the last snapshot while it is fresh, and why not if not. Pure."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
