@@ -6,6 +6,8 @@ Kubernetes 1.36.3); whoever opens thousands is somebody else.
 
 import asyncio
 import math
+import os
+import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections import OrderedDict
@@ -18,20 +20,34 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from service.address import Address
+from webhook.turns import Turns
 
 if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
 
-FIRST_REQUEST_SECONDS: Final = 10.0
-"""How long a new connection may take to send a whole request head."""
+HEAD_SECONDS: Final = 10.0
+"""How long a request head may take to arrive. Silence before it counts as idle: an API server may keep a
+connection that it made and did not need."""
 
 HANDSHAKE_SECONDS: Final = 10
-MOST_HANDSHAKES: Final = 1024
+MOST_HANDSHAKES: Final = 512
 """TLS handshakes under way at once; the oldest gives way to a new one."""
+
+MOST_UNUSED: Final = 256
+"""Where more connections than these never sent a request, those get one second for it."""
 
 LARGEST_HEAD: Final = 32 * 1024
 """Bytes of a request that has no whole head yet. An API server's heads are below one KiB."""
 
+_PIECES = 16
+_BYTES_A_PIECE = 128
+"""How small the pieces of a head or body may be on average, once there were that many. Each costs some
+0.1 ms: a few thousand clients who send a byte at a time would leave no time for anybody else."""
+
+_ACCEPTED_AT_ONCE = 8
+"""New connections before requests get their turn; each takes some 0.3 ms."""
+
+_BACKLOG = 1024
 _TLS_BUFFER = 32 * 1024
 _READ_BUFFER = 64 * 1024
 _TLS_FAREWELL_SECONDS = 1.0
@@ -108,8 +124,10 @@ class BoundedServer(web.Server):
         """Connections without a request, and since when; the longest idle first."""
         self._unused: OrderedDict[RequestHandler, float] = OrderedDict()
         """Those of them that have sent no request yet."""
+        self._heads: OrderedDict[RequestHandler, float] = OrderedDict()
+        """Those of which a piece of a request head has come, and since when."""
         self._listener: asyncio.Server | None = None
-        self._silent: asyncio.Task[None] | None = None
+        self._sweep: asyncio.Task[None] | None = None
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address that came of it (port 0 takes any free one).
@@ -118,9 +136,12 @@ class BoundedServer(web.Server):
             OSError: the address cannot be listened on.
         """
         self._listener = await self._loop.create_server(
-            self._protocol, address.host or None, address.port, backlog=1024
+            self._protocol, address.host or None, address.port, backlog=_ACCEPTED_AT_ONCE
         )
-        self._silent = asyncio.create_task(self._close_silent())
+        for listening in self._listener.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(_BACKLOG)  # asyncio takes its one figure for both
+        self._sweep = asyncio.create_task(self._close_slow_heads())
         host, port = self._listener.sockets[-1].getsockname()[:2]
         return Address(host, port)
 
@@ -136,8 +157,8 @@ class BoundedServer(web.Server):
         Returns:
             how many requests were cut off because that was not enough.
         """
-        if self._silent is not None:
-            self._silent.cancel()
+        if self._sweep is not None:
+            self._sweep.cancel()
         for _ in range(2):  # take what the kernel has already taken for us
             await asyncio.sleep(0)
         if self._listener is not None:
@@ -170,27 +191,34 @@ class BoundedServer(web.Server):
         now = self._loop.time()
         self._open[handler] = transport
         self._idle[handler] = self._unused[handler] = now
-        if len(self._open) > self._most:
-            self._drop(self._least_missed(now))
+        if len(self._open) > self._most or len(self._unused) > MOST_UNUSED:
+            oldest, since = next(iter(self._unused.items()))
+            if since <= now - _YOUNG_SECONDS:
+                self.drop(oldest)
+            elif len(self._open) > self._most:
+                self.drop(next(iter(self._idle)))  # the new one itself, if all others are at work
 
     def connection_lost(self, handler: RequestHandler, _exc: BaseException | None = None) -> None:
         """Forget a connection, though its request may still be being answered."""
         self._open.pop(handler, None)
-        self._idle.pop(handler, None)
-        self._unused.pop(handler, None)
+        self.head_arrived(handler)
+
+    def head_began(self, handler: RequestHandler) -> None:
+        """Hear that a piece of a request head has come."""
+        self._heads.setdefault(handler, self._loop.time())
 
     def head_arrived(self, handler: RequestHandler) -> None:
         """Hear that a connection has a whole request head to answer."""
         self._idle.pop(handler, None)
         self._unused.pop(handler, None)
+        self._heads.pop(handler, None)
 
-    def head_too_large(self, handler: RequestHandler) -> None:
-        """Hear that a connection goes on and on without a whole request head."""
-        self._drop(handler)
-
-    def is_idle(self, handler: RequestHandler) -> bool:
-        """Whether a connection is open and waits for a request."""
-        return handler in self._idle
+    def drop(self, handler: RequestHandler) -> None:
+        """Close a connection without a farewell: who is silent would keep us waiting for his."""
+        transport = self._open.get(handler)
+        self.connection_lost(handler)
+        if transport is not None:
+            transport.abort()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast(_Connection, request.protocol)
@@ -204,21 +232,18 @@ class BoundedServer(web.Server):
         handler = _Connection(self, loop=self._loop, **self._options)
         return _Tls(self, handler, self._context) if self._context else handler
 
-    def _least_missed(self, now: float) -> RequestHandler:
-        """The connection to close: not one that is just about to send its first request."""
-        for handler, since in self._unused.items():
-            if since <= now - _YOUNG_SECONDS:
-                return handler
-            break
-        return next(iter(self._idle))  # the new one itself, if all others are at work
-
-    async def _close_silent(self) -> None:
-        """Close, until cancelled, connections on which no request comes."""
+    async def _close_slow_heads(self) -> None:
+        """Close, until cancelled, connections whose request heads do not come to an end."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
-            late = self._loop.time() - FIRST_REQUEST_SECONDS
-            for handler in [handler for handler, since in self._unused.items() if since < late]:
-                self._drop(handler)
+            late = self._loop.time() - HEAD_SECONDS
+            turns = Turns()
+            while self._heads:
+                handler, since = next(iter(self._heads.items()))
+                if since >= late:
+                    break
+                self.drop(handler)
+                await turns.give()
 
     def _close_settled(self, before: float) -> None:
         """Close what has been idle, or shaking hands, since before a time."""
@@ -229,22 +254,19 @@ class BoundedServer(web.Server):
             if since <= before:
                 handler.force_close()  # says goodbye to TLS, and flushes
 
-    def _drop(self, handler: RequestHandler) -> None:
-        transport = self._open.get(handler)
-        self.connection_lost(handler)
-        if transport is not None:
-            transport.abort()  # no farewell: whoever is silent would keep us waiting for his
-
 
 class _Connection(RequestHandler):
     """aiohttp's side of a connection, that tells when a whole request head has arrived."""
 
-    __slots__ = ("_body", "_head_bytes")
+    __slots__ = ("_body", "_bytes", "_pieces", "_was_in_head")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._head_bytes = 0
         self._body = EMPTY_PAYLOAD
+        """The body that arrives, or arrived last."""
+        self._was_in_head = True
+        self._pieces = self._bytes = 0
+        """What has come of a head, or of a body."""
 
     @property
     def has_more(self) -> bool:
@@ -253,18 +275,26 @@ class _Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Read what came."""
+        is_in_head = self._body.is_eof()
         super().data_received(data)
         server = self._manager
         if not isinstance(server, BoundedServer):  # the connection is lost
             return
         if self._messages:
-            self._head_bytes = 0
             self._body = self._messages[-1][1]
+            self._pieces = self._bytes = 0
             server.head_arrived(self)
-        elif self._body.is_eof() and server.is_idle(self):
-            self._head_bytes += len(data)
-            if self._head_bytes > LARGEST_HEAD:
-                server.head_too_large(self)
+        elif data:
+            if is_in_head is not self._was_in_head:
+                self._pieces = self._bytes = 0
+            self._pieces += 1
+            self._bytes += len(data)
+            is_dribble = self._pieces > _PIECES and self._bytes < self._pieces * _BYTES_A_PIECE
+            if is_dribble or (is_in_head and self._bytes > LARGEST_HEAD):
+                server.drop(self)
+            elif is_in_head:
+                server.head_began(self)
+        self._was_in_head = is_in_head
 
     def handle_error(
         self,

@@ -24,16 +24,18 @@ def errors_logged(live: Live) -> list[str]:
 
 
 async def test_slow_heads_end_and_others_are_answered(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.connections.FIRST_REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("webhook.connections.HEAD_SECONDS", 0.3)
     slow = [await live.connect() for _ in range(20)]
-    for number, connection in enumerate(slow):
+    silent, used = await live.connect(), await live.connect()
+    for connection in (*slow[10:], used):
+        assert (await connection.post()).status == 200
+    for number, connection in enumerate(slow, 1):
         await connection.send(b"POST /mutate HTTP/1.1\r\nHost: webhook\r\nX-Slow: "[: 2 * number])
     await answered(live)
-    used = await live.connect()
-    assert (await used.post()).status == 200
     for connection in slow:
         await connection.ended()
-    assert (await used.post()).status == 200
+    for connection in (silent, used):
+        assert (await connection.post()).status == 200
 
 
 async def test_a_head_without_end_is_cut_off(live: Live) -> None:
@@ -67,6 +69,20 @@ async def test_a_body_may_come_in_pieces(live: Live) -> None:
             await connection.send(sent[start : start + 97])
             await asyncio.sleep(0)
         assert (await connection.reply()).status == 200
+
+
+@pytest.mark.parametrize("begin", [0, len(request(b""))], ids=["head", "body"])
+async def test_who_dribbles_is_cut_off(live: Live, begin: int) -> None:
+    connection, sent = await live.connect(), request(REVIEW)
+    await connection.send(sent[:begin])
+    ended = asyncio.create_task(connection.ended())
+    for byte in sent[begin:]:
+        await asyncio.sleep(0.001)
+        if ended.done():
+            break
+        await connection.send(bytes([byte]))
+    assert ended.done()
+    await answered(live)
 
 
 async def test_half_open_handshakes_end_and_the_oldest_gives_way(
@@ -127,6 +143,23 @@ async def test_who_never_sent_a_request_gives_way_first(
         assert (await used.post()).status == 200
 
 
+async def test_where_many_never_sent_a_request_they_get_little_time_for_it(
+    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.connections._YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.connections.MOST_UNUSED", 4)
+    async with serving(tmp_path, held) as live:
+        used = []
+        for _ in range(10):
+            used.append(await live.connect())
+            await used[-1].post()
+        silent = [await live.connect() for _ in range(10)]
+        for connection in silent[:6]:
+            await connection.ended()
+        for connection in (*silent[6:], *used):
+            assert (await connection.post()).status == 200
+
+
 async def test_who_is_being_answered_never_gives_way(tmp_path: Path, held: HeldPolicies) -> None:
     async with serving(tmp_path, held, most_connections=4) as live:
         busy = [await live.connect() for _ in range(4)]
@@ -165,7 +198,7 @@ def open_connections(live: Live) -> int:
     server = live.server._admission._server
     assert server is not None
     assert set(server._idle) <= set(server._open)
-    assert set(server._unused) <= set(server._idle)
+    assert set(server._unused) | set(server._heads) <= set(server._idle)
     return len(server._open)
 
 

@@ -1,0 +1,242 @@
+"""What reviews pay while somebody does what he should not: 10,000 connections, slow heads, large bodies.
+
+One client sends reviews in a closed loop over one connection, as an API server does; and now and then opens
+a new one. First alone, then while each abuse goes on, then alone again. The abuse comes from a process of its
+own. Prints latencies, how many of the abuser's connections are left, and the server's memory; exits 1 if a
+review is not answered 200. Run: `python -m benchmarks.abuse`; about two minutes.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.endurance import memory_of
+from benchmarks.reload import Client, namespaces, write
+from benchmarks.webhook import start
+from service.files import allow_many_files
+
+NEW_CONNECTION_EVERY = 100
+MAX_REVIEW_BODY = 8 * 1024 * 1024
+HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\n"
+DEEP = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"object":' + b"[" * 1_000_000
+
+
+class Abuser:
+    """Opens connections, and does to them what it is told."""
+
+    def __init__(self, host: str, port: int, ca: Path) -> None:
+        self._address = host, port
+        self._trust = ssl.create_default_context(cafile=str(ca))
+        self._sockets: list[socket.socket] = []
+
+    def connect(self, *, tls: bool = True) -> socket.socket | None:
+        """Open one more; None: the server would not have it."""
+        made = socket.create_connection(self._address, timeout=10)
+        try:
+            if tls:
+                made = self._trust.wrap_socket(made, server_hostname="localhost")
+        except OSError:
+            made.close()
+            return None
+        self._sockets.append(made)
+        return made
+
+    def send(self, to: socket.socket | None, data: bytes) -> None:
+        """Send what the server takes."""
+        if to is not None:
+            with contextlib.suppress(OSError):
+                to.sendall(data)
+
+    def left(self) -> int:
+        """How many connections the server has not closed."""
+        count = 0
+        for each in self._sockets:
+            each.settimeout(0)
+            try:
+                while each.recv(1 << 20):
+                    pass
+            except (BlockingIOError, ssl.SSLWantReadError):
+                count += 1
+            except OSError:
+                continue
+        return count
+
+    def half_open(self, count: int) -> Iterator[None]:
+        """Connections that never begin TLS."""
+        for _ in range(count):
+            self.connect(tls=False)
+            yield
+
+    def idle(self, count: int) -> Iterator[None]:
+        """Connections that never send a request."""
+        for _ in range(count):
+            self.connect()
+            yield
+
+    def used_and_idle(self, count: int) -> Iterator[None]:
+        """Connections that sent one request and then nothing."""
+        for _ in range(count):
+            self.send(self.connect(), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            yield
+
+    def slow_heads(self, count: int) -> Iterator[None]:
+        """Heads that come a line at a time, for ever."""
+        for _ in range(count):
+            self.send(self.connect(), HEAD)
+            yield
+        while True:
+            for each in self._sockets:
+                self.send(each, b"X-More: x\r\n")
+                yield
+
+    def slow_bodies(self, count: int) -> Iterator[None]:
+        """Bodies that announce 8 MiB and come a byte at a time."""
+        for _ in range(count):
+            self.send(self.connect(), HEAD + b"Content-Length: %d\r\n\r\n{" % MAX_REVIEW_BODY)
+            yield
+        while True:
+            for each in self._sockets:
+                self.send(each, b" ")
+                yield
+
+    def large_bodies(self, count: int) -> Iterator[None]:
+        """Bodies of 8 MiB of nothing, one after another."""
+        return self._bodies(count, b" " * MAX_REVIEW_BODY)
+
+    def deep_bodies(self, count: int) -> Iterator[None]:
+        """Bodies nested a million levels deep, one after another."""
+        return self._bodies(count, DEEP)
+
+    def _bodies(self, count: int, body: bytes) -> Iterator[None]:
+        for _ in range(count):
+            connection = self.connect()
+            self.send(connection, HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.recv(65536)
+            yield
+
+
+ABUSES: dict[str, tuple[Callable[[Abuser, int], Iterator[None]], int]] = {
+    "half-open": (Abuser.half_open, 10_000),
+    "idle": (Abuser.idle, 10_000),
+    "used-and-idle": (Abuser.used_and_idle, 10_000),
+    "slow-heads": (Abuser.slow_heads, 2_000),
+    "slow-bodies": (Abuser.slow_bodies, 1_000),
+    "large-bodies": (Abuser.large_bodies, 200),
+    "deep-bodies": (Abuser.deep_bodies, 200),
+}
+"""What is done, and how many times."""
+
+
+def abuse(kind: str, address: str, ca: str, seconds: float) -> None:
+    """Be the abuser: a process of its own. Prints how many connections are left at the end."""
+    allow_many_files()
+    host, port = address.split(":")
+    abuser = Abuser(host, int(port), Path(ca))
+    does, count = ABUSES[kind]
+    until = time.monotonic() + seconds
+    made = 0
+    for _ in does(abuser, count):
+        made += 1
+        if time.monotonic() > until:
+            break
+    time.sleep(max(0.0, until - time.monotonic()))
+    print(f"{made} done, {abuser.left()} connections left open")
+
+
+class Reviewer:
+    """Sends reviews, and notes what each took."""
+
+    def __init__(self, address: str, ca: Path) -> None:
+        self._make = lambda: Client(address, ca)
+        self._kept = self._make()
+
+    def send(self, until: Callable[[], bool]) -> tuple[list[float], list[float]]:
+        """Send until told; return seconds on the kept connection, and with a new one."""
+        kept: list[float] = []
+        new: list[float] = []
+        while not until():
+            kept.append(self._kept.review()[0])
+            if len(kept) % NEW_CONNECTION_EVERY == 0:
+                began = time.perf_counter()
+                client = self._make()
+                client.review()
+                new.append(time.perf_counter() - began)
+                client.close()
+        return kept, new
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._kept.close()
+
+
+def shown(title: str, kept: list[float], new: list[float]) -> None:
+    """Print the latencies of one phase."""
+    for name, values in (("kept", sorted(kept)), ("new", sorted(new))):
+        if values:
+            at = [values[int(len(values) * part)] * 1000 for part in (0.5, 0.99)]
+            print(
+                f"{title:16} {name:5} {len(values):6} reviews  p50 {at[0]:7.2f}  p99 {at[1]:7.2f}"
+                f"  longest {values[-1] * 1000:8.2f} ms",
+                flush=True,
+            )
+            title = ""
+
+
+async def run(kinds: list[str], seconds: float) -> None:
+    """Start the server, send, abuse, print."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "policies.yaml", namespaces(1000, lambda _: "0.50", labels=0), "documents")
+        process, address = await start(
+            f"webhook serve --policies {folder}/policies.yaml --tls-dir {folder}/tls --drain 0s"
+            " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
+            folder / "log",
+        )
+        ca = folder / "tls" / "ca.crt"
+        try:
+            reviewer = await asyncio.to_thread(Reviewer, address, ca)
+            for kind in kinds:
+                until = time.monotonic() + 2
+                kept, new = await asyncio.to_thread(
+                    reviewer.send, lambda until=until: time.monotonic() > until
+                )
+                shown("alone", kept, new)
+                command = [sys.executable, "-m", "benchmarks.abuse", "--be", kind, "--seconds", str(seconds)]
+                abuser = await asyncio.create_subprocess_exec(
+                    *command, "--address", address.removeprefix("https://"), "--ca", str(ca), stdout=-1
+                )
+                waiting = asyncio.create_task(abuser.communicate())
+                shown(kind, *await asyncio.to_thread(reviewer.send, waiting.done))
+                said = (await waiting)[0].decode().strip()
+                print(f"{'':16} {said}; server {memory_of(process) / 1024:.0f} MiB")
+            reviewer.close()
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+def main() -> None:
+    """Read the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=list(ABUSES), help=", ".join(ABUSES))
+    parser.add_argument("--seconds", type=float, default=15, help="how long each abuse goes on at most")
+    for hidden in ("--be", "--address", "--ca"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.be:
+        abuse(options.be, options.address, options.ca, options.seconds)
+    else:
+        asyncio.run(run(options.kinds, options.seconds))
+
+
+if __name__ == "__main__":
+    main()
