@@ -183,7 +183,9 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
 
 
 def _has_whole_gpus(claim: PodClaim) -> bool:
-    """Whole-GPU pods are never over nor unassigned: the device plugin holds them to what is theirs."""
-    return claim.pod.whole_gpus > 0 or any(
-        amount.source is ShareSource.WHOLE_GPU for amount in claim.shares.values()
-    )
+    """Whether whole GPUs are all its share: then it is never over nor unassigned.
+
+    A whole GPU beside a share excuses nothing: KAI up to v0.10.0 lets such pods in (PR #660).
+    """
+    sources = {amount.source for amount in claim.shares.values()} or {c.source for c in claim.candidates}
+    return sources == {ShareSource.WHOLE_GPU}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuagent.grounds import SMALL_BYTES, Key, Reason
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import Amount, LimitSource, PodClaim, ShareSource
+from gpuagent.shares import Amount, Candidate, LimitSource, PodClaim, ShareSource
 from gpuagent.slack import Slack
 from gpuagent.snapshot import Snapshot
 from gpuagent.verdicts import Change, Judge, Transition, Verdicts
@@ -167,6 +167,8 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(UNRESOLVED, changed="0.5, not 0.25"), A, 0, {"no-reservation@": False, "share-changed@": True}, id="share changed, GPU unknown"),
         pytest.param(WHOLE, A, OVER, {}, id="a whole GPU is never over"),
         pytest.param(WHOLE, B, OVER, {}, id="nor unassigned"),
+        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, and nobody knows which"),
+        pytest.param(claim("train", SHARE, pod=pod("train", whole_gpus=1)), A, OVER, {**CLEAN, "over-share@a": True}, id="a whole GPU beside a share excuses nothing"),
         pytest.param(claim("train", pod=SYSTEM), A, GIB, {}, id="the system's pods without a share"),
         pytest.param(claim("train", SHARE, pod=SYSTEM), A, OVER, {**CLEAN, "over-share@a": True}, id="a pod with a share is always judged"),
         pytest.param(claim("train", SHARE, pod=pod("train", phase="Failed")), A, OVER, {}, id="a finished pod"),
