@@ -69,14 +69,3 @@ async def test_a_new_token_in_the_file_is_taken_when_the_old_one_is_refused(
     async with KubeClient(plane.access("refused-token")) as client:
         (plane.accounts["refused-token"] / "token").write_text(token)
         assert json.loads(await client.get(CONFIG_MAPS))["kind"] == "ConfigMapList"
-
-
-async def test_a_version_that_no_server_has_yet_is_listed_anew(admin: Administrator) -> None:
-    """As after a restore from a backup; a server waits some seconds for such a version to come."""
-    made = await admin.create(named(0))
-    resource = Resource(name="configmaps", path=CONFIG_MAPS, is_small=True)
-    async with running(admin.client, resource=resource) as run:
-        run.watch._oldest = "999999999"
-        await until(lambda: run.watch.is_synced, 10)
-        assert made["metadata"]["name"] in run.names
-        assert run.watch.restarts["504"] == 1

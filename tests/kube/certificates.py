@@ -19,7 +19,7 @@ def serving_context(
     authority: Authority, folder: Path, *, asks_for_certificate: bool = False
 ) -> ssl.SSLContext:
     """What a server on 127.0.0.1 answers with."""
-    pair = authority.issue(["127.0.0.1", "api.example"], now=datetime.now(UTC), lifetime=A_DAY)
+    pair = authority.issue(["127.0.0.1", "localhost", "api.example"], now=datetime.now(UTC), lifetime=A_DAY)
     (folder / "tls.crt").write_bytes(pair.certificate_pem)
     (folder / "tls.key").write_bytes(pair.key_pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

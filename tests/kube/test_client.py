@@ -174,10 +174,12 @@ async def test_a_server_with_another_ca_is_not_believed(
     assert "0x" not in str(caught.value), "an address would make each try another problem"
 
 
-async def test_cookies_of_a_load_balancer_are_not_kept(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [says("{}", Set_Cookie="sticky=1"), says("{}")]
-    await client.get(PODS)
-    await client.get(PODS)
+async def test_cookies_of_a_load_balancer_are_not_kept(server: ApiServer, account: Path) -> None:
+    environment = {**server.environment, "KUBERNETES_SERVICE_HOST": "localhost"}
+    server.always = says("{}", Set_Cookie="sticky=1")
+    async with KubeClient(InCluster(folder=account, environment=environment)) as client:
+        await client.get(PODS)
+        await client.get(PODS)
     assert "Cookie" not in server.requests[1].headers
 
 

@@ -88,6 +88,15 @@ async def test_a_small_resource_is_listed_at_once_and_never_older_than_what_was_
     ]
 
 
+async def test_a_server_that_sends_pages_unasked_is_not_sent_a_version_beside_the_token(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.answers = [lists(pod("a"), more="token"), lists(pod("b"))]
+    async with running(client, resource=Resource(name="pods", path=PODS, is_small=True)) as run:
+        await until(lambda: run.names == {"a", "b"})
+    assert dict(server.lists_asked[1].query) == {"continue": "token"}
+
+
 async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client: KubeClient) -> None:
     def only_running(item: bytes) -> object:
         found = json.loads(item)

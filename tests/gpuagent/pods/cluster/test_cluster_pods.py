@@ -214,6 +214,16 @@ async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
         assert not server.asked("secrets")
 
 
+async def test_of_several_config_maps_the_pods_own_counts(server: ApiServer, client: KubeClient) -> None:
+    made = fraction(containers=[{"name": "main"}, {"name": "side"}])
+    offer(server, made, config_map(number=9, GPU_PORTION="0.90"), config_map(suffix="1", GPU_PORTION="0.50"))
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.pods.inventory)
+        assert run.inventory.config_maps == {
+            ("research", "half-7f6fbs6-shared-gpu-1"): {"GPU_PORTION": "0.50"}
+        }
+
+
 async def test_an_edited_annotation_does_not_lead_to_another_config_map(
     server: ApiServer, client: KubeClient
 ) -> None:
