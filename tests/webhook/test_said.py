@@ -1,5 +1,6 @@
 """What is said of requests, good and bad: one line, an id, and nothing of a pod."""
 
+import asyncio
 import json
 import random
 
@@ -42,12 +43,15 @@ async def test_every_answer_has_an_id_of_its_own_and_the_log_knows_it(live: Live
     }  # fmt: skip
     silent: dict[bytes, int] = {request(b"", "/"): 404, b"GET /mutate HTTP/1.1\r\nHost: x\r\n\r\n": 405}
     seen = {}
-    for sent, status in (cases | silent).items():
+
+    async def ask(sent: bytes, status: int) -> None:
         connection = await live.connect()
         await connection.send(sent)
         reply = await connection.reply()
         assert reply.status == status, sent[:100]
         seen[reply.headers["x-request-id"]] = sent
+
+    await asyncio.gather(*(ask(sent, status) for sent, status in (cases | silent).items()))
     assert len(seen) == len(cases) + len(silent)
     logged = {line["request"] for line in live.log}
     assert logged == {request_id for request_id, sent in seen.items() if sent in cases}
