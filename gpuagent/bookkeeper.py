@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 
 from gpuagent.changes import ChangeLog
 from gpuagent.ledger import Books, balance, holders
-from gpuagent.origin import Sample
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import Claims, PodClaim
+from gpuagent.processes.origin import Sample
+from gpuagent.shares.claims import Claims, PodClaim
 from gpuagent.status import PODS_STALE_SECONDS, Facts, Status, pods_stale, status_at
-from gpuagent.verdicts import Judge
+from gpuagent.verdicts.judge import Judge
 
 
 class Bookkeeper:

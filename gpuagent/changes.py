@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import PodClaim
+from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import Snapshot
-from gpuagent.verdicts import Change, Transition
+from gpuagent.verdicts.judge import Change, Transition
 from service.log import INFO, WARNING, JsonLog
 
 _MESSAGES = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from gpuagent.slack import Slack
+from gpuagent.verdicts.slack import Slack
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.about import version

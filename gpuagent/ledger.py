@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpuagent.gpus.reading import Gpu, GpuProcess
-from gpuagent.origin import Found, Origin, Sample
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import NodePod
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import PodClaim
-from gpuagent.slack import DEFAULT_SLACK
+from gpuagent.processes.origin import Found, Origin, Sample
+from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import GpuAccount, Holding, Snapshot
+from gpuagent.verdicts.slack import DEFAULT_SLACK
 
 _GONE: Final = Origin(found=Found.GONE)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuagent.gpus.reading import DriverReplaced, GpuReading, GpuSource
-from gpuagent.origin import Sample
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
+from gpuagent.processes.origin import Sample
 from service.log import JsonLog
 
 _LOOK_WHILE_AWAY_SECONDS: Final = 0.5

@@ -15,17 +15,17 @@ from typing import Final
 from gpuagent.bookkeeper import Bookkeeper
 from gpuagent.changes import ChangeLog
 from gpuagent.gpus.reading import GpuSource
-from gpuagent.origin import Sample
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
+from gpuagent.processes.origin import Sample
 from gpuagent.report.http import Port
 from gpuagent.report.metrics import Metrics
 from gpuagent.sampler import Sampler, Timing
-from gpuagent.shares import Claims
-from gpuagent.slack import Slack
+from gpuagent.shares.claims import Claims
 from gpuagent.status import INTERVALS_UNTIL_STALE
-from gpuagent.verdicts import Judge
+from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.slack import Slack
 from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import PodClaim
+from gpuagent.shares.claims import PodClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

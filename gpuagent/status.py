@@ -7,8 +7,8 @@ from typing import Final
 
 from gpuagent.problems import Cause, Problem
 from gpuagent.snapshot import Snapshot
-from gpuagent.suspension import Suspension
-from gpuagent.verdicts import Verdicts
+from gpuagent.verdicts.judge import Verdicts
+from gpuagent.verdicts.suspension import Suspension
 
 INTERVALS_UNTIL_STALE: Final = 3
 PODS_STALE_SECONDS: Final = 60.0

@@ -25,9 +25,9 @@ from webhook.turns import Turns
 if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
 
-HEAD_SECONDS: Final = 10.0
-"""How long a request head may take to arrive. Silence before it counts as idle: an API server may keep a
-connection that it made and did not need."""
+STUCK_SECONDS: Final = 10.0
+"""How long a request head may take to arrive, and an answer to be read. Silence before a head counts as idle:
+an API server may keep a connection that it made and did not need."""
 
 HANDSHAKE_SECONDS: Final = 10
 MOST_HANDSHAKES: Final = 512
@@ -50,6 +50,7 @@ _ACCEPTED_AT_ONCE = 8
 _BACKLOG = 1024
 _TLS_BUFFER = 32 * 1024
 _READ_BUFFER = 64 * 1024
+_WRITE_BUFFER = 64 * 1024
 _TLS_FAREWELL_SECONDS = 1.0
 _LINGERING_SECONDS = 2.0
 """How long to read on after an answer that came before the end of its request, so that it is seen."""
@@ -124,8 +125,8 @@ class BoundedServer(web.Server):
         """Connections without a request, and since when; the longest idle first."""
         self._unused: OrderedDict[RequestHandler, float] = OrderedDict()
         """Those of them that have sent no request yet."""
-        self._heads: OrderedDict[RequestHandler, float] = OrderedDict()
-        """Those of which a piece of a request head has come, and since when."""
+        self._stuck: OrderedDict[RequestHandler, float] = OrderedDict()
+        """Connections of which only a piece of a head has come, or that read no answers; and since when."""
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.Task[None] | None = None
 
@@ -141,7 +142,7 @@ class BoundedServer(web.Server):
         for listening in self._listener.sockets:
             with socket.socket(fileno=os.dup(listening.fileno())) as same:
                 same.listen(_BACKLOG)  # asyncio takes its one figure for both
-        self._sweep = asyncio.create_task(self._close_slow_heads())
+        self._sweep = asyncio.create_task(self._close_stuck())
         host, port = self._listener.sockets[-1].getsockname()[:2]
         return Address(host, port)
 
@@ -188,6 +189,7 @@ class BoundedServer(web.Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Take a connection; where that makes one too many, close one that is idle."""
         self._handshakes.pop(handler, None)
+        transport.set_write_buffer_limits(_WRITE_BUFFER)
         now = self._loop.time()
         self._open[handler] = transport
         self._idle[handler] = self._unused[handler] = now
@@ -203,15 +205,19 @@ class BoundedServer(web.Server):
         self._open.pop(handler, None)
         self.head_arrived(handler)
 
-    def head_began(self, handler: RequestHandler) -> None:
-        """Hear that a piece of a request head has come."""
-        self._heads.setdefault(handler, self._loop.time())
+    def is_stuck(self, handler: RequestHandler) -> None:
+        """Hear that a connection waits for the rest of a head, or for room for an answer."""
+        self._stuck.setdefault(handler, self._loop.time())
+
+    def is_free(self, handler: RequestHandler) -> None:
+        """Hear that it waits no longer."""
+        self._stuck.pop(handler, None)
 
     def head_arrived(self, handler: RequestHandler) -> None:
         """Hear that a connection has a whole request head to answer."""
         self._idle.pop(handler, None)
         self._unused.pop(handler, None)
-        self._heads.pop(handler, None)
+        self._stuck.pop(handler, None)
 
     def drop(self, handler: RequestHandler) -> None:
         """Close a connection without a farewell: who is silent would keep us waiting for his."""
@@ -232,14 +238,14 @@ class BoundedServer(web.Server):
         handler = _Connection(self, loop=self._loop, **self._options)
         return _Tls(self, handler, self._context) if self._context else handler
 
-    async def _close_slow_heads(self) -> None:
-        """Close, until cancelled, connections whose request heads do not come to an end."""
+    async def _close_stuck(self) -> None:
+        """Close, until cancelled, connections that have been stuck for too long."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
-            late = self._loop.time() - HEAD_SECONDS
+            late = self._loop.time() - STUCK_SECONDS
             turns = Turns()
-            while self._heads:
-                handler, since = next(iter(self._heads.items()))
+            while self._stuck:
+                handler, since = next(iter(self._stuck.items()))
                 if since >= late:
                     break
                 self.drop(handler)
@@ -293,8 +299,20 @@ class _Connection(RequestHandler):
             if is_dribble or (is_in_head and self._bytes > LARGEST_HEAD):
                 server.drop(self)
             elif is_in_head:
-                server.head_began(self)
+                server.is_stuck(self)
         self._was_in_head = is_in_head
+
+    def pause_writing(self) -> None:
+        """Wait with the next answer."""
+        super().pause_writing()
+        if isinstance(self._manager, BoundedServer):
+            self._manager.is_stuck(self)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        if isinstance(self._manager, BoundedServer):
+            self._manager.is_free(self)
 
     def handle_error(
         self,

@@ -16,6 +16,7 @@ from gpuagent.doctor.look import Look
 from gpuagent.doctor.pods import no_pods, pod_findings
 from gpuagent.doctor.rights import right_findings
 from gpuagent.pods.cluster import ClusterPods
+from gpuagent.pods.lookups import Reason
 from kai.version import Version
 from kube.access import Access, AccessError
 from kube.client import KubeClient
@@ -122,6 +123,9 @@ async def _pods(client: KubeClient, asked: Question, look: Look) -> AsyncIterato
     log.flush()
     for line in warnings_in(stream):
         yield problem("objects of the API server", line)
+    for lack in pods.lacks:
+        if lack.reason is Reason.NOT_SERVED:
+            yield unknown("KAI", lack.line, "is KAI installed in this cluster?")
     for finding in pod_findings(
         inventory, look, node=asked.node, source="the cluster", kai_version=asked.kai_version
     ):
@@ -157,6 +161,10 @@ async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[
 def warnings_in(stream: io.BytesIO) -> list[str]:
     """What a log complained of: one line each, the first few."""
     lines = (json.loads(line) for line in stream.getvalue().splitlines())
-    told = [str(line.get("error") or line["message"]) for line in lines if line["level"] == WARNING]
+    told = [
+        str(line.get("error") or line["message"])
+        for line in lines
+        if line["level"] == WARNING and "resource" not in line  # of rights there is a finding each
+    ]
     more = [f"and {len(told) - _MOST_LINES} more"] if told[_MOST_LINES:] else []
     return [*told[:_MOST_LINES], *more]

@@ -22,7 +22,7 @@ from gpuagent.doctor.report import as_json, as_text
 from gpuagent.doctor.trial import trial_finding
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
 from kai.version import Version
 from kube.access import Access, AccessError, find_access
 from service.command import UsageError
@@ -133,9 +133,13 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
     try:
         return await find_access(), None
     except AccessError as error:
-        if settings.needs_cluster or "KUBERNETES_SERVICE_HOST" in host.environment:
+        if "KUBERNETES_SERVICE_HOST" in host.environment:
             return None, problem(
-                _API, str(error), "the agent's pod needs its service account's token and CA (automount)"
+                _API, str(error), "let the pod's service account be mounted (automount)"
+            )
+        if settings.needs_cluster:
+            return None, problem(
+                _API, str(error), "run in the agent's pod, or set KUBECONFIG"
             )
         return None, unknown(
             _API, f"no cluster: {error}", "in a pod, or with KUBECONFIG set, pods and rights are checked too"

@@ -34,14 +34,16 @@ class KaiContainer(Struct, frozen=True):
     args: list[str] | None = None
 
 
-class _Spec(Struct, frozen=True):
+class KaiSpec(Struct, frozen=True):
+    """Of such a pod."""
+
     containers: list[KaiContainer] | None = None
 
 
 class KaiPod(Struct, frozen=True):
     """One pod of KAI's namespace."""
 
-    spec: _Spec
+    spec: KaiSpec
 
 
 def kai_findings(pods: list[KaiPod], *, told: Version | None) -> Iterator[Finding]:
@@ -78,7 +80,8 @@ def _version(
             f"its images do not tell: {', '.join(images[:3])}",
             "tell the agent with --kai-version if KAI is older than 0.8.2",
         )
-    shown = " and ".join(sorted(map(str, versions)))
+    oldest_first = sorted(versions, key=lambda one: (one.major, one.minor, one.patch, one.prerelease))
+    shown = " and ".join(map(str, oldest_first))
     if len(versions) > 1:
         return problem(_VERSION, f"{shown} at once", "finish, or undo, the update of KAI")
     (version,) = versions

@@ -7,9 +7,9 @@ from typing import Final
 
 from gpuagent.doctor.worker import Hung, Worker
 from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuProcess, GpuReading, GpuSource
-from gpuagent.origin import Found, Origin
 from gpuagent.problems import Problem
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
+from gpuagent.processes.origin import Found, Origin
 
 LOOK_SECONDS: Final = 15.0
 

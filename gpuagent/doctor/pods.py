@@ -6,10 +6,10 @@ from typing import Final
 from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.gpus.reading import Gpu
-from gpuagent.origin import Found
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory
-from gpuagent.shares import Claims
+from gpuagent.processes.origin import Found
+from gpuagent.shares.claims import Claims
 from kai import keys
 from kai.version import Version
 from kube.errors import one_line

@@ -21,14 +21,15 @@ def as_text(findings: Sequence[Finding], *, simulated: bool, columns: int | None
         columns: where to break lines; None: nowhere.
     """
     states = max((len(finding.state) for finding in findings), default=0)
-    checks = max((width(finding.check) for finding in findings), default=0)
+    checks = max((width(_safe(finding.check)) for finding in findings), default=0)
     indent = " " * (states + checks + 4)
     lines = ["simulated: GPUs, processes and pods are made up"] if simulated else []
     for finding in findings:
-        head = f"{finding.state:<{states}}  {finding.check}{' ' * (checks - width(finding.check))}  "
-        lines += _folded(finding.what, head, indent, columns)
+        check = _safe(finding.check)
+        head = f"{finding.state:<{states}}  {check}{' ' * (checks - width(check))}  "
+        lines += _folded(_safe(finding.what), head, indent, columns)
         if finding.advice:
-            lines += _folded(f"-> {finding.advice}", indent, indent + "   ", columns)
+            lines += _folded(f"-> {_safe(finding.advice)}", indent, indent + "   ", columns)
     problems = _count(findings, State.PROBLEM)
     unknowns = _count(findings, State.UNKNOWN)
     verdict = f"{problems} problem{'' if problems == 1 else 's'}" if problems else "no problem"
@@ -60,6 +61,11 @@ def as_json(findings: Sequence[Finding], *, node: str, simulated: bool) -> str:
         )
         + "\n"
     )
+
+
+def _safe(text: str) -> str:
+    """Without control characters, whatever a pod or a file is named."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _count(findings: Sequence[Finding], state: State) -> int:

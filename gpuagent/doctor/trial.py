@@ -14,7 +14,7 @@ from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.gpus.reading import Gpu
-from gpuagent.origin import Found
+from gpuagent.processes.origin import Found
 from gpuagent.report.units import size
 from kube.errors import one_line
 

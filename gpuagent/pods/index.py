@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from gpuagent.origin import Origin
 from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.processes.origin import Origin
 from kai import keys
 
 _HASH = re.compile(r"[0-9a-f]{32}")

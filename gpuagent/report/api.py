@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 
 from gpuagent.problems import Problem
-from gpuagent.shares import Amount, PodClaim
+from gpuagent.shares.claims import Amount, PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
-from gpuagent.verdicts import Verdict
+from gpuagent.verdicts.judge import Verdict
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpuagent.report.exposition import Exposition, label_text
 from gpuagent.report.families import GPU, POD, SECONDS_BUCKETS, Family
 from gpuagent.report.process import process_figures
-from gpuagent.shares import PodClaim
+from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
 from kube.watch import Watch

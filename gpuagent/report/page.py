@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from gpuagent.report.units import duration, size
-from gpuagent.shares import PodClaim
+from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
-from gpuagent.verdicts import Verdict
+from gpuagent.verdicts.judge import Verdict
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"

@@ -10,9 +10,9 @@ import pynvml
 import pytest
 
 from gpuagent.gpus.nvml import NvmlGpus
-from gpuagent.origin import Found
 from gpuagent.problems import Cause
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
+from gpuagent.processes.origin import Found
 
 MIB = 1 << 20
 GRANULE = 2 * MIB  # the driver hands memory out in pages of this size

@@ -5,11 +5,11 @@ from typing import Any
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
 from gpuagent.ledger import Books, balance
-from gpuagent.origin import Found, Origin, Sample
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, NodePod, PodContainer
 from gpuagent.problems import Problem
-from gpuagent.shares import Amount, PodClaim, ShareSource
+from gpuagent.processes.origin import Found, Origin, Sample
+from gpuagent.shares.claims import Amount, PodClaim, ShareSource
 from gpuagent.snapshot import Holding, Snapshot
 
 MIB = 1 << 20

@@ -11,13 +11,13 @@ import pytest
 
 from gpuagent.bookkeeper import Bookkeeper
 from gpuagent.changes import ChangeLog
-from gpuagent.origin import Sample
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Cause, Problem
+from gpuagent.processes.origin import Sample
 from gpuagent.report.http import Port
 from gpuagent.report.metrics import Metrics
-from gpuagent.shares import Claims
-from gpuagent.verdicts import Judge
+from gpuagent.shares.claims import Claims
+from gpuagent.verdicts.judge import Judge
 from kai import keys
 from service.address import Address
 from service.log import JsonLog

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, MigInstance
 from gpuagent.ledger import Books, balance
-from gpuagent.origin import Origin, Sample
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import Amount, PodClaim, ShareSource
+from gpuagent.processes.origin import Origin, Sample
+from gpuagent.shares.claims import Amount, PodClaim, ShareSource
 from gpuagent.snapshot import GpuAccount, Snapshot
 from tests.gpuagent.nodes import (
     DENIED,

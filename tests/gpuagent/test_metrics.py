@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.gpus.reading import GpuProcess, MigInstance
-from gpuagent.grounds import Reason
 from gpuagent.problems import Cause, Problem
 from gpuagent.report.api import shares_json
 from gpuagent.report.families import Family
 from gpuagent.report.metrics import Metrics
-from gpuagent.shares import Amount, Candidate, LimitSource, PodClaim, ShareSource
+from gpuagent.shares.claims import Amount, Candidate, LimitSource, PodClaim, ShareSource
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Facts, Status, status_at
 from gpuagent.tenants import Tenant
-from gpuagent.verdicts import Judge
+from gpuagent.verdicts.grounds import Reason
+from gpuagent.verdicts.judge import Judge
 from kube.watch import Resource
 from tests.gpuagent.nodes import GIB, MIB, A, B, claim, gpu, in_pod, pod, sample, snapshot_of, uid_of
 

@@ -14,7 +14,7 @@ from gpuagent.report.units import duration, size
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
 from gpuagent.tenants import Tenant
-from gpuagent.verdicts import Judge, Verdicts
+from gpuagent.verdicts.judge import Judge, Verdicts
 from tests.gpuagent.nodes import DENIED, GIB, HOST, A, B, claim, gpu, in_pod, sample, snapshot_of
 from tests.gpuagent.nodes import pod as node_pod
 

@@ -7,7 +7,7 @@ import pytest
 from gpuagent.problems import Cause, Problem
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Facts, Status, status_at
-from gpuagent.verdicts import Judge
+from gpuagent.verdicts.judge import Judge
 from tests.gpuagent.nodes import GIB, A, B, claim, gpu, in_pod, sample, snapshot_of, uid_of
 
 INTERVAL = 5.0

@@ -27,7 +27,7 @@ from gpuagent.cli import main
 from gpuagent.gpus.reading import MigInstance
 from gpuagent.problems import Cause, Problem
 from gpuagent.report.api import shares_json
-from gpuagent.shares import Amount, Candidate, LimitSource, ShareSource
+from gpuagent.shares.claims import Amount, Candidate, LimitSource, ShareSource
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
 from gpuagent.tenants import Tenant
@@ -36,7 +36,7 @@ from gpuagent.top.answer import read_answer
 from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.live import Screen
 from gpuagent.top.text import as_text, width
-from gpuagent.verdicts import Judge, Verdicts
+from gpuagent.verdicts.judge import Judge, Verdicts
 from tests.gpuagent.nodes import GIB, HOST, MIB, A, B, claim, gpu, in_pod, sample, snapshot_of
 from tests.gpuagent.nodes import pod as node_pod
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.grounds import SMALL_BYTES, Key, Reason
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares import Amount, Candidate, LimitSource, PodClaim, ShareSource
-from gpuagent.slack import Slack
+from gpuagent.shares.claims import Amount, Candidate, LimitSource, PodClaim, ShareSource
 from gpuagent.snapshot import Snapshot
-from gpuagent.verdicts import Change, Judge, Transition, Verdicts
+from gpuagent.verdicts.grounds import SMALL_BYTES, Key, Reason
+from gpuagent.verdicts.judge import Change, Judge, Transition, Verdicts
+from gpuagent.verdicts.slack import Slack
 from tests.gpuagent.nodes import GIB, MIB, A, B, claim, gpu, in_pod, pod, sample, snapshot_of, uid_of
 
 GRACE = 10.0

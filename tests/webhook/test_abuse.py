@@ -26,7 +26,7 @@ def errors_logged(live: Live) -> list[str]:
 async def test_slow_heads_end_and_others_are_answered(
     tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.connections.HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("webhook.connections.STUCK_SECONDS", 0.2)
     monkeypatch.setattr("webhook.connections._LOOK_EVERY_SECONDS", 0.1)
     async with serving(tmp_path, held) as live:
         slow = [await live.connect() for _ in range(20)]
@@ -40,6 +40,21 @@ async def test_slow_heads_end_and_others_are_answered(
             await connection.ended()
         for connection in (silent, used):
             assert (await connection.post()).status == 200
+
+
+async def test_who_reads_no_answers_gets_no_more_of_them(
+    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.connections.STUCK_SECONDS", 0.5)
+    monkeypatch.setattr("webhook.connections._LOOK_EVERY_SECONDS", 0.1)
+    async with serving(tmp_path, held) as live:
+        deaf = await live.connect(receive_buffer=4096)
+        sent = request(json.dumps(review_of({}, "x" * 50, kind={"kind": "Namespace"})).encode(), "/validate/namespaces")
+        with pytest.raises(ConnectionError):
+            for _ in range(3000):
+                await deaf.send(sent * 100)
+                await answered(live)
+        await until(lambda: not open_connections(live), "it is closed")
 
 
 async def test_a_head_without_end_is_cut_off(live: Live) -> None:
@@ -202,7 +217,7 @@ def open_connections(live: Live) -> int:
     server = live.server._admission._server
     assert server is not None
     assert set(server._idle) <= set(server._open)
-    assert set(server._unused) | set(server._heads) <= set(server._idle)
+    assert set(server._unused) | set(server._stuck) <= set(server._idle)
     return len(server._open)
 
 

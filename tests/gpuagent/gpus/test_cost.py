@@ -4,7 +4,7 @@ import time
 
 from gpuagent.gpus.scenario_loading import parse_scenario
 from gpuagent.gpus.simulated import SimulatedGpus
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
 
 NODE = {
     "gpus": [{"uuid": f"GPU-{gpu}", "memory": "80Gi"} for gpu in range(8)],

@@ -11,9 +11,9 @@ import pytest
 from gpuagent.gpus.reading import GpuProcess
 from gpuagent.gpus.scenario_loading import parse_scenario
 from gpuagent.gpus.simulated import SimulatedGpus
-from gpuagent.origin import Found
 from gpuagent.problems import Cause
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
+from gpuagent.processes.origin import Found
 from gpuagent.sampler import Sampler, Timing, next_due
 from service.log import JsonLog
 from tests.gpuagent.gpus.nodes import GIB, node, process

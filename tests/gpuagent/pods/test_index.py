@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.origin import Found, Origin
 from gpuagent.pods.index import PodIndex, Reservation
 from gpuagent.pods.inventory import NodePod
+from gpuagent.processes.origin import Found, Origin
 from tests.gpuagent.inventories import inventory
 from tests.gpuagent.objects import pod, reservation, uid
 

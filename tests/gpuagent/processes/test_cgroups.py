@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.cgroups import CgroupNames, MalformedCgroup, read_names
+from gpuagent.processes.cgroups import CgroupNames, MalformedCgroup, read_names
 
 LEAF = "0f" * 32
 OTHER_LEAF = "1e" * 32

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading, MigInstance
-from gpuagent.origin import Found, Origin
 from gpuagent.problems import Cause, Problem
-from gpuagent.processes import Processes
+from gpuagent.processes.lookup import Processes
+from gpuagent.processes.origin import Found, Origin
 from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
 
 POD = "5a32f09b-656d-4306-8148-bc4dc509f5ac"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.gpus.reading import Gpu
-from gpuagent.shares import Claims, PodClaim, ShareSource
+from gpuagent.shares.claims import Claims, PodClaim, ShareSource
 from kai.version import Version
 from tests.gpuagent.inventories import built, inventory
 from tests.gpuagent.objects import (

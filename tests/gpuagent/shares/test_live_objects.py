@@ -10,7 +10,7 @@ import pytest
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.shares import Amount, Claims, PodClaim, ShareSource
+from gpuagent.shares.claims import Amount, Claims, PodClaim, ShareSource
 from gpuagent.tenants import Tenant
 from kai.version import Version
 from service.log import JsonLog

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuagent.gpus.reading import Gpu
-from gpuagent.shares import Amount, Claims, LimitSource, PodClaim, ShareSource
+from gpuagent.shares.claims import Amount, Claims, LimitSource, PodClaim, ShareSource
 from gpuagent.tenants import Tenant
 from kai.version import Version
 from tests.gpuagent.inventories import built, inventory

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuagent.asks import Ask
-from gpuagent.cards import Cards
-from gpuagent.grants import Grants
+from gpuagent.shares.asks import Ask
+from gpuagent.shares.cards import Cards
+from gpuagent.shares.grants import Grants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gpuagent.asks import Ask, read_ask
-from gpuagent.cards import Cards
-from gpuagent.differences import Words, differences
 from gpuagent.gpus.reading import Gpu
-from gpuagent.grants import granted
-from gpuagent.placement import Placement, WholeGpus, groups_of, is_reserved, of_share
 from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.shares.asks import Ask, read_ask
+from gpuagent.shares.cards import Cards
+from gpuagent.shares.differences import Words, differences
+from gpuagent.shares.grants import granted
+from gpuagent.shares.placement import Placement, WholeGpus, groups_of, is_reserved, of_share
 from gpuagent.tenants import Tenant, tenant_of
 from kai import keys
 from kai.share import MIB

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuagent.asks import Ask
 from gpuagent.gpus.reading import Gpu
-from gpuagent.grants import Grants
 from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.shares.asks import Ask
+from gpuagent.shares.grants import Grants
 from kai import keys
 
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.grounds import Ground, Grounds, Key, Reason
-from gpuagent.shares import PodClaim
-from gpuagent.slack import DEFAULT_SLACK, Slack
+from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import Snapshot
+from gpuagent.verdicts.grounds import Ground, Grounds, Key, Reason
+from gpuagent.verdicts.slack import DEFAULT_SLACK, Slack
 
 _CLEAN_SAMPLES: Final = 2
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.shares import Amount, PodClaim, ShareSource
-from gpuagent.slack import Slack
+from gpuagent.shares.claims import Amount, PodClaim, ShareSource
 from gpuagent.snapshot import Holding, Snapshot
-from gpuagent.suspension import Suspension
+from gpuagent.verdicts.slack import Slack
+from gpuagent.verdicts.suspension import Suspension
 
 SMALL_BYTES: Final = 256 << 20
 """A pod may hold so much where it has nothing: a library opens a context on every device it sees."""

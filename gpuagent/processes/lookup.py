@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpuagent.cgroups import CgroupNames, MalformedCgroup, read_names
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
-from gpuagent.origin import Found, Origin
 from gpuagent.problems import Cause, Problem
+from gpuagent.processes.cgroups import CgroupNames, MalformedCgroup, read_names
+from gpuagent.processes.origin import Found, Origin
 
 _GONE = Origin(found=Found.GONE)
 _MOST_BYTES: Final = 1 << 16  # 13 hierarchies with paths of PATH_MAX

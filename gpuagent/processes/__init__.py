@@ -1,0 +1,1 @@
+"""PID to container, by the kernel's word."""
