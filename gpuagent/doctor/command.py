@@ -134,13 +134,9 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
         return await find_access(), None
     except AccessError as error:
         if "KUBERNETES_SERVICE_HOST" in host.environment:
-            return None, problem(
-                _API, str(error), "let the pod's service account be mounted (automount)"
-            )
+            return None, problem(_API, str(error), "let the pod's service account be mounted (automount)")
         if settings.needs_cluster:
-            return None, problem(
-                _API, str(error), "run in the agent's pod, or set KUBECONFIG"
-            )
+            return None, problem(_API, str(error), "run in the agent's pod, or set KUBECONFIG")
         return None, unknown(
             _API, f"no cluster: {error}", "in a pod, or with KUBECONFIG set, pods and rights are checked too"
         )

@@ -1,0 +1,166 @@
+"""How the container got its devices, and what to do when it did not."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from gpuagent.doctor.devices import MOUNTS, device_findings
+from gpuagent.doctor.finding import Finding, State
+from tests.gpuagent.doctor.machines import ALL_CAPABILITIES, Machine, one, states
+
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+OPERATOR = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+HARDENED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+GPU_1 = "GPU-11111111-1111-1111-1111-111111111111"
+
+
+def looked(machine: Machine, runtime_class: str | None = None) -> list[Finding]:
+    return list(device_findings(machine.host, runtime_class))
+
+
+@pytest.mark.parametrize(
+    ("environment", "mounts", "capabilities", "runtime_class", "state", "said"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, (), "", "nvidia", State.OK,
+         "environment variable NVIDIA_VISIBLE_DEVICES=all; runtimeClassName nvidia"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, (), "", "", State.OK,
+         "environment variable NVIDIA_VISIBLE_DEVICES=all; no runtimeClassName"),
+        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=all"}, (), "", None, State.OK,
+         "environment variable NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all"),
+        ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, ("all",), "", None, State.OK, f"volume mounts under {MOUNTS}: all"),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, (), "", None, State.OK, "CDI (which sets NVIDIA_VISIBLE_DEVICES=void)"),
+        ({}, (), ALL_CAPABILITIES, None, State.OK, "a privileged container, which has every device of the node"),
+        ({}, (), "", None, State.OK, "CDI, or device files given one by one"),
+        ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "GPUs that are not named are not watched"),
+    ],
+)  # fmt: skip
+def test_how_the_devices_came(
+    machine: Machine,
+    environment: dict[str, str],
+    mounts: tuple[str, ...],
+    capabilities: str,
+    runtime_class: str | None,
+    state: State,
+    said: str,
+) -> None:
+    machine.devices()
+    machine.environment = environment
+    for name in mounts:
+        machine.write(f"{MOUNTS}/{name}")
+    if capabilities:
+        machine.capabilities(capabilities)
+    findings = looked(machine, runtime_class)
+    assert one(findings, "device files").what == "/dev/nvidiactl and nvidia0 can be opened"
+    assert one(findings, "device access").state is state
+    assert said in one(findings, "device access").what
+
+
+@pytest.mark.parametrize(
+    ("environment", "config", "privileged", "advice"),
+    [
+        ({}, None, False, "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all"),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, None, False, "set runtimeClassName: nvidia"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, None, False, "was not followed: the pod lacks runtimeClassName: nvidia, or"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, False, "refuses NVIDIA_VISIBLE_DEVICES from unprivileged containers"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, True, "was not followed"),
+        ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, "", False, "the node's toolkit refuses volume mounts"),
+        ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, "accept-nvidia-visible-devices-as-volume-mounts = true", False,
+         "set runtimeClassName: nvidia"),
+    ],
+)  # fmt: skip
+def test_a_container_without_devices_is_told_what_to_do(
+    machine: Machine, environment: dict[str, str], config: str | None, privileged: bool, advice: str
+) -> None:
+    machine.environment = environment
+    if config is not None:
+        machine.write(CONFIG, config)
+    if privileged:
+        machine.capabilities(ALL_CAPABILITIES)
+    found = one(looked(machine), "device files")
+    assert (found.state, found.what) == (State.PROBLEM, "there is no /dev/nvidiactl")
+    assert advice in found.advice
+
+
+def test_outside_a_container_the_driver_makes_them(machine: Machine) -> None:
+    machine.write_own("cgroup", "0::/user.slice\n")
+    findings = looked(machine)
+    assert one(findings, "device files").advice == "load the driver: nvidia-modprobe makes these files"
+    assert states(findings, "device access") == []
+
+
+def test_only_the_control_device_is_not_enough(machine: Machine) -> None:
+    machine.devices("nvidiactl")
+    assert one(looked(machine), "device files").what == "there is no /dev/nvidia0, only /dev/nvidiactl"
+
+
+def test_a_device_that_may_not_be_opened(machine: Machine) -> None:
+    machine.devices("nvidiactl")
+    os.mkfifo(machine.root / "dev/nvidia0")
+    (machine.root / "dev/nvidia1").mkdir()
+    found = one(looked(machine), "device files")
+    assert (found.state, found.what) == (State.PROBLEM, "/dev/nvidia1: Is a directory")
+    assert "CDI" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [("utility", 0), ("all", 0), ("compute, utility", 0), ("", 0), ("compute", 1), ("graphics,video", 1)],
+)
+def test_the_library_comes_with_the_capability_utility(machine: Machine, value: str, wanted: int) -> None:
+    machine.devices()
+    machine.environment = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": value}
+    problems = [f for f in looked(machine) if f.state is State.PROBLEM]
+    assert len(problems) == wanted
+    assert all("add utility" in found.advice for found in problems)
+
+
+def written(*paths: tuple[str, str]) -> Callable[[Machine], None]:
+    def write(machine: Machine) -> None:
+        for path, text in paths:
+            machine.write(path, text)
+
+    return write
+
+
+def behind_first_process(machine: Machine) -> None:
+    machine.proc.add(1, "0::/init.scope")
+    file = machine.proc.root / "1/root" / CONFIG.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text(HARDENED)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "state", "said"),
+    [
+        (written(), State.UNKNOWN, "its configuration is not visible from here"),
+        (written((CONFIG, "")), State.OK,
+         "NVIDIA_VISIBLE_DEVICES is accepted from every container; volume mounts are refused; mode auto, 0 CDI"),
+        (written((CONFIG, HARDENED + 'accept-nvidia-visible-devices-as-volume-mounts = true\n[nvidia-container-runtime]\nmode = "cdi"')),
+         State.OK, "is refused from unprivileged ones; volume mounts are accepted; mode cdi"),
+        (written((OPERATOR, HARDENED)), State.OK, "is refused from unprivileged ones"),
+        (behind_first_process, State.OK, "1/root/etc/nvidia-container-runtime/config.toml: NVIDIA_VISIBLE_DEVICES is refused"),
+        (written((CONFIG, ""), ("/etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu"), ("/etc/cdi/other.yaml", "kind: x/y"),
+                 ("/var/run/cdi/nvidia.json", "nvidia.com/gpu"), ("/etc/cdi/nvidia.txt", "nvidia")),
+         State.OK, "2 CDI specifications of NVIDIA"),
+        (written((CONFIG, "mode = [")), State.UNKNOWN, "config.toml: not TOML"),
+        (written((CONFIG, "nvidia-container-runtime = 1")), State.OK, "mode auto"),
+    ],
+)  # fmt: skip
+def test_what_the_toolkit_takes(
+    machine: Machine, prepare: Callable[[Machine], None], state: State, said: str
+) -> None:
+    machine.devices()
+    prepare(machine)
+    found = one(looked(machine), "container toolkit")
+    assert found.state is state
+    assert said in found.what
+    assert found.what.isprintable()
+
+
+def test_no_value_acts_on_the_terminal(machine: Machine) -> None:
+    machine.environment = {"NVIDIA_VISIBLE_DEVICES": "\x1b[31mall\nx", "NVIDIA_DRIVER_CAPABILITIES": "\x9b"}
+    machine.write(f"{MOUNTS}/\x1b[2J")
+    assert all(finding.what.isprintable() and finding.advice.isprintable() for finding in looked(machine))
+    machine.devices()
+    assert all(finding.what.isprintable() and finding.advice.isprintable() for finding in looked(machine))

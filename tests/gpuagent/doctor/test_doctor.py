@@ -1,0 +1,253 @@
+"""`kaishare-agent doctor` as people type it: what it prints, and its exit status."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certs.authority import Authority
+from gpuagent.cli import main
+from gpuagent.doctor.finding import Finding, State, ok, problem, unknown
+from gpuagent.doctor.report import as_json, as_text
+from gpuagent.gpus.scenario import FaultKind
+from tests.gpuagent.doctor.test_rights import Cluster
+from tests.gpuagent.objects import NODE, bind_request, fraction, listed, node, pod, reservation
+from tests.kube.api_server import ApiServer
+
+ROOT = Path(__file__).parents[3]
+SCENARIO: dict[str, Any] = {
+    "node": {"name": "gpu-node-1", "labels": {"nvidia.com/gpu.memory": "16384"}},
+    "gpus": [{"uuid": "GPU-1", "memory": "16Gi"}],
+    "pods": [{"name": "team-a/train", "fraction": "0.5", "gpu": 0}],
+    "processes": [{"pid": 77, "gpu": 0, "pod": "team-a/train", "memory": "2Gi"}],
+}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cluster, and a driver that is not there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def scenario(**more: Any) -> str:
+    Path("node.yaml").write_text(json.dumps({**SCENARIO, **more}))
+    return "simulated:node.yaml"
+
+
+def report(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    status = main(["doctor", "-o", "json", *options])
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.isascii()
+    shown: dict[str, Any] = json.loads(out)
+    assert (shown["problems"] > 0) == (status == 1)
+    return status, shown
+
+
+def found(shown: dict[str, Any], check: str) -> dict[str, Any]:
+    (one,) = [finding for finding in shown["findings"] if finding["check"] == check]
+    return dict(one)
+
+
+def test_a_simulated_node_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown = report(capsys, "--gpus", scenario())
+    assert status == 0
+    assert (shown["simulated"], shown["node"], shown["problems"]) == (True, "gpu-node-1", 0)
+    assert found(shown, "driver")["what"] == "version 580.65.06"
+    assert found(shown, "processes on GPUs")["what"].startswith("1 in pods of this node")
+    assert found(shown, "this machine")["state"] == "unknown"
+    assert found(shown, "API server")["what"] == "not asked: the pods are from a file"
+
+
+def test_it_says_simulated_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--gpus", scenario()]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("simulated: ")
+    assert out.endswith("no problem, 2 unknown, 6 ok\n")
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    "fault", sorted(set(FaultKind) - {FaultKind.HANG, FaultKind.OLD_DRIVER, FaultKind.SIZE_RACE})
+)
+def test_every_fault_of_a_driver_is_a_problem(capsys: pytest.CaptureFixture[str], fault: FaultKind) -> None:
+    needs_gpu = {FaultKind.GPU_LOST, FaultKind.RESET_REQUIRED, FaultKind.GARBAGE, FaultKind.NOT_SUPPORTED}
+    made: dict[str, Any] = {"fault": fault.value}
+    if fault in needs_gpu:
+        made["gpu"] = 0
+    if fault is FaultKind.MEMORY_UNKNOWN:
+        made["pid"] = 77
+    status, shown = report(capsys, "--gpus", scenario(faults=[made]))
+    assert status == 1
+    wrong = [finding for finding in shown["findings"] if finding["state"] == "problem"]
+    assert all(finding["what"] for finding in wrong)
+
+
+def test_a_pods_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pods.json").write_text(json.dumps(listed(fraction(), bind_request(), reservation(), node())))
+    _, shown = report(capsys, "--pods", "pods.json", "--node", NODE)
+    assert found(shown, "pods")["what"] == f"2 pods on the node {NODE}, from pods.json"
+    assert found(shown, "node label")["state"] == "ok"
+
+
+def test_an_object_of_the_file_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pods.json").write_text(json.dumps(listed(pod(), {"kind": "Pod", "metadata": {"name": "x"}})))
+    status, shown = report(capsys, "--pods", "pods.json", "--node", NODE)
+    assert status == 1
+    assert "Pod x: " in found(shown, "pods file")["what"]
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "what"),
+    [
+        (["--pods", "missing.json", "--node", "n"], "pods file", "missing.json: No such file or directory"),
+        (["--pods", "pods.json"], "node", "nobody says which node this is"),
+        (["--pods", "cluster"], "API server", "no such kubeconfig"),
+        (["--pods", "cluster", "--node", "n"], "API server", "no such kubeconfig"),
+    ],
+)
+def test_what_is_missing_is_a_problem_and_the_rest_is_checked(
+    capsys: pytest.CaptureFixture[str], options: list[str], check: str, what: str
+) -> None:
+    status, shown = report(capsys, *options)
+    assert status == 1
+    assert found(shown, check)["state"] == "problem"
+    assert what in found(shown, check)["what"]
+    checks = {finding["check"] for finding in shown["findings"]}
+    assert {"PID namespace", "/proc", "device files", "a process of its own"} <= checks
+
+
+def test_without_a_cluster_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    _, shown = report(capsys)
+    told = found(shown, "API server")
+    assert told["state"] == "unknown"
+    assert told["what"].startswith("no cluster: ")
+
+
+def test_a_pod_that_cannot_log_in_has_a_problem(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    _, shown = report(capsys, "--node", "n")
+    assert found(shown, "API server")["state"] == "problem"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gpus", "fake"], '--gpus "fake" is not allowed'),
+        (["--gpus", "simulated:missing.yaml"], "missing.yaml: No such file or directory"),
+        (["--gpus", "simulated:broken.yaml"], "broken.yaml"),
+        (["--gpus", "simulated:node.yaml", "--node", "other"], '--node "other" is not the scenario\'s node'),
+        (["--gpus", "simulated:node.yaml", "--pods", "x"], "--pods cannot be combined with --gpus simulated"),
+        (["--kai-version", "latest"], '"latest" is not a KAI version'),
+        (["-o", "yaml"], "invalid choice: 'yaml'"),
+        (["--listen", ":1"], "unrecognized arguments: --listen :1"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line_and_status_2(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario()
+    Path("broken.yaml").write_text("gpus: [")
+    assert main(["doctor", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("kaishare-agent: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+async def test_against_an_api_server_by_a_kubeconfig(
+    server: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    cluster = Cluster(server)
+    cluster.allowed -= {"patch events"}
+    server.token = "a-token"
+    ca = base64.b64encode(authority.pair.certificate_pem).decode()
+    where = {"server": f"https://127.0.0.1:{server.port}", "certificate-authority-data": ca}
+    document = {
+        "clusters": [{"name": "c", "cluster": where}],
+        "users": [{"name": "u", "user": {"token": "a-token"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(document))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuagent", "doctor", "--node", NODE, "-o", "json",
+        cwd=ROOT, env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert err == b""
+    assert process.returncode == 1
+    shown = json.loads(out)
+    assert found(shown, "right to patch events")["state"] == "problem"
+    assert found(shown, "right to list pods")["state"] == "ok"
+    assert found(shown, "pods")["what"] == f"2 pods on the node {NODE}, from the cluster"
+    assert found(shown, "KAI's version")["state"] == "unknown"
+
+
+# --- the report ---
+
+FINDINGS = [
+    ok("driver", "version 580"),
+    problem("device files", "there is no /dev/nvidiactl", "set runtimeClassName: nvidia"),
+    unknown("container toolkit", "not visible"),
+]
+
+
+def test_a_line_for_each_finding_with_what_to_do_below() -> None:
+    assert as_text(FINDINGS, simulated=False) == (
+        "ok       driver             version 580\n"
+        "problem  device files       there is no /dev/nvidiactl\n"
+        "                            -> set runtimeClassName: nvidia\n"
+        "unknown  container toolkit  not visible\n"
+        "1 problem, 1 unknown, 1 ok\n"
+    )
+
+
+def test_as_json_everything_is_there() -> None:
+    shown = json.loads(as_json(FINDINGS, node="", simulated=False))
+    assert (shown["node"], shown["problems"], shown["unknown"]) == (None, 1, 1)
+    assert shown["findings"][1] == {
+        "check": "device files",
+        "state": "problem",
+        "what": "there is no /dev/nvidiactl",
+        "advice": "set runtimeClassName: nvidia",
+    }
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_terminal_breaks_lines_between_words(columns: int) -> None:
+    long = problem("a check", "what was seen is long " * 10, "what to do is longer " * 20)
+    lines = as_text([long], simulated=False, columns=columns).splitlines()
+    assert max(map(len, lines)) <= max(columns, 20 + 40)
+    assert " ".join(" ".join(lines).split()).startswith("problem a check what was seen is long what")
+    assert len(lines) > 5
+
+
+TEXT = st.text(max_size=60)
+
+
+@given(
+    st.lists(st.builds(Finding, st.sampled_from(State), TEXT, TEXT, TEXT), max_size=5),
+    st.sampled_from([None, 40, 80]),
+)
+def test_no_name_acts_on_the_terminal(findings: list[Finding], columns: int | None) -> None:
+    text = as_text(findings, simulated=False, columns=columns)
+    assert all(line.isprintable() for line in text.split("\n"))
+    if columns is None:
+        assert text.count("\n") == len(findings) + sum(bool(one.advice) for one in findings) + 1
+    assert as_json(findings, node="\x1b", simulated=True).isascii()

@@ -1,0 +1,214 @@
+"""What the doctor says of the driver, through the real binding over the library that stands in for it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.doctor.driver import driver_findings, loaded_library, module_version
+from gpuagent.doctor.finding import Finding, State
+from gpuagent.doctor.host import Host
+from gpuagent.doctor.look import Look, Looker
+from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.reading import Gpu, GpuReading, GpuSource
+from gpuagent.gpus.scenario_loading import parse_scenario
+from gpuagent.processes.lookup import Processes
+from tests.gpuagent.doctor.machines import Machine, one, states
+from tests.gpuagent.gpus.nodes import A, node, process
+from tests.gpuagent.nvml_stub.build import ANSWERS, Answers, built_library, use_library
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@x)\nGCC version: 13.3.0\n"
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.1.2"
+MAPS = f"7f0 r-xp 0 08:01 11 /bin/x\n7f1a-7f1b r-xp 00000000 08:01 12345                      {LIBRARY}\n"
+
+
+@contextmanager
+def looking(source: GpuSource, machine: Machine, seconds: float = 10.0) -> Iterator[Looker]:
+    looker = Looker(source=source, processes=Processes(proc_root=machine.proc.root), seconds=seconds)
+    try:
+        yield looker
+    finally:
+        looker.close()
+
+
+@pytest.fixture
+def examined(
+    machine: Machine,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., list[Finding]]:
+    """What is said of a node that a scenario describes."""
+
+    def examine(*processes: dict[str, Any], contained: bool = True, **scenario: Any) -> list[Finding]:
+        use_library(built_library(tmp_path_factory.getbasetemp()), monkeypatch)
+        answers = Answers(tmp_path / "answers", parse_scenario(node(*processes, **scenario), "test"))
+        monkeypatch.setenv(ANSWERS, str(answers.path))
+        answers.show()
+        if not contained:
+            machine.write_own("cgroup", "0::/user.slice\n")
+        with looking(NvmlGpus(), machine) as looker:
+            return list(driver_findings(looker.look(), machine.host))
+
+    return examine
+
+
+def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[Finding]]) -> None:
+    machine.write_own("maps", MAPS)
+    findings = examined(process(77), process(78, gpu=1), process(79, gpu=1))
+    assert {finding.state for finding in findings} == {State.OK}
+    assert one(findings, "driver").what == f"version 580.65.06, library 570.1.2 ({LIBRARY})"
+    assert one(findings, "GPU 0").what == f"NVIDIA A10 {A}, 16.0 GiB, 1 process"
+    assert one(findings, "GPU 1").what.endswith(", 16.0 GiB, 2 processes")
+
+
+@pytest.mark.parametrize(
+    ("fault", "contained", "check", "what", "advice"),
+    [
+        ("library-missing", True, "driver", "LibraryNotFound", "runtimeClassName: nvidia"),
+        ("library-missing", False, "driver", "LibraryNotFound", "install the NVIDIA driver"),
+        ("driver-not-loaded", True, "driver", "DriverNotLoaded", "modprobe nvidia"),
+        ("driver-replaced", True, "driver", "are of different versions (kernel module 580.65.06", "start the agent's pod anew"),
+        ("not-ready", True, "driver", "NotReady", "wait"),
+        ("no-permission", True, "driver", "NoPermission", "see the checks of the devices"),
+        ("blocked", True, "driver", "OperatingSystem", "see the checks of the devices"),
+        ("unknown-error", True, "driver", "Unknown", "see the checks of the devices"),
+    ],
+)  # fmt: skip
+def test_a_driver_that_does_not_work(
+    machine: Machine,
+    examined: Callable[..., list[Finding]],
+    fault: str,
+    contained: bool,
+    check: str,
+    what: str,
+    advice: str,
+) -> None:
+    (machine.proc.root / "driver/nvidia").mkdir(parents=True)
+    (machine.proc.root / "driver/nvidia/version").write_text(OPEN)
+    findings = examined(faults=[{"fault": fault}], contained=contained)
+    assert {finding.state for finding in findings} == {State.PROBLEM}
+    found = one(findings, check)
+    assert what in found.what
+    assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what", "advice"),
+    [
+        ({"faults": [{"fault": "gpu-lost", "gpu": 0}]}, "GpuIsLost", "XID"),
+        ({"faults": [{"fault": "reset-required", "gpu": 0}]}, "ResetRequired", "reset"),
+        ({"faults": [{"fault": "garbage", "gpu": 0}]}, "", "535.54"),
+        (
+            {"faults": [{"fault": "memory-unknown", "pid": 77}]},
+            "does not tell the memory of 1 of 1 processes",
+            "WSL",
+        ),
+    ],
+)
+def test_one_gpu_that_does_not_work_leaves_the_other(
+    examined: Callable[..., list[Finding]], scenario: dict[str, Any], what: str, advice: str
+) -> None:
+    findings = examined(process(77), **scenario)
+    assert states(findings, "driver") == [State.OK]
+    assert states(findings, "GPU 1") == [State.OK]
+    (found,) = [finding for finding in findings if finding.state is State.PROBLEM]
+    assert what in found.what
+    assert advice in found.advice
+
+
+def test_a_list_that_is_cut_off(examined: Callable[..., list[Finding]]) -> None:
+    findings = examined(process(100, "1Mi", count=960))
+    (found,) = [finding for finding in findings if finding.state is State.PROBLEM]
+    assert found.check == "GPU 0"
+    assert "950" in found.advice
+
+
+def test_mig_is_reported(examined: Callable[..., list[Finding]]) -> None:
+    findings = examined(mig=[{"uuid": "MIG-1", "memory": "8Gi"}])
+    assert one(findings, "GPU 0").what.endswith("MIG: reported, never judged")
+
+
+class Stuck:
+    """A driver whose call does not return until it is let go."""
+
+    is_simulated = False
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.ended = threading.Event()
+        self.errors: dict[tuple[str, str], int] = {}
+
+    def read(self) -> GpuReading:
+        self.let_go.wait(30)
+        self.ended.set()
+        return GpuReading(gpus=())
+
+    def close(self) -> None:
+        raise AssertionError("a library that hangs is left alone")
+
+
+def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
+    source = Stuck()
+    with looking(source, machine, seconds=0.1) as looker:
+        look = looker.look()
+        assert look.is_hung
+        assert looker.look().is_hung
+        assert looker.is_hung
+    (found,) = driver_findings(look, machine.host)
+    assert (found.state, found.what) == (State.PROBLEM, "the driver does not answer")
+    source.let_go.set()
+    assert source.ended.wait(10)
+
+
+def test_an_unforeseen_error_comes_out(machine: Machine) -> None:
+    class Broken(Stuck):
+        def read(self) -> GpuReading:
+            raise ZeroDivisionError("of ours")
+
+        def close(self) -> None:
+            return
+
+    with looking(Broken(), machine) as looker, pytest.raises(ZeroDivisionError):
+        looker.look()
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [(OPEN, "580.65.06"), (CLOSED, "535.104.05"), ("", ""), ("nothing", "")]
+)
+def test_the_version_of_the_kernel_module(machine: Machine, text: str, version: str) -> None:
+    if text:
+        (machine.proc.root / "driver/nvidia").mkdir(parents=True)
+        (machine.proc.root / "driver/nvidia/version").write_text(text)
+    assert module_version(machine.host) == version
+
+
+@pytest.mark.parametrize(
+    ("maps", "wanted"),
+    [
+        (MAPS, (LIBRARY, "570.1.2")),
+        ("7f r-xp 0 08:01 1    /x/libnvidia-ml.so.1\n", ("/x/libnvidia-ml.so.1", "")),
+        ("7f r-xp 0 08:01 1    /x/libnvidia-ml.so\n", ("/x/libnvidia-ml.so", "")),
+        ("7f r-xp 0 08:01 1    /x/libcuda.so.570.1.2\n", ("", "")),
+        ("7f r-xp 0 00:00 0 \n", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_library_of_this_process(machine: Machine, maps: str, wanted: tuple[str, str]) -> None:
+    machine.write_own("maps", maps)
+    assert loaded_library(machine.host) == wanted
+
+
+def test_the_library_that_is_really_loaded_is_found(examined: Callable[..., list[Finding]]) -> None:
+    examined()
+    assert loaded_library(Host.here(Path("/proc")))[0].endswith("libnvidia-ml.so.1")
+
+
+def test_a_gpu_without_a_list_of_processes_says_so() -> None:
+    silent = Gpu(index=0, uuid=A, model="X", total_bytes=1, used_bytes=0, reserved_bytes=None, processes=None)
+    (_, found) = driver_findings(Look(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
+    assert "processes unknown" in found.what

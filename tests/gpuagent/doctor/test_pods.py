@@ -1,0 +1,122 @@
+"""What the doctor says of the node's pods."""
+
+from typing import Any
+
+import pytest
+
+from gpuagent.doctor.finding import Finding, State
+from gpuagent.doctor.look import Look
+from gpuagent.doctor.pods import pod_findings
+from gpuagent.gpus.reading import GpuReading
+from gpuagent.pods.inventory import Inventory
+from gpuagent.processes.origin import Found, Origin
+from tests.gpuagent.doctor.machines import one, states
+from tests.gpuagent.inventories import built, inventory
+from tests.gpuagent.nodes import HOST, gpu
+from tests.gpuagent.objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    NODE,
+    bind_request,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+
+GPUS = GpuReading(gpus=(gpu((5, 1), (6, 1), uuid=GPU_0), gpu((7, 1), uuid=GPU_1, index=1)))
+
+
+def origin(number: int) -> Origin:
+    return Origin(found=Found.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
+
+
+def said(
+    known: Inventory, origins: dict[int, Origin] | None = None, reading: GpuReading = GPUS
+) -> list[Finding]:
+    look = Look(reading=reading, origins=origins or {})
+    return list(pod_findings(known, look, node=NODE, source="the cluster", kai_version=None))
+
+
+def test_a_node_in_order() -> None:
+    known = inventory(fraction(), bind_request(), reservation(), pod("plain", 2), node())
+    findings = said(known, {5: origin(1), 6: HOST, 7: Origin(found=Found.CONTAINER, container_id="b" * 64)})
+    assert {finding.state for finding in findings} == {State.OK}
+    assert one(findings, "pods").what == f"3 pods on the node {NODE}, from the cluster"
+    assert (
+        one(findings, "processes on GPUs").what
+        == "1 in pods of this node, 1 of the host, 1 in other containers"
+    )
+    assert one(findings, "reservation pods").what == f"1: {GPU_0} (group {GROUP_0})"
+    assert one(findings, "node label").what == "nvidia.com/gpu.memory=23028"
+
+
+def test_a_node_that_nobody_knows_is_named_wrongly() -> None:
+    (found,) = said(inventory(pod("elsewhere", node="other")))
+    assert found.state is State.PROBLEM
+    assert found.what == f"the cluster has no pod on the node {NODE}"
+
+
+def test_a_list_of_another_node_does_not_fit_the_processes() -> None:
+    found = one(said(inventory(pod("plain", 2)), {5: origin(8), 7: origin(9)}), "processes on GPUs")
+    assert found.state is State.PROBLEM
+    assert "are not in the list" in found.what
+
+
+def test_one_pod_that_is_just_gone_is_nothing_wrong() -> None:
+    found = one(said(inventory(pod("plain", 2)), {5: origin(2), 7: origin(9)}), "processes on GPUs")
+    assert found.state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("objects", "state", "what"),
+    [
+        ((pod(),), State.OK, "none: no pod has a share"),
+        ((fraction(), bind_request(), reservation(gpu=None)), State.PROBLEM, f"no GPU is named for the group {GROUP_0}"),
+        ((fraction(), bind_request(), reservation(gpu="-1")), State.PROBLEM, f"no GPU is named for the group {GROUP_0}"),
+        ((fraction(), bind_request(), reservation(gpu="GPU-x")), State.PROBLEM, "that the driver does not show here: GPU-x"),
+    ],
+)  # fmt: skip
+def test_reservation_pods(objects: tuple[dict[str, Any], ...], state: State, what: str) -> None:
+    found = one(said(inventory(*objects)), "reservation pods")
+    assert found.state is state
+    assert what in found.what
+
+
+def test_without_gpus_nothing_is_said_of_them() -> None:
+    findings = said(inventory(fraction(), bind_request(), reservation()), reading=GpuReading(gpus=()))
+    assert one(findings, "reservation pods").state is State.OK
+    assert states(findings, "processes on GPUs") == []
+
+
+def test_pods_without_their_reservation_are_named() -> None:
+    many = [fraction(f"pod-{n}", n, group=GROUP_1) for n in range(1, 8)]
+    requests = [bind_request(f"pod-{n}", n, groups=(GROUP_1,)) for n in range(1, 8)]
+    findings = said(inventory(*many, *requests, reservation()))
+    (found,) = [f for f in findings if f.state is State.PROBLEM]
+    assert found.check == "reservation pods"
+    assert found.what.startswith("missing for research/pod-1, research/pod-2")
+    assert "research/pod-5 and 2 more" in found.what
+
+
+def test_a_node_without_the_label_that_kai_counts_by() -> None:
+    found = one(said(inventory(pod(), node(memory=None))), "node label")
+    assert found.state is State.PROBLEM
+    assert "nvidia.com/gpu.memory" in found.what
+    assert states(said(inventory(pod())), "node label") == []
+
+
+def test_no_name_acts_on_the_terminal() -> None:
+    evil = "\x1b[31m\nx"
+    objects = (
+        fraction(name=evil, group="none"),
+        reservation(group=evil, gpu=evil),
+        reservation(group=f"{evil}2", gpu=None, number=901),
+        node(memory=evil, x=evil),
+    )
+    findings = said(built(*objects).inventory)
+    assert len(findings) == 6
+    assert all(finding.what.isprintable() for finding in findings)
