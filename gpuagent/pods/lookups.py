@@ -14,7 +14,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 2  # each TLS connection holds a quarter of a MiB
 _NAMES_SHOWN: Final = 3
 
 
