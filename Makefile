@@ -7,7 +7,7 @@ STAMP := $(VENV)/.requirements-installed
 .PHONY: help test demo lint docs lock clean
 
 help:
-	@echo "make demo   run the webhook on the examples and show what each pod became (KEEP=1 leaves it running)"
+	@echo "make demo   run webhook and agent on the examples and show what became of each pod (KEEP=1 leaves them running)"
 	@echo "make test   run the tests"
 	@echo "make docs   write the documentation's tables from the code"
 	@echo "make lint   run ruff, mypy and import-linter"

@@ -131,7 +131,7 @@ async def demo(*, keep: bool) -> None:
                 ops, url = webhook.serving["ops"], agent.serving["url"]
                 print("\nLeft running; Ctrl-C ends it.")
                 print(f"  webhook  {ops}/policies  {ops}/metrics  CA {folder}/tls/ca.crt")
-                print(f"  agent    {url}/api/v1/shares  {url}/metrics")
+                print(f"  agent    {url}/ (the page)  {url}/api/v1/shares  {url}/metrics")
                 print(f"  logs     {webhook.log}  {agent.log}", flush=True)
                 await _interrupted()
 
