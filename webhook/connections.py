@@ -9,17 +9,16 @@ import math
 import os
 import socket
 import ssl
-from asyncio.sslproto import SSLProtocol
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from service.address import Address
+from webhook.protocols import Connection, TlsConnection
 from webhook.turns import Turns
 
 if TYPE_CHECKING:
@@ -29,29 +28,18 @@ STUCK_SECONDS: Final = 10.0
 """How long a request head may take to arrive, and an answer to be read. Silence before a head counts as idle:
 an API server may keep a connection that it made and did not need."""
 
-HANDSHAKE_SECONDS: Final = 10
 MOST_HANDSHAKES: Final = 512
 """TLS handshakes under way at once; the oldest gives way to a new one."""
 
 MOST_UNUSED: Final = 256
 """Where more connections than these never sent a request, those get one second for it."""
 
-LARGEST_HEAD: Final = 32 * 1024
-"""Bytes of a request that has no whole head yet. An API server's heads are below one KiB."""
-
-_PIECES = 16
-_BYTES_A_PIECE = 128
-"""How small the pieces of a head or body may be on average, once there were that many. Each costs some
-0.1 ms: a few thousand clients who send a byte at a time would leave no time for anybody else."""
-
 _ACCEPTED_AT_ONCE = 8
 """New connections before requests get their turn; each takes some 0.3 ms."""
 
 _BACKLOG = 1024
-_TLS_BUFFER = 32 * 1024
 _READ_BUFFER = 64 * 1024
 _WRITE_BUFFER = 64 * 1024
-_TLS_FAREWELL_SECONDS = 1.0
 _LINGERING_SECONDS = 2.0
 """How long to read on after an answer that came before the end of its request, so that it is seen."""
 
@@ -169,9 +157,9 @@ class BoundedServer(web.Server):
             self._close_settled(now - _YOUNG_SECONDS)
             await asyncio.sleep(_SETTLE_SECONDS)
         cut_off = len(self._open) - len(self._idle)
+        self._close_settled(math.inf)
         for transport in self._open.values():
             transport.abort()
-        self._close_settled(math.inf)
         await asyncio.sleep(0)
         return cut_off
 
@@ -182,7 +170,7 @@ class BoundedServer(web.Server):
             _, (oldest, _) = self._handshakes.popitem(last=False)
             oldest.abort()
 
-    def handshake_failed(self, handler: RequestHandler) -> None:
+    def handshake_over(self, handler: RequestHandler) -> None:
         """Forget a TCP connection that ended before it was a TLS connection, or after."""
         self._handshakes.pop(handler, None)
 
@@ -227,7 +215,7 @@ class BoundedServer(web.Server):
             transport.abort()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = cast(_Connection, request.protocol)
+        connection = cast(Connection, request.protocol)
         try:
             return await self._handler(request)
         finally:
@@ -235,8 +223,8 @@ class BoundedServer(web.Server):
                 self._idle[connection] = self._loop.time()
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        handler = _Connection(self, loop=self._loop, **self._options)
-        return _Tls(self, handler, self._context) if self._context else handler
+        handler = Connection(self, self, loop=self._loop, **self._options)
+        return TlsConnection(self, handler, self._context) if self._context else handler
 
     async def _close_stuck(self) -> None:
         """Close, until cancelled, connections that have been stuck for too long."""
@@ -252,114 +240,13 @@ class BoundedServer(web.Server):
                 await turns.give()
 
     def _close_settled(self, before: float) -> None:
-        """Close what has been idle, or shaking hands, since before a time."""
+        """Close what has been idle, stuck, or shaking hands, since before a time."""
         for transport, since in list(self._handshakes.values()):
             if since <= before:
                 transport.abort()
+        for handler, since in list(self._stuck.items()):
+            if since <= before:
+                self.drop(handler)
         for handler, since in list(self._idle.items()):
             if since <= before:
                 handler.force_close()  # says goodbye to TLS, and flushes
-
-
-class _Connection(RequestHandler):
-    """aiohttp's side of a connection, that tells when a whole request head has arrived."""
-
-    __slots__ = ("_body", "_bytes", "_pieces", "_was_in_head")
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._body = EMPTY_PAYLOAD
-        """The body that arrives, or arrived last."""
-        self._was_in_head = True
-        self._pieces = self._bytes = 0
-        """What has come of a head, or of a body."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether another request is here already."""
-        return bool(self._messages)
-
-    def data_received(self, data: bytes) -> None:
-        """Read what came."""
-        is_in_head = self._body.is_eof()
-        super().data_received(data)
-        server = self._manager
-        if not isinstance(server, BoundedServer):  # the connection is lost
-            return
-        if self._messages:
-            self._body = self._messages[-1][1]
-            self._pieces = self._bytes = 0
-            server.head_arrived(self)
-        elif data:
-            if is_in_head is not self._was_in_head:
-                self._pieces = self._bytes = 0
-            self._pieces += 1
-            self._bytes += len(data)
-            is_dribble = self._pieces > _PIECES and self._bytes < self._pieces * _BYTES_A_PIECE
-            if is_dribble or (is_in_head and self._bytes > LARGEST_HEAD):
-                server.drop(self)
-            elif is_in_head:
-                server.is_stuck(self)
-        self._was_in_head = is_in_head
-
-    def pause_writing(self) -> None:
-        """Wait with the next answer."""
-        super().pause_writing()
-        if isinstance(self._manager, BoundedServer):
-            self._manager.is_stuck(self)
-
-    def resume_writing(self) -> None:
-        """Go on."""
-        super().resume_writing()
-        if isinstance(self._manager, BoundedServer):
-            self._manager.is_free(self)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - quotes the request, which may be a piece of a pod
-    ) -> web.StreamResponse:
-        """Answer what could not be parsed.
-
-        aiohttp's own would log and send the bytes it stumbled over.
-
-        Raises:
-            ConnectionResetError: nobody is there to be answered.
-        """
-        server = self._manager
-        if not isinstance(server, BoundedServer) or isinstance(exc, ConnectionError):
-            raise ConnectionResetError
-        if request.writer.output_size > 0:  # half an answer is out
-            raise ConnectionResetError
-        return server.refuse(status, exc)
-
-
-class _Tls(SSLProtocol):
-    """asyncio's TLS, with a smaller buffer, that tells when its connection begins and ends."""
-
-    max_size = _TLS_BUFFER  # asyncio's 256 KiB would be every connection's, idle or not: 2,000 held 600 MiB
-
-    def __init__(self, server: BoundedServer, handler: _Connection, context: ssl.SSLContext) -> None:
-        super().__init__(
-            asyncio.get_running_loop(),
-            handler,
-            context,
-            cast("asyncio.Future[None]", None),  # nobody waits for the handshake
-            server_side=True,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS,
-            ssl_shutdown_timeout=_TLS_FAREWELL_SECONDS,
-        )
-        self._server = server
-        self._handler = handler
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake."""
-        self._server.handshake_begun(self._handler, cast(asyncio.Transport, transport))
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection."""
-        self._server.handshake_failed(self._handler)
-        super().connection_lost(exc)

@@ -192,11 +192,13 @@ class _Certificate:
                 continue
             try:
                 pair = await asyncio.to_thread(self._load)
-            except (CertificateError, OSError) as error:
-                if str(error) != self._problem:
-                    self._problem = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the last good pair stays
+                is_said = isinstance(error, CertificateError | OSError)
+                problem = str(error) if is_said else f"{type(error).__name__}: {error}"
+                if problem != self._problem:
+                    self._problem = problem
                     self._metrics.failed("certificate")
-                    self._log("certificate not taken up, the last good one stays", ERROR, problem=str(error))
+                    self._log("certificate not taken up, the last good one stays", ERROR, problem=problem)
             else:
                 self._problem = ""
                 self._show(pair)

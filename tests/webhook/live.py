@@ -6,6 +6,7 @@ import io
 import json
 import re
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -107,6 +108,10 @@ class Connection:
         """Wait until the server has closed it."""
         await self.rest()
 
+    def be_deaf(self) -> None:
+        """Read nothing from now on."""
+        self._writer.transport.pause_reading()
+
     @property
     def is_open(self) -> bool:
         """Whether nothing has been heard of its end."""
@@ -137,6 +142,13 @@ def request(
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
+_LABELS = {f"kaishare.dev/{number}": "" for number in range(100)}
+MUCH_TO_SAY = request(
+    json.dumps(review_of({"metadata": {"labels": _LABELS}}, kind={"kind": "Namespace"})).encode(), PATHS[2]
+)
+"""A review with an answer many times its size."""
+
+
 @dataclass(kw_only=True)
 class Live:
     """A running server."""
@@ -155,17 +167,25 @@ class Live:
         await self._connections.aclose()
         await asyncio.sleep(0)
 
-    async def connect(self) -> Connection:
+    async def connect(self, *, receive_buffer: int | None = None) -> Connection:
         """A TLS connection, which ends with the test at the latest."""
-        return await self._connect(self.admission, ssl=self.trust, server_hostname="localhost")
+        tls = {"ssl": self.trust, "server_hostname": "localhost"}
+        if receive_buffer is None:
+            return await self._connect(self.admission, **tls)
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, (self.admission.host, self.admission.port))
+        return await self._connect(None, sock=plain, **tls)
 
     async def connect_plainly(self) -> Connection:
         """A TCP connection without TLS on the port that wants it."""
         return await self._connect(self.admission)
 
-    async def _connect(self, address: Address, **options: Any) -> Connection:
+    async def _connect(self, address: Address | None, **options: Any) -> Connection:
+        where = {"host": address.host, "port": address.port} if address else {}
         async with asyncio.timeout(PATIENCE_SECONDS):
-            connection = Connection(*await asyncio.open_connection(address.host, address.port, **options))
+            connection = Connection(*await asyncio.open_connection(**where, **options))
         self._connections.callback(connection.close)
         return connection
 

@@ -10,6 +10,7 @@ import pytest
 from certs.directory import ensure
 from tests.webhook.live import (
     HELD,
+    MUCH_TO_SAY,
     REVIEW,
     HeldPolicies,
     Live,
@@ -110,13 +111,17 @@ async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:
             request(b"", "/nowhere", length=1000),
         ):
             await (await live.connect()).send(data)
-        deaf = await live.connect()
-        await deaf.send(request(b"", "/nowhere") * 3000)
+        deaf = await live.connect(receive_buffer=4096)
+        deaf.be_deaf()
+        sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 2000))
+        await until(lambda: len(live.logged("decision")) > 20, "it is answered")
         server.terminate()
         began = asyncio.get_running_loop().time()
         assert await server.status() == 0
         took = asyncio.get_running_loop().time() - began
         await idle.ended()
+        sending.cancel()
+        await asyncio.wait([sending])
     assert took < 8, "10 s is how long a review may take that is being answered, and there is none"
     assert not live.logged("requests cut off")
 
