@@ -136,7 +136,7 @@ def _watch_on_screen(agent: Agent) -> None:
         console=console,
         screen=True,
         get_renderable=lambda: Screen(watching.board()),
-        refresh_per_second=2,
+        refresh_per_second=1,
         redirect_stdout=False,
         redirect_stderr=False,
     ):

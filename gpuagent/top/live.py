@@ -1,6 +1,7 @@
 """The board drawn in a terminal, as wide as that is. Names stay text: none of them is markup."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from rich import box
@@ -29,12 +30,13 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it."""
-        drawn = Group(*_parts(self._board, console, options))
-        lines = console.render_lines(drawn, options.update(height=None), pad=False)
         height = options.height or console.height
+        count = len(self._board.pods)
+        board = replace(self._board, pods=self._board.pods[:height])  # a line each, at least
+        drawn = Group(*_parts(board, console, options))
+        lines = console.render_lines(drawn, options.update(height=None), pad=False)
         if len(lines) > height:
-            hidden = len(lines) - height + 1
-            more = Text(f"… {hidden} more lines; `top --once` shows all", no_wrap=True, overflow="ellipsis")
+            more = Text(f"… {count} pods in all; `top --once` shows them", no_wrap=True, overflow="ellipsis")
             lines = lines[: height - 1] + console.render_lines(more, options.update(height=None), pad=False)
         for index, line in enumerate(lines):
             if index:
