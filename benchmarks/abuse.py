@@ -9,6 +9,7 @@ review is not answered 200. Run: `python -m benchmarks.abuse`; about two minutes
 import argparse
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 import sys
@@ -152,11 +153,15 @@ def abuse(kind: str, address: str, ca: str, seconds: float) -> None:
     print(f"{made} done, {abuser.left()} connections left open")
 
 
+def _is_past(moment: float) -> bool:
+    return time.monotonic() > moment
+
+
 class Reviewer:
     """Sends reviews, and notes what each took."""
 
     def __init__(self, address: str, ca: Path) -> None:
-        self._make = lambda: Client(address, ca)
+        self._make: Callable[[], Client] = functools.partial(Client, address, ca)
         self._kept = self._make()
 
     def send(self, until: Callable[[], bool]) -> tuple[list[float], list[float]]:
@@ -206,9 +211,7 @@ async def run(kinds: list[str], seconds: float) -> None:
             reviewer = await asyncio.to_thread(Reviewer, address, ca)
             for kind in kinds:
                 until = time.monotonic() + 2
-                kept, new = await asyncio.to_thread(
-                    reviewer.send, lambda until=until: time.monotonic() > until
-                )
+                kept, new = await asyncio.to_thread(reviewer.send, functools.partial(_is_past, until))
                 shown("alone", kept, new)
                 command = [sys.executable, "-m", "benchmarks.abuse", "--be", kind, "--seconds", str(seconds)]
                 abuser = await asyncio.create_subprocess_exec(

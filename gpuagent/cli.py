@@ -11,7 +11,7 @@ from gpuagent.verdicts.slack import Slack
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.about import version
-from service.command import Parser, UsageError
+from service.command import Parser, UsageError, names, read_by
 from service.documents import DocumentError
 from service.durations import parse_duration
 
@@ -54,28 +54,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--interval",
-        type=_duration,
+        type=read_by(_duration),
         default="5s",
         metavar="DURATION",
         help="time between two samples (default %(default)s)",
     )
     serving.add_argument(
         "--grace",
-        type=_duration,
+        type=read_by(_duration),
         default="2m",
         metavar="DURATION",
         help="how long a pod may be over before it is flagged (default %(default)s)",
     )
     serving.add_argument(
         "--slack",
-        type=_slack,
+        type=read_by(Slack.parse),
         default="256Mi,5%",
         metavar="BYTES,PERCENT%",
         help="how much more than the share is not over, the larger of both (default 256Mi,5%%)",
     )
     serving.add_argument(
         "--exclude-namespaces",
-        type=_names,
+        type=names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="no pod without a share is flagged there; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
@@ -148,7 +148,7 @@ def _node_options() -> Parser:
     )
     options.add_argument(
         "--kai-version",
-        type=_kai_version,
+        type=read_by(Version.parse),
         metavar="X.Y.Z",
         help="KAI's release; unset counts as a current one",
     )
@@ -156,31 +156,10 @@ def _node_options() -> Parser:
 
 
 def _duration(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    seconds = parse_duration(text)
     if seconds < _SHORTEST_SECONDS:
-        raise argparse.ArgumentTypeError(f'"{text}" is too short; allowed: 100ms and more')
+        raise ValueError(f'"{text}" is too short; allowed: 100ms and more')
     return seconds
-
-
-def _slack(text: str) -> Slack:
-    try:
-        return Slack.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
-
-
-def _kai_version(text: str) -> Version:
-    try:
-        return Version.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _serve(arguments: argparse.Namespace) -> int:

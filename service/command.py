@@ -1,7 +1,10 @@
 """How a command line of ours fails: one line on standard error and exit status 2, never a traceback."""
 
 import argparse
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
 
 
 class UsageError(ValueError):
@@ -18,3 +21,20 @@ class Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Make an option's `type` of a function whose ValueError says what is wrong and what is allowed."""
+
+    def typed(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return typed
+
+
+def names(text: str) -> frozenset[str]:
+    """Read a comma list of names."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())

@@ -10,7 +10,7 @@ from typing import Protocol
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.about import version
-from service.command import Parser, UsageError
+from service.command import Parser, UsageError, names, read_by
 from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
 from webhook.decide import Rules
@@ -55,11 +55,14 @@ def _parser() -> argparse.ArgumentParser:
         help="Namespace objects (YAML or JSON) with their labels",
     )
     rules.add_argument(
-        "--kai-version", type=_kai_version, metavar="X.Y.Z", help="KAI's release; unset means unknown"
+        "--kai-version",
+        type=read_by(Version.parse),
+        metavar="X.Y.Z",
+        help="KAI's release; unset means unknown",
     )
     rules.add_argument(
         "--inject-shares",
-        type=_boolean,
+        type=read_by(_boolean),
         nargs="?",
         const=True,
         default=True,
@@ -68,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     rules.add_argument(
         "--exclude-namespaces",
-        type=_names,
+        type=names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces that are never touched; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
@@ -102,14 +105,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--drain",
-        type=_duration,
+        type=read_by(parse_duration),
         default="5s",
         metavar="DURATION",
         help="how long to serve on, not ready, after SIGTERM (default %(default)s)",
     )
     serving.add_argument(
         "--max-in-flight",
-        type=_positive,
+        type=read_by(_positive),
         default=512,
         metavar="N",
         help="reviews being answered at once; more get 503 and Retry-After (default %(default)s)",
@@ -133,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         "--label",
         action="append",
         default=[],
-        type=_label,
+        type=read_by(_label),
         metavar="KEY=VALUE",
         help="a label of the namespace, to try it before typing it; KEY- takes one away; may be repeated",
     )
@@ -151,16 +154,9 @@ def _parser() -> argparse.ArgumentParser:
 _OUTPUTS = {"json": as_json, "yaml": as_yaml, "patch": as_patch}
 
 
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**6):
-        raise argparse.ArgumentTypeError(f'"{text}" is not allowed; allowed: an integer from 1 to 999999')
+        raise ValueError(f'"{text}" is not allowed; allowed: an integer from 1 to 999999')
     return int(text)
 
 
@@ -169,25 +165,14 @@ def _label(text: str) -> tuple[str, str | None]:
     if not equals and key.endswith("-"):
         return key[:-1], None
     if not equals or not key:
-        raise argparse.ArgumentTypeError(f'"{text}" is not allowed; allowed: KEY=VALUE, or KEY-')
+        raise ValueError(f'"{text}" is not allowed; allowed: KEY=VALUE, or KEY-')
     return key, value
 
 
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f'"{text}" is not allowed; allowed: true, false')
+        raise ValueError(f'"{text}" is not allowed; allowed: true, false')
     return text == "true"
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
-
-
-def _kai_version(text: str) -> Version:
-    try:
-        return Version.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _rules(arguments: argparse.Namespace) -> Rules:
