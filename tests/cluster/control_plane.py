@@ -154,7 +154,7 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
         running.start()
         yield running
     finally:
-        apiserver.stop()
+        apiserver.stop(signal.SIGKILL)  # nothing of theirs is kept
         etcd.stop(signal.SIGKILL)
 
 

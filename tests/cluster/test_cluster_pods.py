@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.gpuagent.shares.claims.test_live_objects import documents
 
 from gpuagent.pods import belongings
 from gpuagent.pods.lookups import Reason
@@ -25,6 +24,7 @@ from tests.gpuagent.objects import (
     reservation,
 )
 from tests.gpuagent.pods.cluster.running import running
+from tests.gpuagent.shares.test_live_objects import documents
 from tests.kube.proxy import Proxy
 from tests.kube.watching import until
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +68,13 @@ class Agent:
 
 
 @contextmanager
-def agent(log: Path, *options: str, **environment: str) -> Iterator[Agent]:
-    """Start `python -m gpuagent serve` on a free port; stop it at the end."""
+def agent(
+    log: Path, *options: str, program: Sequence[str] = ("-m", "gpuagent"), **environment: str
+) -> Iterator[Agent]:
+    """Start `python -m gpuagent serve` (or another program with its options) on a free port; stop it at the end."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpuagent", "serve", "--listen", "127.0.0.1:0", *options],
+            [sys.executable, *program, "serve", "--listen", "127.0.0.1:0", *options],
             cwd=ROOT,
             stderr=stream,
             env={**os.environ, **environment},

@@ -1,5 +1,13 @@
 """A loopback API server with real TLS, and a service account that is let in."""
 
+import pytest
+
 from tests.kube.fixtures import account, authority, client, served, server
 
 __all__ = ["account", "authority", "client", "served", "server"]
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gather what comes together for a shorter time."""
+    monkeypatch.setattr("gpuagent.pods.cluster._GATHER_SECONDS", 0.02)

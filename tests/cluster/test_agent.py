@@ -1,0 +1,93 @@
+"""A whole agent in a cluster: a service account, a real API server, and the driver's stand-in."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.administrator import Administrator, right
+from tests.cluster.control_plane import ControlPlane
+from tests.gpuagent.agents import Agent, agent
+from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
+from tests.gpuagent.objects import GPU_0, NODE, bind_request, fraction, reservation
+from tests.gpuagent.proc_tree import ProcTree
+
+MIB = 1 << 20
+INTERVAL = 0.5
+# As in a pod, but for the folder where the kubelet would mount the credentials; says at its end what it loaded.
+PROGRAM = """
+import atexit, sys
+from pathlib import Path
+from kube.access import InCluster
+folder, loaded = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))
+InCluster.__init__.__kwdefaults__["folder"] = folder
+atexit.register(lambda: loaded.write_text(" ".join(sys.modules)))
+from gpuagent.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+RIGHTS = (
+    right("pods", "list", "watch"),
+    right("bindrequests", "get", group="scheduling.run.ai"),
+    right("nodes", "get"),
+    right("namespaces", "get"),
+)
+
+
+async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
+    """Wait until something holds of the pods that the agent shows; return how long it took."""
+    began = time.monotonic()
+    while not holds((await asyncio.to_thread(running.shares))["pods"]):
+        assert time.monotonic() - began < 20, running.log.read_text()
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+def most_resident_mib(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+async def test_pods_of_the_api_server_are_in_the_agent_within_an_interval_and_the_memory_is_small(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    library = built_library(tmp_path)
+    gpu = f"gpu 0 {GPU_0} {23028 * MIB} {500 * MIB} {1000 * MIB} NVIDIA A10"
+    (tmp_path / "answers").write_text(f"driver 580.65.06\n{gpu}\n")
+    ProcTree(tmp_path / "proc").add(2, "0::/", name="kthreadd")
+    await admin.create(reservation())
+    token = await admin.token("agent", *RIGHTS)
+    plane.access(token)
+    options = f"--node {NODE} --proc-root {tmp_path}/proc --interval {INTERVAL * 1000:.0f}ms"
+    environment = {
+        "LD_LIBRARY_PATH": str(library.parent),
+        ANSWERS: str(tmp_path / "answers"),
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(plane.port),
+    }
+    program = ("-c", PROGRAM, str(plane.accounts[token]), str(tmp_path / "loaded"))
+    with agent(tmp_path / "log", *options.split(), program=program, **environment) as running:
+        await asyncio.to_thread(running.until, lambda: running.said("pods listed"))
+        await admin.create({**fraction(node=None), "status": {}})
+        uid = (await admin.merge("/api/v1/namespaces/research/pods/half", {}))["metadata"]["uid"]
+        request = bind_request()
+        request["metadata"]["ownerReferences"][0]["uid"] = uid
+        await admin.create(request)
+        await admin.bind("research", "half")
+        an_interval = INTERVAL + 0.4
+        assert await until(running, lambda pods: [pod["name"] for pod in pods] == ["half"]) < an_interval
+        await admin.set_status("/api/v1/namespaces/research/pods/half", {"phase": "Running"})
+        assert await until(running, lambda pods: [pod["phase"] for pod in pods] == ["Running"]) < an_interval
+        series = await asyncio.to_thread(running.series)
+        (share,) = (value for name, value in series.items() if 'source="bind-request"' in name)
+        assert share == 11500 * MIB
+        assert time.time() - series['kaishare_watch_last_contact_timestamp_seconds{resource="pods"}'] < 10
+        await admin.delete("/api/v1/namespaces/research/pods/half")
+        assert await until(running, lambda pods: not pods) < an_interval
+        assert most_resident_mib(running.process.pid) <= 50
+        assert await asyncio.to_thread(running.stop) == 0
+    loaded = (tmp_path / "loaded").read_text().split()
+    assert "kube.watch" in loaded
+    assert "kubernetes_asyncio" not in loaded
