@@ -92,7 +92,6 @@ class _Entry:
     found: KubernetesObject | None = None
     tries: int = 0
     due: float = 0.0
-    is_asked: bool = False
 
 
 @dataclass(slots=True)
@@ -122,7 +121,7 @@ class Lookups:
 
         Args:
             client: to the API server.
-            on_change: told when something was found, changed or went.
+            on_change: told when something was found, or is another than before.
             on_lack: told when a kind cannot be had (True), and when it can again (False).
             clock: monotonic seconds.
             pace: other than usual.
@@ -231,7 +230,6 @@ class Lookups:
         entry = self._entries.get(wanted)
         if entry is None:
             return  # its pod went meanwhile
-        entry.is_asked = True
         entry.due = self._clock() + self._again_in(wanted, entry, found)
         if found != entry.found:
             entry.found = found
