@@ -11,18 +11,14 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from service.address import Address
 from webhook.protocols import Connection, TlsConnection
 from webhook.turns import Turns
-
-if TYPE_CHECKING:
-    from aiohttp.http_parser import RawRequestMessage
 
 STUCK_SECONDS: Final = 10.0
 """How long a request head may take to arrive, and an answer to be read. Silence before a head counts as idle:
@@ -66,7 +62,6 @@ class BoundedServer(web.Server):
         *,
         refuse: Refuse,
         most: int,
-        largest_body: int,
         keep_alive_seconds: float,
         context: ssl.SSLContext | None = None,
     ) -> None:
@@ -76,23 +71,10 @@ class BoundedServer(web.Server):
             answer: answers a request; every error but one of the connection is its own affair.
             refuse: answers what is no HTTP request, given a status and the reason.
             most: connections; as many TLS handshakes may be under way, but no more than `MOST_HANDSHAKES`.
-            largest_body: bytes.
             keep_alive_seconds: how long a connection may be idle.
             context: TLS; None: in the clear.
         """
-
-        def request(
-            message: "RawRequestMessage",
-            payload: StreamReader,
-            protocol: RequestHandler,
-            writer: AbstractStreamWriter,
-            task: "asyncio.Task[None]",
-        ) -> web.BaseRequest:
-            return web.BaseRequest(
-                message, payload, protocol, writer, task, self._loop, client_max_size=largest_body
-            )
-
-        super().__init__(self._answer, request_factory=request)
+        super().__init__(self._answer)
         self._options: dict[str, Any] = {
             "access_log": None,
             "keepalive_timeout": keep_alive_seconds,

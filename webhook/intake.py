@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from webhook.deadlines import Deadline
 
@@ -51,8 +51,8 @@ class Intake:
         """
         try:
             if request.content.is_eof():
-                return await request.read()
-            return await self._read_rest(request, deadline)
+                return request.content.read_nowait()
+            return await self._read_slowly(request, deadline)
         except (OSError, RuntimeError):
             # Whatever ended the connection is raised where its body is read, and may be a TimeoutError too.
             if request.transport is None:
@@ -65,7 +65,7 @@ class Intake:
         for body in self._unfinished:
             body.deadline.at = min(body.deadline.at, end)
 
-    async def _read_rest(self, request: web.BaseRequest, deadline: Deadline) -> bytes:
+    async def _read_slowly(self, request: web.BaseRequest, deadline: Deadline) -> bytes:
         size = LARGEST_BODY if request.content_length is None else request.content_length
         if size > LARGEST_BODY:
             raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
@@ -74,7 +74,7 @@ class Intake:
         self._unfinished[body] = None
         self._bytes += size
         try:
-            return await request.read()
+            return await _read(request.content)
         except asyncio.CancelledError:
             if not deadline.caused():
                 raise
@@ -105,3 +105,19 @@ class Intake:
             return None
         largest = max(self._unfinished, key=lambda body: body.size)
         return largest if largest.size > size else None
+
+
+async def _read(content: StreamReader) -> bytes:
+    """Read to the end.
+
+    Not by `request.read()`: that keeps the body with the request, and its connection keeps the request until
+    the next one: 200 idle connections held a gigabyte.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await content.readany():
+        size += len(piece)
+        if size > LARGEST_BODY:
+            raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
+        pieces.append(piece)
+    return b"".join(pieces)

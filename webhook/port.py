@@ -29,6 +29,7 @@ KEEP_ALIVE_SECONDS: Final = 180
 one, and a review cut off is never sent again (verified on Kubernetes 1.36.3)."""
 
 MOST_IN_FLIGHT: Final = 512
+MOST_BYTES_IN_FLIGHT: Final = 128 * 1024 * 1024
 MOST_CONNECTIONS: Final = 2048
 LONGEST_WAIT_SECONDS: Final = 30.0
 """The longest timeoutSeconds that a webhook configuration may have."""
@@ -67,6 +68,7 @@ class AdmissionPort:
         self._most_connections = most_connections
         self._intake = Intake()
         self._deadlines = Deadlines()
+        self._bytes_in_flight = 0
         self._is_draining = False
         self._ids = count(1)
         self._id_prefix = secrets.token_hex(4)
@@ -83,7 +85,6 @@ class AdmissionPort:
             self.handle,
             refuse=self._refuse,
             most=self._most_connections,
-            largest_body=LARGEST_BODY,
             keep_alive_seconds=KEEP_ALIVE_SECONDS,
             context=context,
         )
@@ -146,13 +147,16 @@ class AdmissionPort:
         deadline = self._deadlines.begin(patience(request.query_string))
         try:
             body = await self._intake.read(request, deadline)
-            if self._metrics.in_flight >= self._most_in_flight:
+            is_too_much = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
+            if is_too_much or self._metrics.in_flight >= self._most_in_flight:
                 raise Overloaded
             self._metrics.in_flight += 1
+            self._bytes_in_flight += len(body)
             try:
                 answer = await endpoint.answer(body, request_id, deadline)
             finally:
                 self._metrics.in_flight -= 1
+                self._bytes_in_flight -= len(body)
         finally:
             self._deadlines.finish(deadline)
         return web.Response(body=answer, headers=_JSON)

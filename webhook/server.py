@@ -53,7 +53,6 @@ class OpsPort:
             self._answer,
             refuse=self._refuse,
             most=_MOST_OPS_CONNECTIONS,
-            largest_body=0,
             keep_alive_seconds=_OPS_KEEP_ALIVE_SECONDS,
         )
         return await self._server.listen(address)

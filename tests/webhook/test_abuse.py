@@ -1,6 +1,8 @@
 """Clients that are slow, silent or gone: the others go on being answered, and nothing is kept."""
 
 import asyncio
+import gc
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -235,6 +237,21 @@ async def test_a_client_that_vanishes_within_its_request_is_no_error(live: Live,
     await answered(live)
     assert errors_logged(live) == []
     assert await live.errors("http") == 0
+
+
+async def test_an_idle_connection_keeps_nothing_of_its_last_request(live: Live) -> None:
+    body = b" " * 1_000_000
+    idle = [await live.connect() for _ in range(20)]
+    assert (await idle[0].post(body)).status == 400
+    tracemalloc.start()
+    try:
+        for connection in idle:
+            assert (await connection.post(body)).status == 400
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 5 * len(body)
 
 
 async def test_the_plain_port_bears_the_same(live: Live) -> None:

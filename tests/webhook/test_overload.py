@@ -51,6 +51,21 @@ async def test_beyond_the_most_in_flight_reviews_are_shed_and_asked_for_again(
         assert await live.figure(IN_FLIGHT) == 0
 
 
+async def test_large_reviews_are_shed_before_they_fill_the_memory(
+    live: Live, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.port.MOST_BYTES_IN_FLIGHT", 2 * len(HELD))
+    busy = [await live.connect() for _ in range(2)]
+    for connection in busy:
+        await connection.send(request(HELD))
+    await until(lambda: held.waiting == 2, "both are being answered")
+    third = await live.connect()
+    assert (await third.post(HELD)).status == 503
+    held.go.set()
+    assert [(await connection.reply()).status for connection in busy] == [200, 200]
+    assert (await third.post(HELD)).status == 200
+
+
 async def test_who_waits_for_a_body_is_not_in_flight(tmp_path: Path, held: HeldPolicies) -> None:
     async with serving(tmp_path, held, most_in_flight=2) as live:
         for _ in range(10):
