@@ -3,7 +3,7 @@
 One client sends reviews in a closed loop over one connection, as an API server does; and now and then opens
 a new one. First alone, then while each abuse goes on, then alone again. The abuse comes from a process of its
 own. Prints latencies, how many of the abuser's connections are left, and the server's memory; exits 1 if a
-review is not answered 200. Run: `python -m benchmarks.abuse`; about two minutes.
+review is not answered 200. Run: `python -m benchmarks.abuse`; about three minutes.
 """
 
 import argparse
@@ -231,7 +231,7 @@ def main() -> None:
     """Read the options and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=list(ABUSES), help=", ".join(ABUSES))
-    parser.add_argument("--seconds", type=float, default=15, help="how long each abuse goes on at most")
+    parser.add_argument("--seconds", type=float, default=20, help="how long each abuse goes on at most")
     for hidden in ("--be", "--address", "--ca"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()
