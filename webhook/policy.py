@@ -38,6 +38,7 @@ POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME = 63  # a label value holds no more
+_MOST_UNKNOWN = 16  # unknown labels of one namespace that are told: each is a log line and a series
 _FRACTION = re.compile(r"0\.[0-9]{1,2}")
 _INTEGER = re.compile(r"[1-9][0-9]{0,18}")
 _GRACE = re.compile(r"([0-9]{1,9})([smh])")
@@ -136,7 +137,10 @@ class NamespacePolicy:
         """Read a namespace's labels; None if it does not carry the queue label and so is not managed."""
         if keys.QUEUE_LABEL not in labels:
             return None
-        values, share, problems = _read(labels)
+        values, share, found = _read(labels)
+        unknown = [problem for problem in found if problem.label not in LABELS][:_MOST_UNKNOWN]
+        known = [problem for problem in found if problem.label in LABELS]
+        problems = tuple(sorted(known + unknown, key=lambda p: p.label))
         values.setdefault("queue", None)
         return cls(
             namespace=namespace,

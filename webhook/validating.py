@@ -63,6 +63,10 @@ class PodValidator:
         """Leave it to the failurePolicy: the one place that may."""
 
 
+_MOST_TOLD = 8
+"""Labels named in one refusal: the rest is told at the next try."""
+
+
 class _Metadata(Struct):
     name: str | None = None
     labels: dict[str, str | None] | None = None
@@ -134,12 +138,16 @@ def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _refused(review: Review, problems: list[LabelProblem]) -> Answer:
-    message = "; ".join(str(problem) for problem in problems)
+    told = [str(problem) for problem in problems[:_MOST_TOLD]]
+    if len(problems) > _MOST_TOLD:
+        told.append(f"and {len(problems) - _MOST_TOLD} more")
     return Answer(
         action=Action.DENIED,
         finding=Finding(Reason.LABEL_INVALID, {"problem": problems[0]}),
-        body=deny(review.uid, message, audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}),
-        fields={"problems": [str(problem) for problem in problems]},
+        body=deny(
+            review.uid, "; ".join(told), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
+        ),
+        fields={"problems": told},
     )
 
 

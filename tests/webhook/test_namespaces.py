@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.webhook.conftest import RunningWebhook, review_of
+from webhook.policy import NamespacePolicy
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 PATH = "/validate/namespaces"
@@ -156,6 +157,18 @@ async def test_every_bad_label_is_named_at_once(webhook: RunningWebhook) -> None
         "kaishare.dev/gpu-fraction",
         "share.dev/mode",
     ]
+
+
+async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhook: RunningWebhook) -> None:
+    many = QUEUE | {f"kaishare.dev/x{number}": "y" for number in range(3000)}
+    message = await message_of(webhook, many)
+    assert message is not None
+    assert message.endswith("; and 2992 more")
+    assert len(message) < 8000
+    policy = NamespacePolicy.from_labels("team-x", many | {"kaishare.dev/mode": "z"})
+    assert policy is not None
+    assert len(policy.problems) == 17
+    assert "kaishare.dev/mode" in {problem.label for problem in policy.problems}
 
 
 @pytest.mark.parametrize(
