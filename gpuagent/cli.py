@@ -28,12 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         run: _Command = arguments.run
-        return run(arguments)
+        status = run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (UsageError, DocumentError) as error:
         print(f"kaishare-agent: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

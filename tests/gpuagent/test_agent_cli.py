@@ -1,5 +1,8 @@
 """The command as people type it: one line and status 2 for what cannot be run."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from gpuagent.cli import main
 from kai.namespaces import EXCLUDED_NAMESPACES
 
+ROOT = Path(__file__).parents[2]
 PODS = "apiVersion: v1\nkind: List\nitems: []\n"
 SCENARIO = "gpus: [{uuid: GPU-a, memory: 1Gi}]\n"
 
@@ -89,3 +93,18 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
 def test_a_command_is_needed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("kaishare-agent: ")
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    """`kaishare-agent doctor | head`, with a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "gpuagent", "doctor", "--node", "n", "--pods", "pods.yaml", "-o", "json"]
+    try:
+        done = subprocess.run(
+            command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
