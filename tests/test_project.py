@@ -10,7 +10,7 @@ import pytest
 from gpuagent.gpus.scenario_loading import load_scenario
 from service.documents import load_path
 from webhook.manifests import find_pods
-from webhook.policies import read_namespaces
+from webhook.policies.reading import read_namespaces
 from webhook.policy import NamespacePolicy
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
 from webhook.decide import Rules
 from webhook.explain import explain
-from webhook.namespace_files import PoliciesError, read_namespaces
+from webhook.policies.reading import PoliciesError, read_namespaces
 from webhook.policy import NamespacePolicy
 from webhook.report import as_json, as_patch, as_text, as_yaml
 

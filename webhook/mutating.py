@@ -8,7 +8,7 @@ from webhook.decide import Rules
 from webhook.endpoint import Answer
 from webhook.metrics import Metrics
 from webhook.mutation import Mutation, mutate
-from webhook.policies import PolicySource
+from webhook.policies.source import PolicySource
 from webhook.reasons import Action, Finding, Reason
 
 

@@ -15,16 +15,16 @@ from certs.directory import CertificateError, ensure, load_pair
 from service.address import Address
 from service.files import allow_many_files
 from service.log import ERROR, WARNING, JsonLog
+from service.turns import Turns
 from service.watching import LOOK_EVERY_SECONDS, Watched
 from webhook.decide import Rules
+from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
+from webhook.http.server import Server
+from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
-from webhook.namespace_files import PoliciesError
-from webhook.policies import FilePolicies
+from webhook.policies.files import FilePolicies
+from webhook.policies.reading import PoliciesError
 from webhook.policy import LabelProblem, NamespacePolicy
-from webhook.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
-from webhook.server import Server
-from webhook.tls import ServingContext
-from webhook.turns import Turns
 
 DRAIN_SECONDS: Final = 5.0
 """How long to serve on after SIGTERM: the endpoint must be gone everywhere, and every kept-alive connection

@@ -11,7 +11,7 @@ from webhook.admission import BadReview, Review, allow, deny
 from webhook.decide import Rules
 from webhook.endpoint import Answer
 from webhook.mutating import name_of
-from webhook.policies import PolicySource
+from webhook.policies.source import PolicySource
 from webhook.policy import (
     FRACTION,
     MAX_FRACTION,

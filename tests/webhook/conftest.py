@@ -16,10 +16,10 @@ from certs.directory import ensure
 from service.address import Address
 from service.log import JsonLog
 from webhook.decide import Rules
+from webhook.http.server import Server
+from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
-from webhook.policies import FilePolicies
-from webhook.server import Server
-from webhook.tls import ServingContext
+from webhook.policies.files import FilePolicies
 
 if TYPE_CHECKING:
     from tests.webhook.live import HeldPolicies, Live

@@ -22,12 +22,12 @@ from service.log import JsonLog
 from tests.builders import gpu_container, pod
 from tests.webhook.conftest import POLICIES, review_of
 from webhook.decide import Rules
+from webhook.http.server import Server
+from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
-from webhook.policies import PolicySource
+from webhook.policies.source import PolicySource
 from webhook.policy import NamespacePolicy
 from webhook.serve import CertificateFiles, Settings, serve
-from webhook.server import Server
-from webhook.tls import ServingContext
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_SECONDS = 20.0

@@ -29,8 +29,8 @@ def errors_logged(live: Live) -> list[str]:
 async def test_slow_heads_end_and_others_are_answered(
     tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.connections.STUCK_SECONDS", 0.2)
-    monkeypatch.setattr("webhook.connections._LOOK_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.http.connections.STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("webhook.http.connections._LOOK_EVERY_SECONDS", 0.1)
     async with serving(tmp_path, held) as live:
         slow = [await live.connect() for _ in range(20)]
         silent, used = await live.connect(), await live.connect()
@@ -48,8 +48,8 @@ async def test_slow_heads_end_and_others_are_answered(
 async def test_who_reads_no_answers_gets_no_more_of_them(
     tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.connections.STUCK_SECONDS", 0.3)
-    monkeypatch.setattr("webhook.connections._LOOK_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.http.connections.STUCK_SECONDS", 0.3)
+    monkeypatch.setattr("webhook.http.connections._LOOK_EVERY_SECONDS", 0.1)
     async with serving(tmp_path, held) as live:
         deaf = await live.connect(receive_buffer=4096)
         deaf.be_deaf()
@@ -112,7 +112,7 @@ async def test_who_dribbles_is_cut_off(live: Live, begin: int) -> None:
 async def test_half_open_handshakes_end_and_the_oldest_gives_way(
     tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.protocols.HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr("webhook.http.protocols.HANDSHAKE_SECONDS", 1)
     async with serving(tmp_path, held, most_connections=8) as live:
         half_open = [await live.connect_plainly() for _ in range(20)]
         for connection in half_open[:12]:
@@ -157,7 +157,7 @@ async def test_one_connection_too_many_closes_the_one_idle_longest(
 async def test_who_never_sent_a_request_gives_way_first(
     tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.connections._YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.http.connections._YOUNG_SECONDS", 0.0)
     async with serving(tmp_path, held, most_connections=4) as live:
         used = await live.connect()
         assert (await used.post()).status == 200
@@ -170,8 +170,8 @@ async def test_who_never_sent_a_request_gives_way_first(
 async def test_where_many_never_sent_a_request_they_get_little_time_for_it(
     tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.connections._YOUNG_SECONDS", 0.0)
-    monkeypatch.setattr("webhook.connections.MOST_UNUSED", 4)
+    monkeypatch.setattr("webhook.http.connections._YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.http.connections.MOST_UNUSED", 4)
     async with serving(tmp_path, held) as live:
         used = []
         for _ in range(10):

@@ -39,15 +39,15 @@ from tests.webhook.test_properties import (
     named_gpus,
 )
 from webhook.decide import Rules
+from webhook.http.server import Server
+from webhook.http.tls import ServingContext
 from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.metrics import Metrics
 from webhook.mutation import mutate
 from webhook.patch import apply_to_document
-from webhook.policies import FilePolicies
+from webhook.policies.files import FilePolicies
 from webhook.policy import GPU_MARK, NamespacePolicy
 from webhook.reasons import Action
-from webhook.server import Server
-from webhook.tls import ServingContext
 
 FILES, TEMPLATES, PODS = 63, 3, 77
 """What the folder holds; so many of the files are templates of other tools, and no YAML."""

@@ -149,7 +149,7 @@ async def test_what_is_being_answered_is_finished_and_what_is_idle_is_closed(tmp
 async def test_a_review_that_takes_too_long_is_cut_off_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.port._FINISH_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.http.port._FINISH_SECONDS", 0.1)
     policies = HeldPolicies()
     async with serving(tmp_path, policies) as live:
         assert live.server is not None
@@ -200,7 +200,7 @@ async def test_a_certificate_change_under_load_loses_no_review(
 async def test_reviews_under_load_while_policies_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.policies.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("webhook.policies.files.LOOK_EVERY_SECONDS", 0.05)
     async with running(tmp_path) as live:
         load, file = Load(live), tmp_path / "policies.yaml"
         async with asyncio.TaskGroup() as group:

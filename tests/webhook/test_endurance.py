@@ -17,7 +17,7 @@ import jsonpatch
 
 from benchmarks.generated import POLICIES, Reviews, Sent
 from tests.webhook.live import Connection, Reply, serving
-from webhook.policies import FilePolicies
+from webhook.policies.files import FilePolicies
 
 REVIEWS = 2000
 BYTES_A_REVIEW = 40

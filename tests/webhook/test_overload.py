@@ -23,8 +23,8 @@ from tests.webhook.live import (
     until,
 )
 from webhook.deadlines import SWEEP_SECONDS
-from webhook.intake import LARGEST_BODY, Intake
-from webhook.port import LONGEST_WAIT_SECONDS, USUAL_WAIT_SECONDS, patience
+from webhook.http.intake import LARGEST_BODY, Intake
+from webhook.http.port import LONGEST_WAIT_SECONDS, USUAL_WAIT_SECONDS, patience
 
 SHED = "kaishare_webhook_shed_total"
 IN_FLIGHT = "kaishare_webhook_in_flight"
@@ -54,7 +54,7 @@ async def test_beyond_the_most_in_flight_reviews_are_shed_and_asked_for_again(
 async def test_large_reviews_are_shed_before_they_fill_the_memory(
     live: Live, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.port.MOST_BYTES_IN_FLIGHT", 2 * len(HELD))
+    monkeypatch.setattr("webhook.http.port.MOST_BYTES_IN_FLIGHT", 2 * len(HELD))
     busy = [await live.connect() for _ in range(2)]
     for connection in busy:
         await connection.send(request(HELD))

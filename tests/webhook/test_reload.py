@@ -23,7 +23,7 @@ EXPIRY = 'kaishare_certificate_expiry_timestamp_seconds{kind="serving"}'
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("policies", "serve"):
+    for module in ("policies.files", "serve"):
         monkeypatch.setattr(f"webhook.{module}.LOOK_EVERY_SECONDS", 0.05)
 
 
@@ -139,8 +139,8 @@ async def test_a_policy_that_becomes_invalid_is_said_once(tmp_path: Path) -> Non
 
 
 async def test_what_reads_the_files_may_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.policies._AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr("webhook.namespace_files.LONGEST_READING_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.policies.files._AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.policies.reading.LONGEST_READING_SECONDS", 0.0)
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, file) as live:
@@ -148,7 +148,7 @@ async def test_what_reads_the_files_may_be_killed(tmp_path: Path, monkeypatch: p
         file.write_text(namespace("team-a", "0.25"))
         await until(lambda: live.logged(NOT_TAKEN_UP), "the reader took too long")
         assert await share(connection) == "0.5"
-        monkeypatch.setattr("webhook.namespace_files.LONGEST_READING_SECONDS", 60.0)
+        monkeypatch.setattr("webhook.policies.reading.LONGEST_READING_SECONDS", 60.0)
         await until_share(connection, "0.25")
 
 

@@ -14,8 +14,8 @@ from service.address import Address
 from tests.builders import container, gpu_container, pod
 from tests.webhook.conftest import RunningWebhook, review_of
 from webhook.decide import Decision
-from webhook.intake import LARGEST_BODY
-from webhook.port import KEEP_ALIVE_SECONDS
+from webhook.http.intake import LARGEST_BODY
+from webhook.http.port import KEEP_ALIVE_SECONDS
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from service.address import Address
-from webhook.protocols import Connection, TlsConnection
-from webhook.turns import Turns
+from service.turns import Turns
+from webhook.http.protocols import Connection, TlsConnection
 
 STUCK_SECONDS: Final = 10.0
 """How long a request head may take to arrive, and an answer to be read. Silence before a head counts as idle:

@@ -1,35 +1,18 @@
-"""Where policies come from: the seam `PolicySource`, and the source that reads files."""
+"""Policies from Namespace objects in files."""
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from service.turns import Turns
 from service.watching import LOOK_EVERY_SECONDS, Watched
-from webhook.namespace_files import Labels, PoliciesError, read_aside, read_namespaces
+from webhook.policies.reading import Labels, PoliciesError, read_aside, read_namespaces
 from webhook.policy import NamespacePolicy, own_labels
-from webhook.turns import Turns
 
 _AGAIN_SECONDS: Final = 30.0
 """When to read again what could not be read through no fault of its own."""
-
-
-class PolicySource(Protocol):
-    """Namespace name to policy. Reading is cheap, and never waits while the answer is known."""
-
-    async def find(self, namespace: str) -> NamespacePolicy | None:
-        """Return the namespace's policy, or None if it is not managed."""
-
-    def all(self) -> Mapping[str, NamespacePolicy]:
-        """Return every managed namespace's policy as known now."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether the source knows enough to serve."""
-
-    async def run(self) -> None:
-        """Keep the policies up to date until cancelled."""
 
 
 class FilePolicies:

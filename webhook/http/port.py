@@ -18,10 +18,10 @@ from aiohttp import web
 from service.address import Address
 from service.log import ERROR, WARNING, JsonLog
 from webhook.admission import BadReview
-from webhook.connections import BoundedServer
 from webhook.deadlines import SWEEP_SECONDS, Deadlines
 from webhook.endpoint import Endpoint, Unanswered
-from webhook.intake import LARGEST_BODY, Intake, Overloaded
+from webhook.http.connections import BoundedServer
+from webhook.http.intake import LARGEST_BODY, Intake, Overloaded
 from webhook.metrics import Metrics
 
 KEEP_ALIVE_SECONDS: Final = 180

@@ -2,7 +2,7 @@
 
 YAML of 1,000 namespaces takes a third of a second, and whoever reads it holds Python's lock for up to 60 ms
 at a time, threads or not. A server that answers reviews at that moment has another process read for it:
-`python -m webhook.namespace_files PATH`.
+`python -m webhook.policies.reading PATH`.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from typing import Any, Final
 import orjson
 
 from service.documents import DocumentError, document_files, load_file, unlisted
+from service.turns import Turns
 from webhook.policy import own_labels
 from webhook.reasons import quoted
-from webhook.turns import Turns
 
 Labels = Mapping[str, str]
 

@@ -1,0 +1,1 @@
+"""Where policies come from: files, or the namespaces of a cluster."""
