@@ -1,0 +1,46 @@
+"""Running a writer of events in a test."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from kube.client import KubeClient
+from kube.events import EventPace, EventWriter
+from tests.kube.watching import until
+
+QUICK = EventPace(per_second=1000.0, burst=100, first_pause=0.01, longest_pause=0.02)
+
+
+@dataclass(kw_only=True)
+class Run:
+    writer: EventWriter
+    results: Counter[tuple[str, str]]
+    troubles: list[str]
+
+    async def settled(self, **results: int) -> None:
+        await until(lambda: {result: count for (_, result), count in self.results.items()} == results)
+
+
+@contextlib.asynccontextmanager
+async def writing(client: KubeClient, pace: EventPace = QUICK, **options: Any) -> AsyncIterator[Run]:
+    results: Counter[tuple[str, str]] = Counter()
+    troubles: list[str] = []
+    writer = EventWriter(
+        client,
+        component="kaishare-agent",
+        host="node-1",
+        on_result=lambda reason, result: results.update([(reason, result)]),
+        on_trouble=troubles.append,
+        pace=pace,
+        **options,
+    )
+    task = asyncio.create_task(writer.run())
+    try:
+        yield Run(writer=writer, results=results, troubles=troubles)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,267 @@
+"""Events: what is written, what becomes one, and what a server that is away or says no does to them."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kube.client import KubeClient
+from kube.events import Event, EventPace, ObjectReference, event_name
+from tests.kube.api_server import ApiServer, refuses
+from tests.kube.telling import writing
+from tests.kube.watching import until
+
+EVENTS = "/api/v1/namespaces/team-a/events"
+
+
+@dataclass
+class Kept:
+    """Events as a well-behaved server keeps them, and what it was asked."""
+
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(f"{request.method} {request.path}")
+        body = await request.json()
+        if request.method == "POST":
+            name = body["metadata"]["name"]
+            if name in self.events:
+                return await refuses(409, "AlreadyExists")(request)
+            self.events[name] = body
+        else:
+            assert request.content_type == "application/merge-patch+json"
+            name = request.path.rpartition("/")[2]
+            if name not in self.events:
+                return await refuses(404, "NotFound")(request)
+            self.events[name] |= body
+        return web.json_response(self.events[name])
+
+
+def over(name: str = "train-0.1", message: str = "too much", **fields: Any) -> Event:
+    about = ObjectReference(api_version="v1", kind="Pod", namespace="team-a", name="train-0", uid="u-1")
+    return Event(
+        name=name, namespace="team-a", about=about, reason="GPUMemoryOverShare", message=message, **fields
+    )
+
+
+@pytest.fixture
+def kept(server: ApiServer) -> Kept:
+    server.always = kept = Kept()
+    return kept
+
+
+async def test_an_event_has_the_form_that_recorders_give_it(client: KubeClient, kept: Kept) -> None:
+    async with writing(client, wall_clock=lambda: 1_795_222_215.9) as run:
+        run.writer.tell(over())
+        await run.settled(created=1)
+    assert kept.events["train-0.1"] == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "train-0.1", "namespace": "team-a"},
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": "team-a", "name": "train-0", "uid": "u-1",
+        },
+        "reason": "GPUMemoryOverShare",
+        "message": "too much",
+        "source": {"component": "kaishare-agent", "host": "node-1"},
+        "firstTimestamp": "2026-11-21T00:50:15Z",
+        "lastTimestamp": "2026-11-21T00:50:15Z",
+        "count": 1,
+        "type": "Warning",
+        "reportingComponent": "kaishare-agent",
+        "reportingInstance": "node-1",
+    }  # fmt: skip
+    assert kept.asked == [f"POST {EVENTS}"]
+
+
+async def test_told_again_it_is_the_same_event_and_its_count_grows(client: KubeClient, kept: Kept) -> None:
+    now = [1_795_222_215.0]
+    async with writing(client, wall_clock=lambda: now[0]) as run:
+        run.writer.tell(over(message="first"))
+        await run.settled(created=1)
+        now[0] += 60
+        run.writer.tell(over(message="second"))
+        await run.settled(created=1, updated=1)
+    event = kept.events["train-0.1"]
+    assert (event["count"], event["message"]) == (2, "second")
+    assert (event["firstTimestamp"], event["lastTimestamp"]) == (
+        "2026-11-21T00:50:15Z",
+        "2026-11-21T00:51:15Z",
+    )
+    assert kept.asked == [f"POST {EVENTS}", f"PATCH {EVENTS}/train-0.1"], "nothing is ever read"
+
+
+async def test_what_is_told_again_while_it_waits_is_written_once(client: KubeClient, kept: Kept) -> None:
+    async with writing(client) as run:
+        for number in range(5):
+            run.writer.tell(over(message=f"no. {number}"))
+        await run.settled(created=1)
+    assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (5, "no. 4")
+
+
+async def test_an_event_of_an_earlier_process_goes_on_at_2(client: KubeClient, kept: Kept) -> None:
+    kept.events["train-0.1"] = {"count": 40, "message": "old"}
+    async with writing(client) as run:
+        run.writer.tell(over())
+        await run.settled(updated=1)
+    assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (2, "too much")
+
+
+async def test_an_event_that_the_server_has_forgotten_begins_anew(client: KubeClient, kept: Kept) -> None:
+    async with writing(client) as run:
+        run.writer.tell(over())
+        await run.settled(created=1)
+        kept.events.clear()
+        run.writer.tell(over())
+        await run.settled(created=2)
+    assert kept.events["train-0.1"]["count"] == 1
+
+
+@pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
+async def test_an_event_is_a_warning_or_normal(
+    client: KubeClient, kept: Kept, warning: bool, kind: str
+) -> None:
+    async with writing(client) as run:
+        run.writer.tell(over(is_warning=warning))
+        await run.settled(created=1)
+    assert kept.events["train-0.1"]["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        ("x" * 1024, "x" * 1024),
+        ("x" * 1025, "x" * 1021 + "…"),
+        ("ä" * 600, "ä" * 510 + "…"),  # 1021 bytes are 510 of them and a half
+        ("half a pair \ud800", "half a pair ?"),
+    ],
+    ids=["longest", "too long", "cut between characters", "no UTF-8"],
+)
+async def test_a_message_is_cut_to_1024_bytes(
+    client: KubeClient, kept: Kept, told: str, written: str
+) -> None:
+    async with writing(client) as run:
+        run.writer.tell(over(message=told))
+        await run.settled(created=1)
+    assert kept.events["train-0.1"]["message"] == written
+
+
+@pytest.mark.parametrize("trouble", ["away", "busy", "no JSON"])
+async def test_events_wait_for_a_server_in_trouble(
+    server: ApiServer, client: KubeClient, kept: Kept, trouble: str
+) -> None:
+    answers = {"busy": refuses(429, "TooManyRequests"), "no JSON": refuses(503, "Service Unavailable")}
+    if trouble == "away":
+        await server.stop()
+    else:
+        server.always = answers[trouble]
+    async with writing(client, wall_clock=lambda: 1_795_222_215.0) as run:
+        for number in range(3):
+            run.writer.tell(over(name=f"train-0.{number}"))
+        await until(lambda: bool(run.troubles))
+        assert run.results == {}
+        server.always = kept
+        if trouble == "away":
+            await server.start()
+        await run.settled(created=3)
+        assert run.troubles[-1] == ""
+    assert {event["firstTimestamp"] for event in kept.events.values()} == {"2026-11-21T00:50:15Z"}
+
+
+async def test_a_server_that_asks_to_be_left_alone_is_left_alone(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    server.answers = [refuses(429, "TooManyRequests", Retry_After="1")]
+    loop = asyncio.get_running_loop()
+    async with writing(client) as run:
+        began = loop.time()
+        run.writer.tell(over())
+        await run.settled(created=1)
+        assert loop.time() - began >= 1.0
+
+
+async def test_when_too_many_wait_the_oldest_are_dropped(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    now = [0.0]
+    pace = EventPace(most_waiting=3, per_second=1000.0, first_pause=0.01, longest_pause=0.02)
+    async with writing(client, pace, clock=lambda: now[0]) as run:
+        for number in range(10):
+            now[0] += 1
+            run.writer.tell(over(name=f"train-0.{number}"))
+        assert run.writer.waiting == 3
+        assert run.results == {("GPUMemoryOverShare", "dropped"): 7}
+        await run.settled(created=3, dropped=7)
+    assert sorted(kept.events) == ["train-0.7", "train-0.8", "train-0.9"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid"), (400, "BadRequest")]
+)
+async def test_one_that_is_refused_has_failed_and_holds_up_nobody(
+    server: ApiServer, client: KubeClient, kept: Kept, status: int, reason: str
+) -> None:
+    server.answers = [refuses(status, reason)]
+    async with writing(client) as run:
+        run.writer.tell(over(name="train-0.refused"))
+        run.writer.tell(over(name="train-0.other"))
+        await run.settled(failed=1, created=1)
+        assert [bool(trouble) for trouble in run.troubles] == [True, False]
+    assert list(kept.events) == ["train-0.other"]
+
+
+async def test_one_that_always_makes_the_server_fail_fails_in_the_end_and_holds_up_nobody(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if (await request.json())["metadata"]["name"] == "train-0.bad":
+            return await refuses(500, "InternalError")(request)
+        return await kept(request)
+
+    server.always = answer
+    pace = EventPace(per_second=1000.0, patience=0.3, first_pause=0.01, longest_pause=0.02)
+    async with writing(client, pace) as run:
+        run.writer.tell(over(name="train-0.bad"))
+        run.writer.tell(over(name="train-0.good"))
+        await until(lambda: "train-0.good" in kept.events)
+        await run.settled(failed=1, created=1)
+
+
+async def test_a_burst_goes_out_at_once_and_the_rest_at_a_pace(client: KubeClient, kept: Kept) -> None:
+    pace = EventPace(burst=3, per_second=10.0)
+    loop = asyncio.get_running_loop()
+    async with writing(client, pace) as run:
+        began = loop.time()
+        for number in range(6):
+            run.writer.tell(over(name=f"train-0.{number}"))
+        await run.settled(created=6)
+        assert loop.time() - began >= 0.29
+
+
+async def test_what_is_remembered_is_bounded(client: KubeClient, kept: Kept) -> None:
+    pace = EventPace(per_second=1000.0, burst=100, most_remembered=2)
+    async with writing(client, pace) as run:
+        for number in range(5):
+            run.writer.tell(over(name=f"train-0.{number}"))
+        await run.settled(created=5)
+        assert len(run.writer._written) == 2
+        run.writer.tell(over(name="train-0.0"))
+        await run.settled(created=5, updated=1)
+    assert kept.events["train-0.0"]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("about", "begins"),
+    [("train-0", "train-0."), ("p" * 253, "p" * 236 + "."), ("a" * 235 + "-b" * 9, "a" * 235 + ".")],
+    ids=["as it is", "the longest name", "no dash before the dot"],
+)
+def test_a_name_begins_with_the_objects_and_is_never_too_long(about: str, begins: str) -> None:
+    name = event_name(about, "uid", "GPUMemoryOverShare", "GPU-1")
+    assert name.startswith(begins)
+    assert len(name) <= 253
+    assert name == event_name(about, "uid", "GPUMemoryOverShare", "GPU-1")
+    assert name != event_name(about, "uid", "GPUMemoryOverShare", "GPU-2")
+    assert event_name(about, "ab", "c") != event_name(about, "a", "bc")
