@@ -17,8 +17,8 @@ from webhook.decide import Rules, exempt
 from webhook.policy import INJECT, Mode, NamespacePolicy
 from webhook.reasons import Finding, Reason, clip, quoted
 
-_KUBELET: Final = "system:node:"
-_DAEMON_SET_CONTROLLERS: Final = frozenset(
+KUBELET: Final = "system:node:"
+DAEMON_SET_CONTROLLERS: Final = frozenset(
     {"system:serviceaccount:kube-system:daemon-set-controller", "system:kube-controller-manager"}
 )
 
@@ -32,12 +32,12 @@ class Requester:
     @property
     def is_kubelet(self) -> bool:
         """Whether it is a kubelet, which alone makes mirror pods."""
-        return self.username.startswith(_KUBELET)
+        return self.username.startswith(KUBELET)
 
     @property
     def is_daemon_set_controller(self) -> bool:
         """Whether it is who makes DaemonSets' pods, with its own account or the controller manager's."""
-        return self.username in _DAEMON_SET_CONTROLLERS
+        return self.username in DAEMON_SET_CONTROLLERS
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,194 @@
+"""The configurations on a real API server: which pods and namespaces cost a call, and which do not.
+
+What is left out must be exactly what `decide` and `verify` leave alone whatever else the pod says.
+"""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.builders import view
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.recorder import Impersonating, Recorder, recording
+from tests.webhook.live import until
+from webhook.configurations import UrlTarget, mutating_configuration, validating_configuration
+from webhook.decide import Rules, decide
+from webhook.policy import NamespacePolicy
+from webhook.reasons import Reason
+from webhook.verify import Requester, verify
+
+QUEUE = {"kai.scheduler/queue": "queue-a"}
+NAMESPACES = {
+    "hooked": QUEUE,
+    "hooked-observe": {**QUEUE, "kaishare.dev/mode": "observe"},
+    "hooked-enforce": {**QUEUE, "kaishare.dev/mode": "enforce"},
+    "hooked-off": {**QUEUE, "kaishare.dev/mode": "off"},
+    "hooked-unknown-mode": {**QUEUE, "kaishare.dev/mode": "Enforce"},
+    "hooked-empty-queue": {"kai.scheduler/queue": ""},
+    "hooked-excluded": {**QUEUE, "kaishare.dev/mode": "enforce"},
+    "hooked-unmanaged": {"kaishare.dev/mode": "enforce"},
+}
+RULES = Rules(excluded_namespaces=frozenset({"hooked-excluded"}))
+MUTATE, VALIDATE, VALIDATE_NAMESPACES = "/mutate", "/validate/pods", "/validate/namespaces"
+LEFT_TO_SELECTORS = {Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.DAEMONSET, Reason.OPTED_OUT}
+LEFT_BY_WHO_ASKS = {Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.DAEMONSET}
+
+
+@pytest.fixture
+async def recorder(admin: Administrator, tmp_path: Path) -> AsyncIterator[Recorder]:
+    for name, labels in NAMESPACES.items():
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    async with recording(tmp_path) as recorder:
+        for build in (mutating_configuration, validating_configuration):
+            made = build(UrlTarget(recorder.url), ca_bundle=recorder.ca_bundle, excluded={"hooked-excluded"})
+            await admin.create(made)
+
+        async def in_force() -> bool:
+            await create(admin.client, "hooked-enforce", pod())
+            return recorder.paths() == [MUTATE, VALIDATE]
+
+        await until(in_force, "the configurations are in force")
+        yield recorder
+
+
+def pod(**metadata: Any) -> dict[str, Any]:
+    node = metadata.pop("node", None)
+    spec = {"containers": [{"name": "main", "image": "example.invalid/image"}], "restartPolicy": "Never"}
+    if node is not None:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **metadata}, "spec": spec}
+
+
+async def create(client: KubeClient, namespace: str, made: dict[str, Any]) -> int:
+    """Ask for a pod that is then not kept; return the status."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        await client.request("POST", path, params={"dryRun": "All"}, body=json.dumps(made).encode())
+    except ApiError as error:
+        return error.status
+    return 201
+
+
+def owner(kind: str) -> dict[str, Any]:
+    return {"apiVersion": "apps/v1", "kind": kind, "name": "owner", "uid": "1"}
+
+
+OWNERS: tuple[list[dict[str, Any]] | None, ...] = (
+    None,
+    [],
+    [owner("ReplicaSet")],
+    [owner("ReplicaSet"), owner("DaemonSet")],
+)
+ANNOTATIONS: tuple[dict[str, str] | None, ...] = (None, {"a": "b"}, {"kubernetes.io/config.mirror": "x"})
+NODES = (None, "", "node-1")
+INJECT = (None, "false", "true")
+USERS = (
+    "jane",
+    "system:node:node-1",
+    "system:serviceaccount:kube-system:daemon-set-controller",
+    "system:kube-controller-manager",
+)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_what_is_left_out_is_what_decide_and_verify_leave_alone(
+    plane: ControlPlane, recorder: Recorder, user: str
+) -> None:
+    labels = NAMESPACES["hooked-enforce"]
+    policy = NamespacePolicy.from_labels("hooked-enforce", labels)
+    assert policy is not None
+    seen = set()
+    async with KubeClient(Impersonating(plane.access(), user)) as client:
+        for owners, annotations, node, inject in itertools.product(OWNERS, ANNOTATIONS, NODES, INJECT):
+            made = pod(
+                **({} if owners is None else {"ownerReferences": owners}),
+                **({} if annotations is None else {"annotations": annotations}),
+                **({} if inject is None else {"labels": {"kaishare.dev/inject": inject}}),
+                node=node,
+            )
+            status = await create(client, "hooked-enforce", made)
+            document = view(made)
+            decision = decide(policy, document, RULES)
+            verdict = verify(policy, document, RULES, Requester(user))
+            expected = []
+            if decision.reason not in LEFT_TO_SELECTORS:
+                expected.append(MUTATE)
+            if annotations == ANNOTATIONS[2] and not node:
+                assert status == 422, "a mirror pod must name its node; no validating webhook is asked"
+            else:
+                assert status == 201
+                if not verdict.is_allowed or verdict.finding.reason not in LEFT_BY_WHO_ASKS:
+                    expected.append(VALIDATE)
+            assert recorder.paths() == expected, made
+            seen.add(tuple(expected))
+    assert seen == {(), (VALIDATE,), (MUTATE, VALIDATE)}
+
+
+async def test_namespaces_are_chosen_by_their_labels(admin: Administrator, recorder: Recorder) -> None:
+    found = {}
+    for name in NAMESPACES:
+        assert await create(admin.client, name, pod()) == 201
+        found[name] = recorder.paths()
+    assert found == {
+        "hooked": [MUTATE],
+        "hooked-observe": [MUTATE],
+        "hooked-enforce": [MUTATE, VALIDATE],
+        "hooked-off": [],
+        "hooked-unknown-mode": [MUTATE],  # decide counts it as default, and reports it
+        "hooked-empty-queue": [MUTATE],
+        "hooked-excluded": [],
+        "hooked-unmanaged": [],
+    }
+
+
+async def test_pods_cost_a_call_when_they_are_made_and_never_again(
+    admin: Administrator, recorder: Recorder
+) -> None:
+    kept = await admin.create(
+        {"kind": "Pod", "metadata": {"name": "p", "namespace": "hooked"}, "spec": pod()["spec"]}
+    )
+    assert recorder.paths() == [MUTATE]
+    path = f"/api/v1/namespaces/hooked/pods/{kept['metadata']['name']}"
+    await admin.merge(path, {"metadata": {"labels": {"a": "b"}}})
+    await admin.set_status(path, {"phase": "Running"})
+    assert recorder.paths() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "calls"),
+    [
+        (None, None, 0),
+        (None, {}, 0),
+        (None, {"a": "b"}, 0),
+        (None, {"kai.scheduler/queue": "q"}, 1),
+        (None, {"kaishare.dev/mode": "off"}, 1),
+        (None, {"kaishare.devil/mode": "off"}, 0),
+        ({"a": "b"}, {"kaishare.dev/mode": "off"}, 1),
+        ({"kaishare.dev/mode": "off", "kai.scheduler/queue": "q"}, {"kaishare.dev/mode": None}, 1),
+        ({"kaishare.dev/mode": "off"}, {"kaishare.dev/mode": None}, 0),
+    ],
+)
+async def test_namespaces_cost_a_call_if_they_have_a_label_of_ours(
+    admin: Administrator,
+    recorder: Recorder,
+    before: dict[str, str] | None,
+    after: dict[str, str | None] | None,
+    calls: int,
+) -> None:
+    metadata: dict[str, Any] = {"generateName": "labelled-"}
+    if before is not None or after is not None:
+        metadata["labels"] = before if before is not None else after
+    body = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}).encode()
+    params = {"dryRun": "All"} if before is None else {}
+    made = json.loads(await admin.client.request("POST", "/api/v1/namespaces", body=body, params=params))
+    if before is not None:
+        recorder.paths()
+        await admin.merge(f"/api/v1/namespaces/{made['metadata']['name']}", {"metadata": {"labels": after}})
+    assert recorder.paths() == [VALIDATE_NAMESPACES] * calls
