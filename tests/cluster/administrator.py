@@ -127,6 +127,15 @@ class Administrator:
         }
         return await self.merge(f"{path}/status", {"status": kept})
 
+    async def post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
+        """Post an object as it is; the caller deletes it."""
+        return await self._post(path, item, **params)
+
+    async def read(self, path: str) -> dict[str, Any]:
+        """An object, or a list, as it is kept."""
+        found: dict[str, Any] = json.loads(await self.client.get(path))
+        return found
+
     async def delete(self, path: str) -> None:
         """Delete at once."""
         await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
@@ -162,9 +171,9 @@ class Administrator:
             }
         )
 
-    async def _post(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
+    async def _post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
         body = json.dumps({"apiVersion": "v1", **item}).encode()
-        found: dict[str, Any] = json.loads(await self.client.request("POST", path, body=body))
+        found: dict[str, Any] = json.loads(await self.client.request("POST", path, params=params, body=body))
         return found
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kube.client import KubeClient
 from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane, controller_manager
 
 HOW = (
     "NOT VERIFIED: KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver,"
@@ -24,6 +24,17 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             pytest.fail(f"KUBEBUILDER_ASSETS={assets} holds no {program}")
     with control_plane(assets, tmp_path_factory.mktemp("control-plane")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def controllers(plane: ControlPlane) -> Iterator[None]:
+    """Deployments and Jobs make pods, from now on."""
+    assets = assets_folder()
+    assert assets is not None
+    if not (assets / "kube-controller-manager").is_file():
+        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={assets} holds no kube-controller-manager")
+    with controller_manager(assets, plane):
+        yield
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -22,6 +23,17 @@ from kube.access import InCluster
 
 ADMIN_TOKEN = "admin-of-this-test"
 _READY_SECONDS = 60.0
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "verbs": ["create"], "resources": [{"group": "", "resources": ["pods"]}]},
+        {"level": "None"},
+    ],
+}
+_CONTROLLERS = ("deployment-controller", "replicaset-controller", "job-controller")
+"""No others: those that look after nodes and pods would undo what other tests make."""
 
 
 class NotReady(RuntimeError):
@@ -93,6 +105,29 @@ class ControlPlane:
         where = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port or self.port)}
         return InCluster(folder=folder, environment=where)
 
+    def kubeconfig(self, *, token: str = ADMIN_TOKEN, server: str = "") -> Path:
+        """A kubeconfig file of whoever the token is for."""
+        path = self.folder / f"kubeconfig-{len(list(self.folder.glob('kubeconfig-*')))}"
+        cluster = {
+            "server": server or f"https://127.0.0.1:{self.port}",
+            "certificate-authority": str(self.folder / "ca.crt"),
+        }
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    def audited(self) -> list[dict[str, Any]]:
+        """What the API server's audit log says of pods that were created, oldest first."""
+        lines = (self.folder / "audit.log").read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
     def kill(self) -> None:
         """End the API server as a crash does."""
         self.apiserver.stop(signal.SIGKILL)
@@ -124,6 +159,7 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
         ],
     )
     _write_keys(folder)
+    (folder / "audit-policy.yaml").write_text(json.dumps(_AUDIT_POLICY))
     apiserver = Program(
         name="kube-apiserver",
         log=folder / "kube-apiserver.log",
@@ -143,6 +179,8 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
             "--authorization-mode=RBAC",
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
+            f"--audit-policy-file={folder / 'audit-policy.yaml'}",
+            f"--audit-log-path={folder / 'audit.log'}",
             "--disable-admission-plugins=ServiceAccount",  # it waits for a controller that does not run here
         ],
     )
@@ -156,6 +194,36 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
     finally:
         apiserver.stop(signal.SIGKILL)  # nothing of theirs is kept
         etcd.stop(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def controller_manager(assets: Path, plane: ControlPlane) -> Iterator[Program]:
+    """Run the controllers that make pods of Deployments and Jobs, each as a service account of its own."""
+    (port,) = _free_ports(1)
+    kubeconfig = plane.kubeconfig()
+    manager = Program(
+        name="kube-controller-manager",
+        log=plane.folder / "kube-controller-manager.log",
+        command=[
+            str(assets / "kube-controller-manager"),
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            f"--controllers={','.join(_CONTROLLERS)}",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--tls-cert-file={plane.folder / 'tls.crt'}",
+            f"--tls-private-key-file={plane.folder / 'tls.key'}",
+        ],
+    )
+    try:
+        manager.start()
+        manager.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
+        yield manager
+    finally:
+        manager.stop(signal.SIGKILL)
 
 
 def _write_keys(folder: Path) -> None:
