@@ -11,7 +11,6 @@ from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.webhooks import (
     Canary,
-    Reach,
     Serving,
     bare_pod,
     configured,
@@ -41,8 +40,8 @@ async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
         for namespace in NAMESPACES:
             await Administrator(client).ensure(namespace)
         async with serving(folder / "log", *from_files(folder, *NAMESPACES)) as webhook:
-            reach = Reach(ca=(folder / "tls" / "ca.crt").read_bytes(), port=webhook.port)
-            async with configured(client, *our_configurations(reach)):
+            ca = (folder / "tls" / "ca.crt").read_bytes()
+            async with configured(client, *our_configurations(webhook.target, ca)):
                 canary = Canary(client, "managed")
                 await canary.until_mutated()
                 yield webhook

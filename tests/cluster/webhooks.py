@@ -6,36 +6,34 @@ import contextlib
 import json
 import re
 import signal
-import ssl
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import jsonpatch
 import yaml
-from aiohttp import web
 
-from certs.authority import Authority
 from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.address import Address
+from tests.cluster.recorder import Recorder, Reply
 from tests.webhook.kai_standin import mutated_by_kai
 from tests.webhook.live import PATIENCE_SECONDS, until
-
-OUR_NAME = "kai-00-kaishare"
-KAI_NAME = "mutating-kai-admission"
-MUTATE, VALIDATE_PODS, VALIDATE_NAMESPACES = (
-    "pods.mutate.kaishare.dev",
-    "pods.validate.kaishare.dev",
-    "namespaces.validate.kaishare.dev",
+from webhook.configurations import (
+    CONFIGURATION_NAME,
+    MUTATE,
+    Target,
+    UrlTarget,
+    mutating_configuration,
+    validating_configuration,
 )
+
+KAI_NAME = "mutating-kai-admission"
 _GROUP = "admissionregistration.k8s.io"
 _PATHS = {
     "MutatingWebhookConfiguration": f"/apis/{_GROUP}/v1/mutatingwebhookconfigurations",
@@ -44,31 +42,11 @@ _PATHS = {
 _SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reach:
-    """How API servers get to a webhook: by an address, or by a Service of type ExternalName `localhost`.
-
-    To a Service they say the name `<service>.<namespace>.svc` and expect it in the certificate (verified on
-    Kubernetes 1.36.3).
-    """
-
-    ca: bytes
-    """In PEM."""
-    port: int
-    service: str = ""
-    namespace: str = ""
-
-    def client_config(self, path: str) -> dict[str, Any]:
-        """The `clientConfig` of one webhook."""
-        bundle = base64.b64encode(self.ca).decode()
-        if not self.service:
-            return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": bundle}
-        service = {"name": self.service, "namespace": self.namespace, "port": self.port, "path": path}
-        return {"service": service, "caBundle": bundle}
-
-
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
-    """A Service that leads back to this machine."""
+    """A Service that leads back to this machine.
+
+    API servers ask it for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -78,84 +56,40 @@ def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
 
 
 def our_configurations(
-    reach: Reach, *, name: str = OUR_NAME, timeout_seconds: int = 5
+    target: Target, ca_bundle: bytes, *, name: str = CONFIGURATION_NAME
 ) -> list[dict[str, Any]]:
     """Both configurations of ours, as they are installed."""
-    managed = {"matchExpressions": [{"key": keys.QUEUE_LABEL, "operator": "Exists"}]}
-    usual = {"admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": timeout_seconds}
-    mutating = {
-        "name": MUTATE,
-        "clientConfig": reach.client_config("/mutate"),
-        "rules": [_rule("pods", "CREATE")],
-        "namespaceSelector": managed,
-        "failurePolicy": "Ignore",
-        "reinvocationPolicy": "IfNeeded",
-        **usual,
-    }
-    validating_pods = {
-        "name": VALIDATE_PODS,
-        "clientConfig": reach.client_config("/validate/pods"),
-        "rules": [_rule("pods", "CREATE")],
-        "namespaceSelector": {**managed, "matchLabels": {"kaishare.dev/mode": "enforce"}},
-        "failurePolicy": "Fail",
-        **usual,
-    }
-    is_ours = f"key == '{keys.QUEUE_LABEL}' || key.startsWith('kaishare.dev/')"
-    validating_namespaces = {
-        "name": VALIDATE_NAMESPACES,
-        "clientConfig": reach.client_config("/validate/namespaces"),
-        "rules": [_rule("namespaces", "CREATE", "UPDATE")],
-        "matchConditions": [
-            {
-                "name": "has-our-labels",
-                "expression": f"has(object.metadata.labels) && object.metadata.labels.exists(key, {is_ours})",
-            }
-        ],
-        "failurePolicy": "Ignore",
-        **usual,
-    }
-    return [
-        _configuration("MutatingWebhookConfiguration", name, mutating),
-        _configuration("ValidatingWebhookConfiguration", name, validating_pods, validating_namespaces),
-    ]
+    builders = (mutating_configuration, validating_configuration)
+    return [build(target, ca_bundle=ca_bundle, name=name) for build in builders]
 
 
-def others_configuration(
-    name: str, reach: Reach, *, condition: str = "", reinvocation: str = "IfNeeded"
-) -> dict[str, Any]:
+def others_configuration(name: str, other: Recorder, *, condition: str = "") -> dict[str, Any]:
     """A mutating webhook of somebody else for all pods of managed namespaces."""
     webhook = {
         "name": f"{name}.example.invalid",
-        "clientConfig": reach.client_config("/"),
-        "rules": [_rule("pods", "CREATE")],
+        "clientConfig": {"url": other.url, "caBundle": base64.b64encode(other.ca_bundle).decode()},
+        "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        ],
         "namespaceSelector": {"matchExpressions": [{"key": keys.QUEUE_LABEL, "operator": "Exists"}]},
         "matchConditions": [{"name": "condition", "expression": condition}] if condition else [],
         "failurePolicy": "Fail",
-        "reinvocationPolicy": reinvocation,
+        "reinvocationPolicy": "IfNeeded",
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
     }
-    return _configuration("MutatingWebhookConfiguration", name, webhook)
-
-
-def kai_configuration(reach: Reach) -> dict[str, Any]:
-    """KAI's since 0.13, which looks only at pods that name its scheduler (resources.go of KAI v0.13.0)."""
-    return others_configuration(
-        KAI_NAME, reach, condition=f"object.spec.schedulerName == '{keys.SCHEDULER_NAME}'"
-    )
-
-
-def _rule(resource: str, *operations: str) -> dict[str, Any]:
-    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": list(operations), "resources": [resource]}
-
-
-def _configuration(kind: str, name: str, *webhooks: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": f"{_GROUP}/v1",
-        "kind": kind,
+        "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": name},
-        "webhooks": list(webhooks),
+        "webhooks": [webhook],
     }
+
+
+def kai_configuration(kai: Recorder) -> dict[str, Any]:
+    """KAI's since 0.13, which looks only at pods that name its scheduler (resources.go of KAI v0.13.0)."""
+    condition = f"object.spec.schedulerName == '{keys.SCHEDULER_NAME}'"
+    return others_configuration(KAI_NAME, kai, condition=condition)
 
 
 @contextlib.asynccontextmanager
@@ -211,7 +145,7 @@ class Canary:
 
         await until(is_unchanged, "the end of the configuration is taken up")
 
-    async def until_called(self, other: "StandIn") -> None:
+    async def until_called(self, other: Recorder) -> None:
         """Wait until somebody else's webhook is called."""
 
         async def is_called() -> bool:
@@ -276,9 +210,9 @@ class Serving:
     ops: Address
 
     @property
-    def port(self) -> int:
-        """Where reviews are posted."""
-        return self.admission.port
+    def target(self) -> UrlTarget:
+        """Where API servers find it."""
+        return UrlTarget(f"https://{self.admission}")
 
     async def get(self, path: str) -> tuple[int, str]:
         """A page of the plain port."""
@@ -390,63 +324,15 @@ def from_files(folder: Path, *namespaces: Mapping[str, Any], names: Sequence[str
     return options
 
 
-Mutate = Callable[[dict[str, Any]], dict[str, Any]]
+def patching(mutate: Callable[[dict[str, Any]], dict[str, Any]]) -> Reply:
+    """Answers of a webhook that makes this of a pod."""
 
+    def reply(request: dict[str, Any]) -> list[dict[str, Any]]:
+        pod = request["object"]
+        patch: list[dict[str, Any]] = jsonpatch.make_patch(pod, mutate(pod)).patch
+        return patch
 
-@dataclass(kw_only=True)
-class StandIn:
-    """Somebody else's mutating webhook, in this process."""
-
-    mutate: Mutate
-    reach: Reach
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    """Pods as they arrived."""
-
-    def calls_for(self, name: str) -> list[dict[str, Any]]:
-        """Those of one pod."""
-        return [pod for pod in self.calls if pod["metadata"].get("name") == name]
-
-    async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Answer a review with a patch."""
-        review = json.loads(await request.read())
-        pod = review["request"]["object"]
-        self.calls.append(pod)
-        patch = jsonpatch.make_patch(pod, self.mutate(pod)).to_string()
-        response = {
-            "uid": review["request"]["uid"],
-            "allowed": True,
-            "patchType": "JSONPatch",
-            "patch": base64.b64encode(patch.encode()).decode(),
-        }
-        answer = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-        return web.json_response(answer)
-
-
-@contextlib.asynccontextmanager
-async def stand_in(mutate: Mutate) -> AsyncIterator[StandIn]:
-    """Serve a webhook on loopback."""
-    now = datetime.now(UTC)
-    authority = Authority.create(now=now)
-    leaf = authority.issue(["127.0.0.1"], now=now, lifetime=timedelta(days=1))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1"])  # else an API server talks HTTP/2 to 127.0.0.1
-    with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
-        pem.write(leaf.certificate_pem + leaf.key_pem)
-        pem.flush()
-        context.load_cert_chain(pem.name)
-
-    async def answer(request: web.BaseRequest) -> web.Response:
-        return await running.answer(request)
-
-    runner = web.ServerRunner(web.Server(answer, access_log=None), shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        reach = Reach(ca=authority.pair.certificate_pem, port=runner.addresses[0][1])
-        running = StandIn(mutate=mutate, reach=reach)
-        yield running
-    finally:
-        await runner.cleanup()
+    return reply
 
 
 def as_kai(pod: dict[str, Any]) -> dict[str, Any]:
