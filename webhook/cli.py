@@ -227,7 +227,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     from certs.directory import CertificateError  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
     from service.log import JsonLog, capture_libraries  # noqa: PLC0415
-    from webhook.serve import CertificateFiles, Settings, serve  # noqa: PLC0415
+    from webhook.certificates.files import LOCAL_NAMES, CertificateFiles  # noqa: PLC0415
+    from webhook.serve import Settings, serve  # noqa: PLC0415
 
     if arguments.policies is None:
         raise UsageError("--policies is missing: name a file or directory with Namespace objects")
@@ -252,7 +253,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                         directory=arguments.tls_dir,
                         certificate=arguments.tls_cert,
                         key=arguments.tls_key,
-                        host_names=tuple(arguments.host_name or ("localhost", "127.0.0.1")),
+                        host_names=tuple(arguments.host_name or LOCAL_NAMES),
                     ),
                     listen=listen,
                     ops_listen=ops_listen,

@@ -4,23 +4,20 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from certs.authority import KeyPair
-from certs.directory import CertificateError, ensure, load_pair
 from service.address import Address
 from service.files import allow_many_files
 from service.log import ERROR, WARNING, JsonLog
 from service.turns import Turns
-from service.watching import LOOK_EVERY_SECONDS, Watched
+from webhook.certificates.files import CertificateFiles, FileCertificate
+from webhook.certificates.source import CertificateSource
 from webhook.decide import Rules
 from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.http.server import Server
-from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
 from webhook.policies.files import FilePolicies
 from webhook.policies.reading import PoliciesError
@@ -37,16 +34,6 @@ _OTHER_FILES = 256
 """Open files that are no connection of the admission port; handshakes under way take as many as those."""
 
 _FEWEST_CONNECTIONS = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFiles:
-    """Where the serving certificate comes from: a directory of ours, or two given files."""
-
-    directory: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    host_names: Sequence[str] = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,23 +70,33 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     )
     metrics = problems.metrics = Metrics(policies.all)
     await problems.report(policies.all())
-    certificate = _Certificate(settings.certificates, metrics, log)
+    certificate: CertificateSource = FileCertificate(settings.certificates, metrics=metrics, log=log)
     server = Server(
         policies=policies,
         rules=settings.rules,
         metrics=metrics,
         log=log,
-        context=certificate.context.outer,
+        certificate_problem=lambda: certificate.problem,
         most_in_flight=settings.most_in_flight,
         most_connections=max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, connections)),
     )
+    unheard: OSError | None = None
     try:
-        admission, ops = await server.start(settings.listen, settings.ops_listen)
-        gc.collect()
-        gc.freeze()  # a full collection of all that was imported would stop a review for some 15 ms
-        log("serving", admission=f"https://{admission}", ops=f"http://{ops}", namespaces=len(policies.all()))
+        ops = await server.open_ops(settings.ops_listen)
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(policies.run()), group.create_task(certificate.run())]
+            await _wait_for(stop, drain, certificate.issued)
+            if certificate.issued.is_set():
+                try:
+                    admission = await server.open_admission(settings.listen, certificate.context)
+                except OSError as error:  # raised below, and not as one of a group
+                    unheard = error
+                    stop.set()
+                else:
+                    gc.collect()
+                    gc.freeze()  # a full collection of all imports would stop a review for some 15 ms
+                    where = {"admission": f"https://{admission}", "ops": f"http://{ops}"}
+                    log("serving", **where, namespaces=len(policies.all()))
             await _wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
@@ -110,6 +107,8 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                 task.cancel()
     finally:
         await server.stop()
+    if unheard is not None:
+        raise unheard
     log("stopped")
 
 
@@ -154,60 +153,3 @@ class _ProblemLog:
         if self.metrics is not None:
             self.metrics.failed("policies")
         self._log("policies not taken up, the last good ones stay", ERROR, problem=str(error))
-
-
-class _Certificate:
-    """The serving certificate, reloaded when its files change."""
-
-    def __init__(self, files: CertificateFiles, metrics: Metrics, log: JsonLog) -> None:
-        now = datetime.now(UTC)
-        if files.directory is not None:
-            served = ensure(files.directory, files.host_names, now=now)
-            self._certificate, self._key = served.certificate, served.key
-        elif files.certificate is not None and files.key is not None:
-            self._certificate, self._key = files.certificate, files.key
-        else:
-            raise ValueError("a certificate needs its key")
-        self._metrics = metrics
-        self._log = log
-        self._files = Watched(self._certificate, self._key)
-        self._problem = ""
-        self._show(load_pair(self._certificate, self._key, now=now))
-        try:
-            self.context = ServingContext(self._certificate, self._key)
-        except OSError as error:  # `ssl.SSLError` too
-            raise CertificateError(f"{self._certificate} cannot be served: {error}") from None
-
-    async def run(self) -> None:
-        """Look for a new pair until cancelled; one that does not match never replaces a good one.
-
-        What could not be taken up is tried again without being changed: its time may come.
-        """
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            is_new = await asyncio.to_thread(self._files.changed)
-            if is_new:
-                self._problem = ""
-            if not is_new and not self._problem:
-                continue
-            try:
-                pair = await asyncio.to_thread(self._load)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the last good pair stays
-                is_said = isinstance(error, CertificateError | OSError)
-                problem = str(error) if is_said else f"{type(error).__name__}: {error}"
-                if problem != self._problem:
-                    self._problem = problem
-                    self._metrics.failed("certificate")
-                    self._log("certificate not taken up, the last good one stays", ERROR, problem=problem)
-            else:
-                self._problem = ""
-                self._show(pair)
-                self._log("certificate changed", not_after=pair.not_after.isoformat())
-
-    def _load(self) -> KeyPair:
-        pair = load_pair(self._certificate, self._key, now=datetime.now(UTC))
-        self.context.load(self._certificate, self._key)
-        return pair
-
-    def _show(self, pair: KeyPair) -> None:
-        self._metrics.certificate_expiry.labels("serving").set(pair.not_after.timestamp())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from certs.directory import ensure
+from certs.directory import ensure, load_pair
 from service.address import Address
 from service.log import JsonLog
 from webhook.decide import Rules
@@ -103,10 +103,11 @@ async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
     metrics = Metrics(policies.all)
     stream = io.BytesIO()
     log = JsonLog(stream)
-    context = ServingContext(served.certificate, served.key)
-    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log, context=context.outer)
+    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log)
     any_port = Address("127.0.0.1", 0)
-    admission, ops = await server.start(any_port, any_port)
+    ops = await server.open_ops(any_port)
+    admission = await server.open_admission(any_port, context.outer)
     async with aiohttp.ClientSession() as session:
         yield RunningWebhook(
             url=f"https://{admission}",

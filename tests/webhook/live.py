@@ -16,18 +16,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from certs.directory import ensure
+from certs.directory import ensure, load_pair
 from service.address import Address
 from service.log import JsonLog
 from tests.builders import gpu_container, pod
 from tests.webhook.conftest import POLICIES, review_of
+from webhook.certificates.files import CertificateFiles
 from webhook.decide import Rules
 from webhook.http.server import Server
 from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
 from webhook.policies.source import PolicySource
 from webhook.policy import NamespacePolicy
-from webhook.serve import CertificateFiles, Settings, serve
+from webhook.serve import Settings, serve
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_SECONDS = 20.0
@@ -258,16 +259,16 @@ async def serving(
     """A server in process, with any policy source and limits."""
     served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     metrics, stream = Metrics(policies.all), log_to or io.BytesIO()
-    context = ServingContext(served.certificate, served.key)
+    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
     server = Server(
         policies=policies,
         rules=Rules(),
         metrics=metrics,
         log=JsonLog(stream),
-        context=context.outer,
         **limits,
     )
-    admission, ops = await server.start(ANY_PORT, ANY_PORT)
+    ops = await server.open_ops(ANY_PORT)
+    admission = await server.open_admission(ANY_PORT, context.outer)
     live = Live(
         admission=admission, ops=ops, trust=trust_of(folder / "tls"), read_log=stream.getvalue, server=server
     )

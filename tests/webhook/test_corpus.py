@@ -18,7 +18,7 @@ import aiohttp
 import jsonpatch
 import pytest
 
-from certs.directory import ensure
+from certs.directory import ensure, load_pair
 from kai import keys
 from kai.admission import refusal
 from kai.version import Version
@@ -200,13 +200,13 @@ async def test_the_server_answers_every_pod_as_explained(
     policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
     served = ensure(tmp_path / "tls", ["127.0.0.1"], now=datetime.now(UTC))
     metrics, log = Metrics(policies.all), JsonLog(stream)
-    context = ServingContext(served.certificate, served.key)
-    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log, context=context.outer)
+    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
     any_port = Address("127.0.0.1", 0)
     patched = 0
     try:
-        admission, _ = await server.start(any_port, any_port)
+        admission = await server.open_admission(any_port, context.outer)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
             for name in POLICIES:
                 for number, (title, pod) in enumerate(found):

@@ -175,7 +175,7 @@ async def test_a_new_connection_may_send_its_first_review_though_the_server_stop
 async def test_a_certificate_change_under_load_loses_no_review(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.serve.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("webhook.certificates.files.LOOK_EVERY_SECONDS", 0.05)
     async with running(tmp_path) as live:
         load = Load(live)
         first = await live.connect()

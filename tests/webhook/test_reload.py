@@ -14,7 +14,7 @@ from certs.authority import BACKDATING, LEAF_LIFETIME, Authority
 from tests.builders import gpu_container, pod
 from tests.webhook.conftest import review_of
 from tests.webhook.live import Connection, Live, running, until
-from webhook.serve import CertificateFiles
+from webhook.certificates.files import CertificateFiles
 
 NOT_TAKEN_UP = "policies not taken up, the last good ones stay"
 CERTIFICATE_NOT_TAKEN_UP = "certificate not taken up, the last good one stays"
@@ -23,7 +23,7 @@ EXPIRY = 'kaishare_certificate_expiry_timestamp_seconds{kind="serving"}'
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("policies.files", "serve"):
+    for module in ("policies.files", "certificates.files"):
         monkeypatch.setattr(f"webhook.{module}.LOOK_EVERY_SECONDS", 0.05)
 
 

@@ -24,8 +24,16 @@ _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"
 class OpsPort:
     """Serves `/metrics`, `/policies`, `/healthz` and `/readyz` in the clear."""
 
-    def __init__(self, *, policies: PolicySource, metrics: Metrics, log: JsonLog) -> None:
+    def __init__(
+        self,
+        *,
+        policies: PolicySource,
+        metrics: Metrics,
+        log: JsonLog,
+        certificate_problem: Callable[[], str] = lambda: "",
+    ) -> None:
         self._policies = policies
+        self._certificate_problem = certificate_problem
         self._metrics = metrics
         self._log = log
         self._is_draining = False
@@ -96,6 +104,8 @@ class OpsPort:
             return web.Response(status=503, text="draining\n")
         if not self._policies.ready:
             return web.Response(status=503, text="no policies yet\n")
+        if problem := self._certificate_problem():
+            return web.Response(status=503, text=f"no trusted certificate yet: {problem}\n")
         return web.Response(text="ok\n")
 
 

@@ -1,7 +1,7 @@
 """Both ports and the three webhooks together."""
 
 import ssl
-from typing import Final
+from collections.abc import Callable
 
 from service.address import Address
 from service.log import JsonLog
@@ -14,12 +14,6 @@ from webhook.mutating import MutatingWebhook
 from webhook.policies.source import PolicySource
 from webhook.validating import NamespaceValidator, PodValidator
 
-_JSON: Final = {"Content-Type": "application/json"}
-_MOST_OPS_CONNECTIONS: Final = 128
-_OPS_KEEP_ALIVE_SECONDS: Final = 180.0
-_OPS_FINISH_SECONDS: Final = 2.0
-_PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-
 
 class Server:
     """Both ports and the three webhooks, started, drained and stopped together."""
@@ -31,7 +25,7 @@ class Server:
         rules: Rules,
         metrics: Metrics,
         log: JsonLog,
-        context: ssl.SSLContext,
+        certificate_problem: Callable[[], str] = lambda: "",
         most_in_flight: int = MOST_IN_FLIGHT,
         most_connections: int = MOST_CONNECTIONS,
     ) -> None:
@@ -40,8 +34,9 @@ class Server:
             "/validate/pods": PodValidator(policies=policies, rules=rules),
             "/validate/namespaces": NamespaceValidator(),
         }
-        self._context = context
-        self._ops = OpsPort(policies=policies, metrics=metrics, log=log)
+        self._ops = OpsPort(
+            policies=policies, metrics=metrics, log=log, certificate_problem=certificate_problem
+        )
         self._admission = AdmissionPort(
             {path: Endpoint(judge, metrics=metrics, log=log) for path, judge in judges.items()},
             metrics=metrics,
@@ -50,14 +45,17 @@ class Server:
             most_connections=most_connections,
         )
 
-    async def start(self, listen: Address, ops_listen: Address) -> tuple[Address, Address]:
-        """Listen; return the addresses that came of it (port 0 takes any free one).
+    async def open_ops(self, listen: Address) -> Address:
+        """Open the plain port; return the address that came of it (port 0 takes any free one).
 
         Raises:
-            OSError: an address cannot be listened on.
+            OSError: the address cannot be listened on.
         """
-        ops = await self._ops.start(ops_listen)
-        return await self._admission.start(listen, self._context), ops
+        return await self._ops.start(listen)
+
+    async def open_admission(self, listen: Address, context: ssl.SSLContext) -> Address:
+        """Open the admission port, as `open_ops`."""
+        return await self._admission.start(listen, context)
 
     def drain(self) -> None:
         """Be not ready, and let every client go after its next answer."""
