@@ -10,17 +10,18 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from gpuagent.doctor.finding import Finding, ok, problem, unknown
-from gpuagent.doctor.kai import NAMESPACE, KaiPod, kai_findings
+from gpuagent.doctor.kai import kai_findings
 from gpuagent.doctor.look import Look
 from gpuagent.doctor.pods import no_pods, pod_findings
 from gpuagent.doctor.rights import right_findings
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.lookups import Reason
+from kai.installation import NAMESPACE, KaiPod
 from kai.version import Version
 from kube.access import Access, AccessError
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
+from service.findings import Finding, ok, problem, unknown
 from service.log import WARNING, JsonLog
 
 _API: Final = "API server"

@@ -13,12 +13,10 @@ from typing import Final
 from gpuagent.doctor.cluster import Question, cluster_findings, own_runtime_class, warnings_in
 from gpuagent.doctor.devices import device_findings
 from gpuagent.doctor.driver import driver_findings
-from gpuagent.doctor.finding import Finding, State, problem, unknown
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look, Looker
 from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.proc import proc_findings
-from gpuagent.doctor.report import as_json, as_text
 from gpuagent.doctor.trial import trial_finding
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
@@ -27,12 +25,14 @@ from kai.version import Version
 from kube.access import Access, AccessError, find_access
 from service.command import UsageError
 from service.documents import DocumentError
+from service.findings import Finding, as_json, as_text, exit_status, problem, unknown
 from service.log import JsonLog, capture_libraries
 
 _API: Final = "API server"
 _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
 _NODE: Final = "node"
+_SIMULATED: Final = "simulated: GPUs, processes and pods are made up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,12 @@ def run(settings: DoctorSettings) -> int:
     finally:
         looker.close()
     if settings.output == "json":
-        text = as_json(findings, node=settings.node, simulated=source.is_simulated)
+        text = as_json(findings, {"node": settings.node or None, "simulated": source.is_simulated})
     else:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        text = as_text(findings, simulated=source.is_simulated, columns=columns)
-    status = int(any(finding.state is State.PROBLEM for finding in findings))
+        heading = _SIMULATED if source.is_simulated else ""
+        text = as_text(findings, heading=heading, columns=columns)
+    status = exit_status(findings)
     sys.stdout.write(text)
     sys.stdout.flush()
     if looker.is_hung:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from gpuagent.doctor.host import Host, read_text
 from kai import keys
 from kube.errors import one_line
+from service.findings import Finding, ok, problem, unknown
 
 MOUNTS: Final = "/var/run/nvidia-container-devices"
 _FILES: Final = "device files"

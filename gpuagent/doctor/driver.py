@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gpuagent.doctor.finding import Finding, ok, problem
 from gpuagent.doctor.host import Host, read_text
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.problems import Cause
 from gpuagent.report.units import size
+from service.findings import Finding, ok, problem
 
 _LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)
 _MODULE = re.compile(r"\b([0-9]{3}\.[0-9]+(?:\.[0-9]+)?)\b")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.index import PodIndex
@@ -13,6 +12,7 @@ from gpuagent.shares.claims import Claims
 from kai import keys
 from kai.version import Version
 from kube.errors import one_line
+from service.findings import Finding, ok, problem, unknown
 
 _PODS: Final = "pods"
 _RESERVATIONS: Final = "reservation pods"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from gpuagent.doctor.host import Host, read_text
 from gpuagent.doctor.look import Look
 from gpuagent.problems import Cause
 from gpuagent.processes.origin import Found
+from service.findings import Finding, ok, problem, unknown
 
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
 """PROC_PID_INIT_INO of the kernel: the first PID namespace has this number everywhere."""

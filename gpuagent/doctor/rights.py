@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from service.findings import Finding, ok, problem, unknown
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from gpuagent.doctor import cuda_process
-from gpuagent.doctor.finding import Finding, ok, problem, unknown
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.gpus.reading import Gpu
 from gpuagent.processes.origin import Found
 from gpuagent.report.units import size
 from kube.errors import one_line
+from service.findings import Finding, ok, problem, unknown
 
 HELD_BYTES: Final = 16 << 20
 _CHECK: Final = "a process of its own"

@@ -1,9 +1,9 @@
 """The board as plain aligned text: nothing is cut off, and nothing is coloured. Pure."""
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.top.board import NOTHING, Board, GpuLine, PodLine
+from service.columns import width
 
 
 def as_text(board: Board) -> str:
@@ -75,13 +75,3 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(
             cell + " " * (wide - width(cell)) for cell, wide in zip(row, widths, strict=True)
         ).rstrip()
-
-
-def width(text: str) -> int:
-    """How many columns a text takes in a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.doctor.cluster import Question, cluster_findings
-from gpuagent.doctor.finding import Finding, State
 from gpuagent.doctor.look import Look
 from gpuagent.gpus.reading import GpuReading
+from service.findings import Finding, State
 from tests.cluster.administrator import Administrator, right
 from tests.cluster.control_plane import ControlPlane
 from tests.gpuagent.nodes import gpu

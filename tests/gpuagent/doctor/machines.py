@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gpuagent.doctor.finding import Finding, State
 from gpuagent.doctor.host import Host
+from service.findings import Finding, State
 from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
 
 OWN_POD = "11111111-2222-4333-8444-555555555555"

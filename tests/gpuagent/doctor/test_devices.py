@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuagent.doctor.devices import MOUNTS, device_findings
-from gpuagent.doctor.finding import Finding, State
+from service.findings import Finding, State
 from tests.gpuagent.doctor.machines import ALL_CAPABILITIES, Machine, one, states
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"

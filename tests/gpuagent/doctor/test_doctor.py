@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from certs.authority import Authority
 from gpuagent.cli import main
-from gpuagent.doctor.finding import Finding, State, ok, problem, unknown
-from gpuagent.doctor.report import as_json, as_text
 from gpuagent.gpus.scenario import FaultKind
 from tests.gpuagent.doctor.test_rights import Cluster
 from tests.gpuagent.objects import NODE, bind_request, fraction, listed, node, pod, reservation
@@ -197,57 +193,3 @@ async def test_against_an_api_server_by_a_kubeconfig(
     assert found(shown, "right to list pods")["state"] == "ok"
     assert found(shown, "pods")["what"] == f"2 pods on the node {NODE}, from the cluster"
     assert found(shown, "KAI's version")["state"] == "unknown"
-
-
-# --- the report ---
-
-FINDINGS = [
-    ok("driver", "version 580"),
-    problem("device files", "there is no /dev/nvidiactl", "set runtimeClassName: nvidia"),
-    unknown("container toolkit", "not visible"),
-]
-
-
-def test_a_line_for_each_finding_with_what_to_do_below() -> None:
-    assert as_text(FINDINGS, simulated=False) == (
-        "ok       driver             version 580\n"
-        "problem  device files       there is no /dev/nvidiactl\n"
-        "                            -> set runtimeClassName: nvidia\n"
-        "unknown  container toolkit  not visible\n"
-        "1 problem, 1 unknown, 1 ok\n"
-    )
-
-
-def test_as_json_everything_is_there() -> None:
-    shown = json.loads(as_json(FINDINGS, node="", simulated=False))
-    assert (shown["node"], shown["problems"], shown["unknown"]) == (None, 1, 1)
-    assert shown["findings"][1] == {
-        "check": "device files",
-        "state": "problem",
-        "what": "there is no /dev/nvidiactl",
-        "advice": "set runtimeClassName: nvidia",
-    }
-
-
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_terminal_breaks_lines_between_words(columns: int) -> None:
-    long = problem("a check", "what was seen is long " * 10, "what to do is longer " * 20)
-    lines = as_text([long], simulated=False, columns=columns).splitlines()
-    assert max(map(len, lines)) <= max(columns, 20 + 40)
-    assert " ".join(" ".join(lines).split()).startswith("problem a check what was seen is long what")
-    assert len(lines) > 5
-
-
-TEXT = st.text(max_size=60)
-
-
-@given(
-    st.lists(st.builds(Finding, st.sampled_from(State), TEXT, TEXT, TEXT), max_size=5),
-    st.sampled_from([None, 40, 80]),
-)
-def test_no_name_acts_on_the_terminal(findings: list[Finding], columns: int | None) -> None:
-    text = as_text(findings, simulated=False, columns=columns)
-    assert all(line.isprintable() for line in text.split("\n"))
-    if columns is None:
-        assert text.count("\n") == len(findings) + sum(bool(one.advice) for one in findings) + 1
-    assert as_json(findings, node="\x1b", simulated=True).isascii()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from gpuagent.doctor.driver import driver_findings, loaded_library, module_version
-from gpuagent.doctor.finding import Finding, State
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look, Looker
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.reading import Gpu, GpuReading, GpuSource
 from gpuagent.gpus.scenario_loading import parse_scenario
 from gpuagent.processes.lookup import Processes
+from service.findings import Finding, State
 from tests.gpuagent.doctor.machines import Machine, one, states
 from tests.gpuagent.gpus.nodes import A, node, process
 from tests.gpuagent.nvml_stub.build import ANSWERS, Answers, built_library, use_library

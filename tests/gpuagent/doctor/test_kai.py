@@ -2,9 +2,10 @@
 
 import pytest
 
-from gpuagent.doctor.finding import State
-from gpuagent.doctor.kai import KaiContainer, KaiPod, KaiSpec, kai_findings
+from gpuagent.doctor.kai import kai_findings
+from kai.installation import KaiContainer, KaiPod, KaiSpec
 from kai.version import Version
+from service.findings import State
 
 VERSION, SHARING = "KAI's version", "KAI's GPU sharing"
 PREFIX = "example.invalid/kai-scheduler"

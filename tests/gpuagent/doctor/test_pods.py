@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpuagent.doctor.finding import Finding, State
 from gpuagent.doctor.look import Look
 from gpuagent.doctor.pods import pod_findings
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.pods.inventory import Inventory
 from gpuagent.processes.origin import Found, Origin
+from service.findings import Finding, State
 from tests.gpuagent.doctor.machines import one, states
 from tests.gpuagent.inventories import built, inventory
 from tests.gpuagent.nodes import HOST, gpu

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.doctor.finding import State
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look
 from gpuagent.doctor.proc import proc_findings
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.problems import Cause, Problem
 from gpuagent.processes.origin import Found, Origin
+from service.findings import State
 from tests.gpuagent.doctor.machines import (
     ALL_CAPABILITIES,
     NO_CAPABILITIES,

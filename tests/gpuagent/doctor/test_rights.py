@@ -9,11 +9,11 @@ import pytest
 from aiohttp import web
 
 from gpuagent.doctor.cluster import Question, cluster_findings, own_runtime_class
-from gpuagent.doctor.finding import Finding, State
 from gpuagent.doctor.look import Look
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, right_findings
 from kube.access import InCluster
 from kube.client import KubeClient
+from service.findings import Finding, State
 from tests.gpuagent.doctor.machines import one
 from tests.gpuagent.objects import NODE, fraction, node, pod, reservation
 from tests.kube.api_server import ApiServer, refuses, says

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.doctor.finding import Finding, State
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look
 from gpuagent.doctor.trial import HELD_BYTES, PROGRAM, trial_finding
 from gpuagent.gpus.reading import GpuReading, MigInstance
 from gpuagent.processes.lookup import Processes
+from service.findings import Finding, State
 from tests.gpuagent.nodes import GIB, MIB, A, B, gpu
 
 PROC = Path("/proc")

@@ -1,0 +1,43 @@
+"""KAI's settings as its pods' arguments give them."""
+
+import pytest
+
+from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
+
+
+def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
+    container = KaiContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
+    return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (installed(), "nvidia"),
+        (installed("--gpu-pod-runtime-class-name=gpu"), "gpu"),
+        (installed("--gpu-pod-runtime-class-name", "gpu"), "gpu"),
+        (installed("--gpu-pod-runtime-class-name="), ""),
+        (installed("--gpu-pod-runtime-class-name", "--qps=5"), ""),
+        (installed("--gpu-pod-runtime-class-name=old", "--gpu-fraction-runtime-class-name=new"), "new"),
+        (installed(program="binder", tag="v0.7.11"), ""),
+        (installed(program="scheduler"), None),
+        (installed(tag="latest"), None),
+        (Installation.seen_in([]), None),
+    ],
+)
+def test_the_runtime_class_of_pods_with_a_share(found: Installation, expected: str | None) -> None:
+    assert found.runtime_class == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (installed("--gpu-sharing-enabled"), True),
+        (installed("--gpu-sharing-enabled=true"), True),
+        (installed("--gpu-sharing-enabled=false"), False),
+        (installed(), False),
+        (installed("--gpu-sharing-enabled", program="scheduler"), None),
+    ],
+)
+def test_sharing_is_known_where_admission_is_seen(found: Installation, expected: bool | None) -> None:
+    assert found.shares_gpus is expected
