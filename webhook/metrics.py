@@ -64,6 +64,10 @@ class Metrics:
         build.info({"version": version(), "component": "webhook"})
         self.registry.register(_Policies(policies))
 
+    def show_order(self, is_ok: Callable[[], bool | None]) -> None:
+        """Show whether KAI is called after us; nothing while that is not known."""
+        self.registry.register(_Order(is_ok))
+
     def answered(self, webhook: str, action: Action, reason: Reason, seconds: float) -> None:
         """Count one answer."""
         key = (webhook, action, reason)
@@ -110,3 +114,20 @@ class _Policies(Collector):
             by_state.add_metric([state], count)
         yield by_state
         yield invalid
+
+
+class _Order(Collector):
+    """The order of mutating webhooks."""
+
+    def __init__(self, is_ok: Callable[[], bool | None]) -> None:
+        self._is_ok = is_ok
+
+    def collect(self) -> Iterable[Metric]:
+        order = GaugeMetricFamily(
+            "kaishare_webhook_order_ok",
+            "0 while a webhook that looks at schedulerName is called before ours and so misses our pods.",
+        )
+        is_ok = self._is_ok()
+        if is_ok is not None:
+            order.add_metric([], float(is_ok))
+        yield order

@@ -1,0 +1,113 @@
+"""The order of mutating webhooks, watched on a real API server beside a stand-in for KAI's configuration."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kube.client import KubeClient
+from service.log import JsonLog
+from tests.cluster.administrator import Administrator, right
+from tests.cluster.control_plane import ControlPlane
+from tests.webhook.live import until
+from webhook.configurations import CONFIGURATION_NAME, UrlTarget, mutating_configuration
+from webhook.metrics import Metrics
+from webhook.order_watch import OrderWatch
+
+NOWHERE = UrlTarget("https://127.0.0.1:1")
+WRONG = "zz-kaishare"
+READ = right("mutatingwebhookconfigurations", "list", "watch", group="admissionregistration.k8s.io")
+
+
+def ours(name: str = CONFIGURATION_NAME) -> dict[str, Any]:
+    return mutating_configuration(NOWHERE, name=name)
+
+
+def of_kai(name: str = "mutating-kai-admission") -> dict[str, Any]:
+    """As KAI's operator writes it since v0.13.0, but for the namespaces that it is about."""
+    made = mutating_configuration(NOWHERE, name=name)
+    (hook,) = made["webhooks"]
+    hook |= {
+        "name": "admission.kai-scheduler.svc",
+        "matchConditions": [
+            {"name": "scheduler-name-match", "expression": "object.spec.schedulerName == 'kai-scheduler'"}
+        ],
+    }
+    return made
+
+
+class Watching:
+    def __init__(self, client: KubeClient, own: str) -> None:
+        self._stream = io.BytesIO()
+        self.order = OrderWatch(client, own=own, log=JsonLog(self._stream))
+        self._metrics = Metrics(dict)
+        self._metrics.show_order(lambda: self.order.is_ok)
+
+    @property
+    def figure(self) -> float | None:
+        for family in text_string_to_metric_families(self._metrics.text().decode()):
+            if family.name == "kaishare_webhook_order_ok":
+                return family.samples[0].value if family.samples else None
+        raise AssertionError("the metric is not there at all")
+
+    @property
+    def said(self) -> list[str]:
+        return [json.loads(line)["message"] for line in self._stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+async def client(plane: ControlPlane, admin: Administrator) -> AsyncIterator[KubeClient]:
+    token = await admin.token("order", READ)
+    async with KubeClient(plane.access(token)) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("own", "figure"), [(CONFIGURATION_NAME, 1.0), (WRONG, 0.0)])
+async def test_the_metric_says_whether_kai_sees_our_pods(
+    admin: Administrator, client: KubeClient, own: str, figure: float
+) -> None:
+    await admin.create(ours(own))
+    await admin.create(of_kai())
+    watching = Watching(client, own)
+    assert watching.figure is None, "nothing is known yet"
+    running = asyncio.create_task(watching.order.run())
+    await until(lambda: watching.figure is not None, "the order is known")
+    assert watching.figure == figure
+    running.cancel()
+
+
+async def test_each_change_is_said_once(admin: Administrator, client: KubeClient) -> None:
+    watching = Watching(client, CONFIGURATION_NAME)
+    running = asyncio.create_task(watching.order.run())
+    await until(lambda: watching.said, "ours is missed")
+    assert watching.figure is None
+    await admin.create(ours())
+    await until(lambda: watching.figure == 1.0, "ours is there")
+    await admin.create(of_kai("a-kai"))
+    await until(lambda: watching.figure == 0.0, "KAI is in front")
+    await admin.create(of_kai("mutating-kai-admission"))
+    await admin.delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/a-kai")
+    await until(lambda: watching.figure == 1.0, "KAI is behind again")
+    assert watching.said == [
+        "our webhook configuration is not there",
+        "webhooks are called in the right order",
+        "KAI does not see the pods that are made its own: its webhook is called before ours",
+        "webhooks are called in the right order",
+    ]
+    running.cancel()
+
+
+async def test_without_the_right_nothing_is_claimed(plane: ControlPlane, admin: Administrator) -> None:
+    await admin.create(ours())
+    token = await admin.token("order-nobody")
+    async with KubeClient(plane.access(token)) as client:
+        watching = Watching(client, CONFIGURATION_NAME)
+        running = asyncio.create_task(watching.order.run())
+        await until(lambda: watching.said, "the refusal is said")
+        assert watching.said == ["the order of webhooks is not known"]
+        assert watching.figure is None
+        running.cancel()

@@ -1,0 +1,94 @@
+"""Keeps an eye on the order of mutating webhooks: every one of the cluster may be renamed at any time."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kube.client import KubeClient
+from kube.errors import MALFORMED
+from kube.watch import Pace, Resource, Watch
+from service.log import ERROR, INFO, WARNING, JsonLog
+from webhook.order import Mutator, called_before_us
+
+STALE_SECONDS: Final = 180.0
+"""How long the API server may be silent before nobody can say how the order is."""
+
+PATH: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+class OrderWatch:
+    """Watches MutatingWebhookConfigurations, and says once what is wrong with their order."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        own: str,
+        log: JsonLog,
+        clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
+    ) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            client: to the API server.
+            own: the name of our configuration.
+            log: told when the order changes.
+            clock: monotonic seconds.
+            pace: of the watch, other than usual.
+        """
+        self._own = own
+        self._log = log
+        self._early: tuple[str, ...] | None = None
+        self._is_said = False
+        self.watch: Watch[Mutator] = Watch(
+            client,
+            Resource(name="mutatingwebhookconfigurations", path=PATH),
+            read=_read,
+            on_change=self._changed,
+            on_trouble=self._say_trouble,
+            clock=clock,
+            pace=pace,
+        )
+        """For its figures: restarts by cause, last contact, and what is wrong."""
+
+    @property
+    def is_ok(self) -> bool | None:
+        """Whether KAI sees the pods that we change; None while that is not known."""
+        if not self.watch.is_synced or self.watch.seconds_since_contact() > STALE_SECONDS:
+            return None
+        return None if self._early is None else not self._early
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        await self.watch.run()
+
+    def _changed(self, mutators: Mapping[tuple[str, str], Mutator]) -> None:
+        early = called_before_us(mutators.values(), self._own)
+        if self._is_said and early == self._early:
+            return
+        self._early, self._is_said = early, True
+        if early is None:
+            self._log("our webhook configuration is not there", WARNING, configuration=self._own)
+        elif early:
+            self._log(
+                "KAI does not see the pods that are made its own: its webhook is called before ours",
+                ERROR,
+                configuration=self._own,
+                called_before=early,
+            )
+        else:
+            self._log("webhooks are called in the right order", INFO, configuration=self._own)
+
+    def _say_trouble(self, problem: str) -> None:
+        if problem:
+            self._log("the order of webhooks is not known", WARNING, error=problem)
+        else:
+            self._log("the order of webhooks is watched again", INFO)
+
+
+def _read(document: bytes) -> Mutator | None:
+    try:
+        return Mutator.read(document)
+    except MALFORMED:  # no API server keeps one like that
+        return None
