@@ -16,6 +16,7 @@ _PATHS = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "BindRequest": "/apis/scheduling.run.ai/v1alpha2/namespaces/{}/bindrequests",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",

@@ -1,5 +1,6 @@
 """A webhook that admits everything and remembers what it was asked; and callers who are somebody else."""
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -66,7 +67,12 @@ async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIt
         recorder.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
         yield recorder
     finally:
+        assert runner.server is not None
+        for connection in runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()  # a farewell in TLS would outlive the test
         await runner.cleanup()
+        await asyncio.sleep(0)
 
 
 def _base64(patch: list[dict[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """The webhook in the hands of a real API server: what pods become, and what is left alone."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,77 +8,77 @@ import pytest
 import pytest_asyncio
 
 from kube.client import KubeClient
+from kube.errors import ApiError
 from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.webhooks import (
     Canary,
     Serving,
     bare_pod,
-    configured,
-    from_files,
+    ensure_namespaces,
+    has_share,
+    installed,
+    is_unchanged,
+    kubectl,
     managed_namespace,
-    our_configurations,
-    serving,
 )
 from tests.webhook.live import until
+from webhook.configurations import MUTATE
 
 NAMESPACES = [
     managed_namespace(name, gpu_fraction="0.5", priority="train")
     for name in ("managed", "managed-deployment", "managed-job")
 ]
+ENFORCED = managed_namespace("enforced", gpu_fraction="0.5", mode="enforce", max_gpu_fraction="0.5")
 PODS = "/api/v1/namespaces/{}/pods"
-TEMPLATE = {
+TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "a"}},
-    "spec": {"containers": bare_pod("")["spec"]["containers"], "restartPolicy": "Never"},
+    "spec": {**bare_pod("")["spec"], "restartPolicy": "Always"},
 }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Our webhook, called by the API server for pods of `NAMESPACES`."""
-    folder = tmp_path_factory.mktemp("webhook")
-    async with KubeClient(plane.access()) as client:
-        for namespace in NAMESPACES:
-            await Administrator(client).ensure(namespace)
-        async with serving(folder / "log", *from_files(folder, *NAMESPACES)) as webhook:
-            ca = (folder / "tls" / "ca.crt").read_bytes()
-            async with configured(client, *our_configurations(webhook.target, ca)):
-                canary = Canary(client, "managed")
-                await canary.until_mutated()
-                yield webhook
-            await canary.until_unchanged()
+    """Our webhook, called for pods of `NAMESPACES` and `ENFORCED`."""
+    async with (
+        KubeClient(plane.access()) as client,
+        installed(client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
+    ):
+        yield webhook
 
 
-def has_share(pod: dict[str, Any], fraction: str = "0.5") -> bool:
-    """Whether a pod as it is kept belongs to KAI, with half a GPU for its container `main` and no other."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    assert spec["schedulerName"] == "kai-scheduler"
-    assert metadata["labels"]["kai.scheduler/queue"] == "queue-a"
-    assert metadata["labels"]["priorityClassName"] == "train"
-    assert metadata["annotations"]["gpu-fraction"] == fraction
-    assert metadata["annotations"]["gpu-fraction-container-name"] == "main"
-    assert "nvidia.com/gpu" not in str(spec)
-    return True
+async def made(admin: Administrator, namespace: str, pod: dict[str, Any], **params: str) -> dict[str, Any]:
+    """Create a pod, read it back as it is kept, and delete it."""
+    kept = await admin.post(PODS.format(namespace), pod, **params)
+    path = f"{PODS.format(namespace)}/{kept['metadata']['name']}"
+    kept = await admin.read(path)
+    await admin.delete(path)
+    return kept
 
 
-async def test_a_bare_pod(admin: Administrator, ours: Serving) -> None:
-    kept = await admin.create({**bare_pod("bare", namespace="managed"), "status": {}})
-    assert has_share(kept)
+async def test_a_bare_pod_gets_scheduler_queue_priority_and_share(
+    admin: Administrator, ours: Serving
+) -> None:
+    assert has_share(await made(admin, "managed", bare_pod("bare")))
 
 
 @pytest.mark.parametrize(
-    ("kind", "group", "spec"),
+    ("kind", "group", "policy", "spec"),
     [
-        ("Deployment", "apps", {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}),
-        ("Job", "batch", {"parallelism": 2, "completions": 2}),
+        ("Deployment", "apps", "Always", {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}),
+        ("Job", "batch", "Never", {"parallelism": 2, "completions": 2}),
     ],
 )
-async def test_pods_of_a_controller(
-    admin: Administrator, controllers: None, ours: Serving, kind: str, group: str, spec: dict[str, Any]
+async def test_so_do_the_pods_of_a_controller(
+    admin: Administrator,
+    controllers: None,
+    ours: Serving,
+    kind: str,
+    group: str,
+    policy: str,
+    spec: dict[str, Any],
 ) -> None:
-    template = TEMPLATE
-    if kind == "Deployment":
-        template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Always"}}
+    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": policy}}
     namespace, plural = f"managed-{kind.lower()}", f"{kind.lower()}s"
     owner = {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {"name": "owner"}}
     path = f"/apis/{group}/v1/namespaces/{namespace}"
@@ -96,3 +97,123 @@ async def test_pods_of_a_controller(
         if kind == "Deployment":
             await admin.delete(f"{path}/replicasets")
         await admin.delete(PODS.format(namespace))
+
+
+async def test_an_unlabelled_namespace_costs_no_call(admin: Administrator, ours: Serving) -> None:
+    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "unmanaged"}})
+    before = await ours.answered()
+    for number in range(10):
+        assert is_unchanged(await made(admin, "unmanaged", bare_pod(f"pod-{number}")))
+    assert await ours.answered() == before
+    await Canary(admin.client, "managed").pod()
+    assert await ours.answered() > before, "it does count"
+
+
+async def test_a_label_turns_the_webhook_on_for_a_namespace_that_is_there(
+    admin: Administrator, ours: Serving
+) -> None:
+    """A namespace's own label turns the webhook on; its file says with which policy."""
+    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "turned-on"}})
+    before = await ours.answered(reason="not-managed")
+    canary = Canary(admin.client, "turned-on")
+    assert is_unchanged(await canary.pod())
+    labels = {"metadata": {"labels": {"kai.scheduler/queue": "queue-a"}}}
+    await admin.merge("/api/v1/namespaces/turned-on", labels)
+
+    async def is_called() -> bool:
+        assert is_unchanged(await canary.pod()), "no policy is known of it, so it goes through"
+        return await ours.answered(reason="not-managed") > before
+
+    await until(is_called, "the label is taken up")
+
+
+async def test_a_dry_run_shows_the_same_and_keeps_nothing(admin: Administrator, ours: Serving) -> None:
+    assert has_share(await admin.post(PODS.format("managed"), bare_pod("dry"), dryRun="All"))
+    with pytest.raises(ApiError, match="404"):
+        await admin.read(f"{PODS.format('managed')}/dry")
+
+
+async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no_call(
+    plane: ControlPlane, admin: Administrator, ours: Serving
+) -> None:
+    pod = bare_pod("applied", gpus=0, namespace="managed", annotations={"gpu-fraction": "0.25"})
+    apply = ("apply", "--server-side", "-f", "-")
+    try:
+        said = await kubectl(plane, *apply, manifest=pod)
+        assert said.status == 0, said.errors
+        kept = await admin.read(f"{PODS.format('managed')}/applied")
+        assert kept["spec"]["schedulerName"] == "kai-scheduler"
+        assert kept["metadata"]["annotations"]["gpu-fraction"] == "0.25", "a share of one's own is kept"
+        before = await ours.answered()
+        said = await kubectl(plane, *apply, manifest=pod)
+        assert said.status == 0, said.errors
+        assert (await admin.read(f"{PODS.format('managed')}/applied"))["metadata"]["uid"] == kept["metadata"][
+            "uid"
+        ]
+        assert await ours.answered() == before
+    finally:
+        await admin.delete(f"{PODS.format('managed')}/applied")
+
+
+async def test_a_bare_pod_with_a_generated_name_keeps_its_gpu_and_its_author_is_told(
+    plane: ControlPlane, admin: Administrator, ours: Serving
+) -> None:
+    """Every KAI up to 0.17.0 refuses one with a share."""
+    pod = bare_pod("", namespace="managed")
+    pod["metadata"] = {"generateName": "some-", "namespace": "managed"}
+    said = await kubectl(plane, "create", "-f", "-", "-o", "json", manifest=pod)
+    assert said.status == 0, said.errors
+    kept = json.loads(said.output)
+    await admin.delete(f"{PODS.format('managed')}/{kept['metadata']['name']}")
+    assert kept["spec"]["schedulerName"] == "kai-scheduler"
+    assert kept["metadata"]["labels"]["kai.scheduler/queue"] == "queue-a"
+    assert "annotations" not in kept["metadata"]
+    assert kept["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert said.errors.startswith("Warning: ")
+
+
+async def test_what_was_done_is_in_the_audit_log(
+    plane: ControlPlane, admin: Administrator, ours: Serving
+) -> None:
+    kept = await made(admin, "managed", bare_pod("audited"))
+
+    def entries() -> list[dict[str, Any]]:
+        return [
+            entry["annotations"]
+            for entry in plane.audited()
+            if entry["objectRef"].get("name") == "audited" and "annotations" in entry
+        ]
+
+    assert has_share(kept)
+    (annotations,) = await until(entries, "the audit log is written")
+    assert annotations[f"{MUTATE}/action"] == "injected"
+    assert annotations[f"{MUTATE}/reason"] == "whole-gpu-converted"
+
+
+async def test_a_bad_label_is_refused_where_it_is_typed_with_what_is_allowed(
+    plane: ControlPlane, admin: Administrator, ours: Serving
+) -> None:
+    label = ("label", "namespace", "managed-job", "--overwrite")
+    said = await kubectl(plane, *label, "kaishare.dev/gpu-fraction=1.5")
+    assert said.status == 1
+    assert "kaishare.dev/gpu-fraction" in said.errors
+    assert '"1.5"' in said.errors
+    assert "0.02 to 0.99" in said.errors
+    said = await kubectl(plane, *label, "kaishare.dev/gpu-fracton=0.5")
+    assert said.status == 1
+    assert "kaishare.dev/gpu-fraction" in said.errors, "the nearest that is known"
+    kept = await admin.read("/api/v1/namespaces/managed-job")
+    assert kept["metadata"]["labels"]["kaishare.dev/gpu-fraction"] == "0.5"
+
+
+async def test_enforce_denies_what_opts_out_and_lets_the_rest_through(
+    admin: Administrator, ours: Serving
+) -> None:
+    kept = await made(admin, "enforced", bare_pod("good"))
+    assert kept["metadata"]["annotations"]["gpu-fraction"] == "0.5"
+    out = bare_pod("out", labels={"kaishare.dev/inject": "false"})
+    with pytest.raises(ApiError, match=r"403.*pods\.validate\.kaishare\.dev") as caught:
+        await made(admin, "enforced", out)
+    assert "kaishare.dev/inject" in str(caught.value)
+    with pytest.raises(ApiError, match="403"):
+        await made(admin, "enforced", bare_pod("much", gpus=0, annotations={"gpu-fraction": "0.75"}))

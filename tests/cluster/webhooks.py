@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ from typing import Any
 
 import aiohttp
 import jsonpatch
+import pytest
 import yaml
 
 from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.address import Address
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.recorder import Recorder, Reply
 from tests.webhook.kai_standin import mutated_by_kai
 from tests.webhook.live import PATIENCE_SECONDS, until
@@ -121,9 +124,12 @@ class Canary:
         self._client = client
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
-    async def pod(self) -> dict[str, Any]:
+    async def pod(self, *, name: str = "canary", scheduler: str = "") -> dict[str, Any]:
         """A pod as it would be kept."""
-        body = json.dumps(bare_pod("canary")).encode()
+        written = bare_pod(name)
+        if scheduler:
+            written["spec"]["schedulerName"] = scheduler
+        body = json.dumps(written).encode()
         kept: dict[str, Any] = json.loads(
             await self._client.request("POST", self._path, params={"dryRun": "All"}, body=body)
         )
@@ -150,7 +156,7 @@ class Canary:
 
         async def is_called() -> bool:
             before = len(other.calls)
-            await self.pod()
+            await self.pod(scheduler=keys.SCHEDULER_NAME)
             return len(other.calls) > before
 
         await until(is_called, "the other webhook is called")
@@ -169,6 +175,26 @@ def bare_pod(name: str, *, gpus: int = 1, **metadata: Any) -> dict[str, Any]:
     }
 
 
+def has_share(pod: dict[str, Any]) -> bool:
+    """Whether a pod as it is kept belongs to KAI, with half a GPU for its container `main` and no other."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    assert spec["schedulerName"] == "kai-scheduler"
+    assert metadata["labels"]["kai.scheduler/queue"] == "queue-a"
+    assert metadata["labels"]["priorityClassName"] == "train"
+    assert metadata["annotations"]["gpu-fraction"] == "0.5"
+    assert metadata["annotations"]["gpu-fraction-container-name"] == "main"
+    assert "nvidia.com/gpu" not in json.dumps(spec)
+    return True
+
+
+def is_unchanged(pod: dict[str, Any]) -> bool:
+    """Whether a pod is kept as its author wrote it."""
+    assert pod["spec"]["schedulerName"] == "default-scheduler"
+    assert pod["metadata"].keys().isdisjoint({"labels", "annotations"})
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    return True
+
+
 def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[str, Any]:
     """A namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
     ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
@@ -177,6 +203,28 @@ def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[
         "kind": "Namespace",
         "metadata": {"name": name, "labels": {keys.QUEUE_LABEL: queue, **ours}},
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a kubectl command came to."""
+
+    status: int
+    output: str
+    errors: str
+
+
+async def kubectl(plane: ControlPlane, *arguments: str, manifest: Mapping[str, Any] | None = None) -> Said:
+    """Run kubectl as an administrator; skips without one."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("NOT VERIFIED: there is no kubectl")
+    command = [program, f"--kubeconfig={plane.kubeconfig()}", f"--cache-dir={plane.folder / 'kubectl'}"]
+    given = json.dumps(manifest).encode() if manifest else b""
+    done = await asyncio.to_thread(
+        subprocess.run, [*command, *arguments], input=given, capture_output=True, timeout=30, check=False
+    )
+    return Said(status=done.returncode, output=done.stdout.decode(), errors=done.stderr.decode())
 
 
 async def api_figures(client: KubeClient, metric: str) -> dict[str, float]:
@@ -313,6 +361,38 @@ async def serving(
         yield running
     finally:
         await running.kill()
+
+
+@contextlib.asynccontextmanager
+async def installed(
+    client: KubeClient, folder: Path, *namespaces: Mapping[str, Any], options: Sequence[str] = ()
+) -> AsyncIterator[Serving]:
+    """Our webhook with its configurations in the cluster, taken up; the namespaces are its policies.
+
+    Namespaces stay, the rest is gone in the end.
+    """
+    await ensure_namespaces(client, *namespaces)
+    async with serving(folder / "log", *from_files(folder, *namespaces), *options) as webhook:
+        canary = Canary(client, namespaces[0]["metadata"]["name"])
+        async with configured(client, *our_configurations(webhook.target, ca_of(folder))):
+            await canary.until_mutated()
+            yield webhook
+        await canary.until_unchanged()
+
+
+async def ensure_namespaces(client: KubeClient, *namespaces: Mapping[str, Any]) -> None:
+    """Have namespaces with exactly these labels."""
+    for namespace in namespaces:
+        try:
+            await client.request("POST", "/api/v1/namespaces", body=json.dumps(namespace).encode())
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+
+def ca_of(folder: Path) -> bytes:
+    """The CA that `from_files` lets the webhook make, in PEM."""
+    return (folder / "tls" / "ca.crt").read_bytes()
 
 
 def from_files(folder: Path, *namespaces: Mapping[str, Any], names: Sequence[str] = ()) -> list[str]:

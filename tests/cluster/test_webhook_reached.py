@@ -1,0 +1,176 @@
+"""How an API server gets to the webhook, and what becomes of pods when it cannot."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from certs.authority import Authority
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.webhooks import (
+    Canary,
+    bare_pod,
+    ca_of,
+    configured,
+    ensure_namespaces,
+    external_service,
+    failed_open,
+    from_files,
+    has_share,
+    installed,
+    is_unchanged,
+    kubectl,
+    managed_namespace,
+    our_configurations,
+    serving,
+)
+from tests.webhook.live import HeldPolicies, until
+from tests.webhook.live import serving as serving_here
+from webhook.configurations import VALIDATE_PODS, ServiceTarget, UrlTarget
+from webhook.policy import NamespacePolicy
+
+REACHED = managed_namespace("reached", gpu_fraction="0.5", priority="train")
+ENFORCED = managed_namespace("reached-enforced", gpu_fraction="0.5", priority="train", mode="enforce")
+UNMANAGED = {"kind": "Namespace", "metadata": {"name": "unmanaged"}}
+MANY = 1000
+ERRORS = 'kaishare_webhook_requests_total{action="error",reason="internal-error",webhook="mutate"}'
+
+
+async def create_many(client: KubeClient, namespace: str, count: int) -> list[dict[str, Any]]:
+    """Create pods as a dry run, 16 at a time."""
+    canary, turns = Canary(client, namespace), asyncio.Semaphore(16)
+
+    async def create(number: int) -> dict[str, Any]:
+        async with turns:
+            return await canary.pod(name=f"pod-{number}")
+
+    return await asyncio.gather(*map(create, range(count)))
+
+
+async def test_a_service_is_reached_by_its_name(admin: Administrator, tmp_path: Path) -> None:
+    await ensure_namespaces(admin.client, REACHED)
+    options = from_files(tmp_path, REACHED, names=["kaishare-webhook.reached.svc"])
+    async with serving(tmp_path / "log", *options) as webhook:
+        target = ServiceTarget(namespace="reached", name="kaishare-webhook", port=webhook.admission.port)
+        services = "/api/v1/namespaces/reached/services"
+        await admin.post(services, external_service(target.name, target.namespace, target.port))
+        try:
+            async with configured(admin.client, *our_configurations(target, ca_of(tmp_path))):
+                canary = Canary(admin.client, "reached")
+                await canary.until_mutated()
+                assert has_share(await canary.pod())
+            await canary.until_unchanged()
+        finally:
+            await admin.delete(f"{services}/{target.name}")
+
+
+async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_others_never_notice(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    await ensure_namespaces(admin.client, UNMANAGED, ENFORCED)
+    async with installed(admin.client, tmp_path, REACHED, ENFORCED) as webhook:
+        await until_enforced(admin)
+        await webhook.kill()
+        before = await failed_open(admin.client)
+        assert all(is_unchanged(pod) for pod in await create_many(admin.client, "unmanaged", MANY))
+        assert await failed_open(admin.client) == before, "nobody was asked"
+
+        assert all(is_unchanged(pod) for pod in await create_many(admin.client, "reached", 20))
+        assert await failed_open(admin.client) == before + 20
+
+        with pytest.raises(ApiError, match=rf'500.*failed calling webhook "{VALIDATE_PODS}"'):
+            await admin.post("/api/v1/namespaces/reached-enforced/pods", bare_pod("refused"))
+
+        label = ("label", "namespace", "unmanaged", "kaishare.dev/gpu-fraction=2")
+        said = await kubectl(plane, *label)
+        assert (said.status, said.output) == (0, "namespace/unmanaged labeled\n"), said.errors
+        said = await kubectl(plane, "label", "namespace", "unmanaged", "kaishare.dev/gpu-fraction-")
+        assert said.status == 0, said.errors
+
+
+async def until_enforced(admin: Administrator) -> None:
+    """Wait until the validating configuration is taken up, too."""
+
+    async def is_denied() -> bool:
+        out = bare_pod("out", labels={"kaishare.dev/inject": "false"})
+        try:
+            await admin.post("/api/v1/namespaces/reached-enforced/pods", out, dryRun="All")
+        except ApiError as error:
+            return error.status == 403
+        return False
+
+    await until(is_denied, "pods are validated")
+
+
+async def test_a_certificate_of_somebody_else_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
+    await ensure_namespaces(admin.client, REACHED)
+    async with serving(tmp_path / "log", *from_files(tmp_path, REACHED)) as webhook:
+        stranger = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
+        before = await failed_open(admin.client)
+        async with configured(admin.client, *our_configurations(webhook.target, stranger)):
+            canary = Canary(admin.client, "reached")
+
+            async def is_tried() -> bool:
+                assert is_unchanged(await canary.pod())
+                return await failed_open(admin.client) > before
+
+            await until(is_tried, "the configuration is taken up")
+        assert await webhook.answered() == 0
+
+
+async def test_a_webhook_that_hangs_costs_a_pod_its_time_limit_and_no_more(
+    admin: Administrator, tmp_path: Path
+) -> None:
+    await ensure_namespaces(admin.client, REACHED)
+    async with serving(tmp_path / "log", *from_files(tmp_path, REACHED)) as webhook:
+        mutating, _ = our_configurations(webhook.target, ca_of(tmp_path))
+        mutating["webhooks"][0]["timeoutSeconds"] = 1
+        async with configured(admin.client, mutating):
+            canary = Canary(admin.client, "reached")
+            await canary.until_mutated()
+            webhook.process.send_signal(signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                assert is_unchanged(await canary.pod())
+                assert 0.9 < time.monotonic() - began < 4
+            finally:
+                webhook.process.send_signal(signal.SIGCONT)
+            await canary.until_mutated()
+        await canary.until_unchanged()
+
+
+class BrokenPolicies(HeldPolicies):
+    """Of every namespace something unforeseen is said."""
+
+    async def find(self, namespace: str) -> NoReturn:
+        raise ZeroDivisionError(namespace)
+
+    def all(self) -> Mapping[str, NamespacePolicy]:
+        return {}
+
+
+async def test_an_error_of_ours_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
+    await ensure_namespaces(admin.client, REACHED)
+    async with serving_here(tmp_path, BrokenPolicies()) as webhook:
+        ca = (tmp_path / "tls" / "ca.crt").read_bytes()
+        target = UrlTarget(f"https://{webhook.admission}")
+        before = await failed_open(admin.client)
+        async with configured(admin.client, *our_configurations(target, ca)):
+            canary = Canary(admin.client, "reached")
+
+            async def is_called() -> bool:
+                assert is_unchanged(await canary.pod())
+                return bool(webhook.logged("internal error"))
+
+            await until(is_called, "the configuration is taken up")
+            assert all(is_unchanged(pod) for pod in await create_many(admin.client, "reached", 20))
+        assert await webhook.figure(ERRORS) > 20
+        assert await failed_open(admin.client) == before, "it answers all the same"
