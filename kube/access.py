@@ -200,7 +200,10 @@ async def find_access(kubeconfig: str | None = None) -> Access:
 
 
 def _exists(paths: str) -> bool:
-    return any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep))
+    try:
+        return any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep))
+    except RuntimeError:  # nobody in particular, as in an image, has no home
+        return False
 
 
 async def _load_configuration(where: str) -> Any:

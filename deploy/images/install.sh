@@ -1,0 +1,42 @@
+#!/bin/sh
+# Makes the folder that an image holds: a virtual environment with one service in it, everything by hash, compiled,
+# and nothing that could install more.
+# Usage: install.sh PYTHON FOLDER webhook|agent, in the root of the source
+set -eu
+python=$1 folder=$2 service=$3
+case $service in
+  webhook) other=gpuagent other_command=kaishare-agent ;;
+  agent) other=webhook other_command=kaishare-webhook ;;
+  *)
+    echo "no such service: $service; there are webhook and agent" >&2
+    exit 2
+    ;;
+esac
+
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+into() {
+  environment=$1
+  shift
+  "$python" -m pip --python "$environment/bin/python" --disable-pip-version-check install --quiet --no-cache-dir \
+    --no-compile --root-user-action=ignore "$@"
+}
+
+"$python" -m venv --without-pip "$build/tool"
+into "$build/tool" --require-hashes --requirement requirements/build.txt
+"$build/tool/bin/hatchling" build --target wheel --directory "$build" > "$build/log" 2>&1 || {
+  cat "$build/log" >&2
+  exit 1
+}
+
+"$python" -m venv --without-pip "$folder"
+into "$folder" --require-hashes --only-binary :all: --requirement "requirements/$service.txt"
+into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
+
+# The services share packages, and the wheel holds both.
+packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+rm -r "${packages:?}/$other" "$folder/bin/$other_command"
+
+# A read-only root has no place for what Python would compile, and checks of times would only cost.
+"$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"
+chmod -R a+rX,go-w "$folder"

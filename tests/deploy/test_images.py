@@ -1,0 +1,280 @@
+"""The images: what goes into them, made by the same steps outside of a container, and run as they are run there."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from certs.authority import Authority
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("webhook", "agent")
+SOMEBODY = 65532
+
+pytestmark = pytest.mark.timeout(300)  # an index may be slow
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_hadolint_finds_nothing(service: str) -> None:
+    program = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run(
+        [program, ROOT / f"Dockerfile.{service}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_image_runs_as_nobody_in_particular_and_starts_its_own_command(service: str) -> None:
+    lines = (ROOT / f"Dockerfile.{service}").read_text().splitlines()
+    assert f"USER {SOMEBODY}:{SOMEBODY}" in lines
+    assert f'ENTRYPOINT ["kaishare-{service}"]' in lines
+    assert f"RUN sh deploy/images/install.sh python3 /opt/kaishare {service}" in lines
+
+
+@dataclass(frozen=True)
+class Image:
+    """A folder as the image's build stage makes it."""
+
+    folder: Path
+
+    @property
+    def packages(self) -> Path:
+        (found,) = self.folder.glob("lib/python3.*/site-packages")
+        return found
+
+
+def build_context(folder: Path) -> None:
+    """Copy what .dockerignore lets through: it names what goes in, and shuts out everything else."""
+    first, *lines = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
+    ]
+    assert first == "*"
+    for line in lines:
+        if line.startswith("!"):
+            source, target = ROOT / line[1:], folder / line[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(source, target)
+
+
+def build(folder: Path, service: str) -> Image:
+    target = folder / service
+    done = subprocess.run(
+        ["sh", "deploy/images/install.sh", sys.executable, str(target), service],
+        cwd=folder / "source",
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    if done.returncode != 0 and re.search(
+        r"Could not find a version|ConnectionError|NewConnectionError", done.stderr
+    ):
+        pytest.skip(f"NOT VERIFIED: no package index can be reached, so no image: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    return Image(target)
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[dict[str, Image]]:
+    # Not pytest's folder, which nobody else may enter.
+    with tempfile.TemporaryDirectory(prefix="kaishare-images-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        build_context(folder / "source")
+        with ThreadPoolExecutor() as pool:
+            built = pool.map(lambda service: build(folder, service), SERVICES)
+            yield dict(zip(SERVICES, built, strict=True))
+
+
+def test_an_image_holds_its_service_compiled_and_nothing_that_installs_more(images: dict[str, Image]) -> None:
+    for service, own, other in (("webhook", "webhook", "gpuagent"), ("agent", "gpuagent", "webhook")):
+        image = images[service]
+        there = {path.name for path in image.packages.iterdir()}
+        assert {"kai", "service", "kube", own} <= there
+        assert not there & {other, "tests", "pip", "setuptools", "wheel", "hatchling", "pytest"}
+        commands = {path.name for path in (image.folder / "bin").iterdir()}
+        assert f"kaishare-{service}" in commands
+        assert not commands & {"pip", "pip3", f"kaishare-{'agent' if service == 'webhook' else 'webhook'}"}
+        sources = list((image.packages / own).rglob("*.py"))
+        assert sources
+        for source in sources:
+            assert list((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc")), source
+        writable = [
+            path for path in image.folder.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022
+        ]
+        assert not writable
+    assert not (images["agent"].packages / "cryptography").exists()
+    assert not (images["agent"].packages / "prometheus_client").exists()
+
+
+def in_a_sandbox(*shown: Path, scratch: bool = False) -> list[str]:
+    """How to run a program as in the container: a read-only root, and nobody in particular.
+
+    Args:
+        shown: what of /tmp it sees.
+        scratch: whether it has a /tmp of its own to write to.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        pytest.skip("NOT VERIFIED: bwrap (Debian's bubblewrap) is not installed, so no read-only root")
+    command = [bwrap, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    command += ["--unshare-pid", "--die-with-parent", "--perms", "1777", "--tmpfs", "/tmp"]
+    python = Path(sys.base_prefix)
+    closed = [parent for parent in python.parents if parent.stat().st_mode & 0o055 != 0o055]
+    if closed:  # such as /root: nobody else would find the interpreter
+        command += ["--perms", "0755", "--tmpfs", str(closed[-1])]
+        shown = (*shown, python)
+    for path in shown:
+        for parent in reversed(path.parents):
+            if parent.is_relative_to("/tmp") or (closed and parent.is_relative_to(closed[-1])):
+                command += ["--perms", "0755", "--dir", str(parent)]
+        command += ["--ro-bind", str(path), str(path)]
+    if not scratch:
+        command += ["--remount-ro", "/tmp"]
+    if os.geteuid() == 0:
+        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "setpriv", "--no-new-privs"]
+        command += [f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"]
+    else:
+        command += ["--unshare-user", "--uid", str(SOMEBODY), "--gid", str(SOMEBODY)]
+    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"NOT VERIFIED: bwrap may not make a sandbox here: {tried.stderr.strip()[-200:]}")
+    return command
+
+
+@dataclass(frozen=True)
+class Running:
+    """A program and what it says."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+
+@contextmanager
+def running(command: list[str], log: Path) -> Iterator[Running]:
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PATH": os.environ["PATH"]}
+    with log.open("wb") as written:
+        process = subprocess.Popen(command, stdout=written, stderr=written, env=environment, cwd="/")
+    try:
+        yield Running(process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def read(url: str, program: Running, trust: ssl.SSLContext | None = None, body: bytes | None = None) -> str:
+    """Read a page of a service that may still be starting."""
+    handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)]
+    headers = {"Content-Type": "application/json"} if body else {}
+    ends = time.monotonic() + 30
+    while True:
+        try:
+            request = urllib.request.Request(url, data=body, headers=headers)
+            with urllib.request.build_opener(*handlers).open(request, timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            if program.process.poll() is not None:
+                raise AssertionError(f"it ended: {program.log.read_text()}") from None
+            if time.monotonic() > ends:
+                raise AssertionError(f"{url}: {error}") from None
+            time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_the_webhook_serves_from_a_read_only_root_as_somebody_else(
+    images: dict[str, Image], tmp_path: Path
+) -> None:
+    folder = images["webhook"].folder
+    files = folder.parent / "files"
+    files.mkdir(mode=0o755)
+    now = datetime.now(UTC)
+    authority = Authority.create(now=now)
+    pair = authority.issue(["localhost"], now=now, lifetime=timedelta(days=1))
+    for name, content in (("tls.crt", pair.certificate_pem), ("tls.key", pair.key_pem)):
+        (files / name).write_bytes(content)
+        (files / name).chmod(0o644)
+    shutil.copyfile(ROOT / "examples" / "namespaces.yaml", files / "namespaces.yaml")
+    (files / "namespaces.yaml").chmod(0o644)
+    port, ops = free_port(), free_port()
+    options = f"--policies {files}/namespaces.yaml --tls-cert {files}/tls.crt --tls-key {files}/tls.key"
+    listen = f"--listen 127.0.0.1:{port} --ops-listen 127.0.0.1:{ops}"
+    command = [str(folder / "bin" / "kaishare-webhook"), "serve", *options.split(), *listen.split()]
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "1",
+            "namespace": "training",
+            "operation": "CREATE",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "object": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "one", "namespace": "training"},
+                "spec": {"containers": [{"name": "main", "image": "image"}]},
+            },
+        },
+    }
+    trust = ssl.create_default_context(cadata=authority.pair.certificate_pem.decode())
+    with running([*in_a_sandbox(folder, files), *command], tmp_path / "log") as program:
+        assert read(f"http://127.0.0.1:{ops}/readyz", program) == "ok\n"
+        answer = read(f"https://localhost:{port}/mutate", program, trust, json.dumps(review).encode())
+        assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
+
+
+def test_the_agent_serves_from_a_read_only_root_as_somebody_else(
+    images: dict[str, Image], tmp_path: Path
+) -> None:
+    folder = images["agent"].folder
+    node = folder.parent / "node.yaml"
+    shutil.copyfile(ROOT / "examples" / "agent" / "node.yaml", node)
+    node.chmod(0o644)
+    port = free_port()
+    command = [str(folder / "bin" / "kaishare-agent"), "serve", "--gpus", f"simulated:{node}"]
+    command += ["--listen", f"127.0.0.1:{port}", "--interval", "200ms"]
+    # Only a simulated node writes: its own /proc.
+    with running([*in_a_sandbox(folder, node, scratch=True), *command], tmp_path / "log") as program:
+        assert read(f"http://127.0.0.1:{port}/readyz", program)
+        assert "kaishare_pod_gpu_memory_used_bytes{" in read(f"http://127.0.0.1:{port}/metrics", program)
+
+
+def test_the_agent_needs_no_place_to_write_to(images: dict[str, Image]) -> None:
+    folder = images["agent"].folder
+    done = subprocess.run(
+        [*in_a_sandbox(folder), str(folder / "bin" / "kaishare-agent"), "serve", "--node", "one"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
+        cwd="/",
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"kaishare-agent: --pods cluster: \S+: no such kubeconfig.*\n", done.stderr), (
+        done.stderr
+    )
