@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from gpuagent.changes import ChangeLog
+from gpuagent.judged import Judged
 from gpuagent.ledger import Books, balance, holders
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, PodSource
@@ -16,7 +17,7 @@ from gpuagent.verdicts.judge import Judge
 class Bookkeeper:
     """Keeps the facts. For the event loop's thread only."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all parts meet here
         self,
         *,
         pods: PodSource,
@@ -26,8 +27,9 @@ class Bookkeeper:
         interval: float,
         clock: Callable[[], float],
         changes: ChangeLog,
+        on_judged: Callable[[Judged], None] = lambda _judged: None,
     ) -> None:
-        """Take the parts; `interval` is in seconds."""
+        """Take the parts; `interval` is in seconds, and `on_judged` gets what came of each sample."""
         self._pods = pods
         self._claims = claims
         self._judge = judge
@@ -35,6 +37,7 @@ class Bookkeeper:
         self._interval = interval
         self._clock = clock
         self._changes = changes
+        self._on_judged = on_judged
         self._facts = Facts(started_at=clock())
         self._index: tuple[Inventory, PodIndex] | None = None
 
@@ -68,6 +71,7 @@ class Bookkeeper:
         self._changes.snapshot(snapshot)
         self._changes.transitions(transitions)
         self.log_problems()
+        self._on_judged(Judged(snapshot=snapshot, verdicts=verdicts, transitions=transitions))
 
     def status(self) -> Status:
         """Say what holds now."""

@@ -85,6 +85,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help="no pod without a share is flagged there; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
     )
+    serving.add_argument(
+        "--events",
+        choices=("true", "false"),
+        help="whether a flag becomes an Event on its pod (default true, with --pods cluster only)",
+    )
     serving.set_defaults(run=_serve)
 
     showing = commands.add_parser(
@@ -173,6 +178,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     from service.address import Address  # noqa: PLC0415
 
     scenario = _scenario(arguments)
+    is_cluster = scenario is None and arguments.pods in (None, "cluster")
+    if arguments.events == "true" and not is_cluster:
+        raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
     node = arguments.node or os.environ.get("NODE_NAME", "")
     if scenario is None and not node:
         raise UsageError("--node is missing: name this node, or set NODE_NAME")
@@ -184,6 +192,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         Settings(
             scenario=scenario,
             pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
+            events=arguments.events != "false",
             node=arguments.node if scenario is not None else node,
             listen=listen,
             interval=arguments.interval,

@@ -14,6 +14,7 @@ from typing import Final
 
 from gpuagent.bookkeeper import Bookkeeper
 from gpuagent.changes import ChangeLog
+from gpuagent.consequences import Consequences
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
@@ -62,6 +63,8 @@ class Settings:
     excluded_namespaces: frozenset[str]
     kai_version: Version | None = None
     read_config_maps: bool = False
+    events: bool = True
+    """Whether flags become Events, where pods come from the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,33 +121,48 @@ def _node(settings: Settings) -> _Node:
     return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    """Where pods come from, and what follows from verdicts on them."""
+
+    pods: FilePods | ClusterPods
+    consequences: Consequences | None = None
+    """None: nothing but log and metrics."""
+
+
 @contextlib.asynccontextmanager
-async def _pods(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterator[FilePods | ClusterPods]:
+async def _cluster(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterator[_Cluster]:
     """Open the source of pods: the file, or the API server."""
     if node.pods is not None:
-        yield FilePods(
-            path=node.pods, node=node.name, reservation_namespace=settings.reservation_namespace, log=log
+        yield _Cluster(
+            pods=FilePods(
+                path=node.pods, node=node.name, reservation_namespace=settings.reservation_namespace, log=log
+            )
         )
         return
     async with KubeClient(await find_access()) as client:
-        yield ClusterPods(
-            client=client,
-            node=node.name,
-            reservation_namespace=settings.reservation_namespace,
-            log=log,
-            read_config_maps=settings.read_config_maps,
+        yield _Cluster(
+            pods=ClusterPods(
+                client=client,
+                node=node.name,
+                reservation_namespace=settings.reservation_namespace,
+                log=log,
+                read_config_maps=settings.read_config_maps,
+            ),
+            consequences=Consequences(client, node=node.name, log=log) if settings.events else None,
         )
 
 
 async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
     """Return the exit status, and whether a call of the driver hangs."""
-    async with _pods(settings, node, log) as pods:
-        return await _serve_pods(settings, node, pods, log)
+    async with _cluster(settings, node, log) as cluster:
+        return await _serve_cluster(settings, node, cluster, log)
 
 
-async def _serve_pods(
-    settings: Settings, node: _Node, pods: FilePods | ClusterPods, log: JsonLog
+async def _serve_cluster(
+    settings: Settings, node: _Node, cluster: _Cluster, log: JsonLog
 ) -> tuple[int, bool]:
+    pods, consequences = cluster.pods, cluster.consequences
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,12 +186,14 @@ async def _serve_pods(
         interval=settings.interval,
         clock=time.monotonic,
         changes=ChangeLog(log),
+        on_judged=consequences.take if consequences else lambda _judged: None,
     )
     metrics = Metrics(
         bookkeeper.status,
         node=node.name,
         is_simulated=node.source.is_simulated,
         watch=pods.watch if isinstance(pods, ClusterPods) else None,
+        events=consequences.events if consequences else {},
     )
 
     def on_sample(sample: Sample) -> None:
@@ -208,6 +228,8 @@ async def _serve_pods(
                 group.create_task(pods.run()),
                 group.create_task(_watch(bookkeeper, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
+            if consequences is not None:
+                running.append(group.create_task(consequences.run()))
             await stop.wait()
             for task in running:
                 task.cancel()

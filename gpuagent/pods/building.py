@@ -56,6 +56,8 @@ def node_pod(pod: objects.Pod) -> NodePod:
         ),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
+        controller_uid=metadata.controller_uid,
+        is_terminating=bool(metadata.deletion_timestamp),
     )
 
 
@@ -198,7 +200,11 @@ def _containers(
         except ValueError as error:
             raise ObjectError(f"{where}: container {spec.name}: {keys.GPU_RESOURCE}: {error}") from None
         yield PodContainer(
-            name=spec.name, container_id=ids.get(spec.name, ""), whole_gpus=whole_gpus, is_init=is_init
+            name=spec.name,
+            container_id=ids.get(spec.name, ""),
+            whole_gpus=whole_gpus,
+            is_init=is_init,
+            framework=spec.framework,
         )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kai.frameworks import Setting
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodContainer:
@@ -15,6 +17,8 @@ class PodContainer:
     whole_gpus: int = 0
     """`nvidia.com/gpu`, from limits, else requests."""
     is_init: bool = False
+    framework: Setting | None = None
+    """What it runs that would take the whole GPU, and what that was told to take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,10 @@ class NodePod:
     """A static pod's name in cgroup paths (annotation kubernetes.io/config.hash), or empty."""
     is_bound: bool = True
     """Whether spec.nodeName is set; what only an annotation says counts from then on."""
+    controller_uid: str = ""
+    """UID of what made it and would make another; empty if nobody would."""
+    is_terminating: bool = False
+    """Whether somebody has deleted or evicted it, and it is on its way out."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
+from kai.frameworks import Setting, settings_of
 from kai.pod import explain_shape
 
 _NAME_SHOWN: Final = 120
@@ -24,6 +26,7 @@ class Owner(Struct, frozen=True):
 
     kind: str | None = None
     uid: str | None = None
+    controller: bool | None = None
 
 
 class Metadata(Struct, frozen=True, rename="camel"):
@@ -35,6 +38,13 @@ class Metadata(Struct, frozen=True, rename="camel"):
     labels: dict[str, str | None] | None = None
     annotations: dict[str, str | None] | None = None
     owner_references: list[Owner] | None = None
+    deletion_timestamp: str | None = None
+
+    @property
+    def controller_uid(self) -> str:
+        """UID of what made it and would make another; empty if nobody would."""
+        owners = self.owner_references or ()
+        return next((owner.uid or "" for owner in owners if owner.controller), "")
 
     @property
     def pod_owner_uid(self) -> str | None:
@@ -58,10 +68,26 @@ class Resources(Struct, frozen=True):
 
 
 class Container(Struct, frozen=True):
-    """One container, of whichever kind."""
+    """One container, of whichever kind.
+
+    What it runs is looked at once, for a framework that would take the whole GPU, and not kept: it may be
+    long, and secrets stand in it.
+    """
 
     name: str
     resources: Resources | None = None
+    image: Any = None
+    command: Any = None
+    args: Any = None
+    env: Any = None
+    framework: Any = None
+    """A Setting or None: what was found. The API has no such field, and what a file has there is not read."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.framework, Setting):
+            force_setattr(self, "framework", _framework(self))
+        for name in ("image", "command", "args", "env"):
+            force_setattr(self, name, None)
 
 
 class ContainerStatus(Struct, frozen=True):
@@ -231,3 +257,19 @@ def _name_of(document: Mapping[str, Any]) -> str:
 def _type_name(value: Any) -> str:
     names = {dict: "object", list: "array", str: "str", bool: "bool", int: "int", float: "float"}
     return names.get(type(value), "null" if value is None else type(value).__name__)
+
+
+def _framework(container: Container) -> Setting | None:
+    """Find what a container runs, whatever the shape of the fields that say so."""
+    command, args, env = (
+        each if isinstance(each, list) else [] for each in (container.command, container.args, container.env)
+    )
+    return next(
+        settings_of(
+            [word for word in (*command, *args) if isinstance(word, str)],
+            has_command=bool(command),
+            image=container.image if isinstance(container.image, str) else None,
+            variables=env,
+        ),
+        None,
+    )

@@ -153,6 +153,13 @@ class Family(Enum):
         help="Calls to the driver that failed, or whose answer cannot be true.",
         absent="there was no such error",
     )
+    EVENTS = Described(
+        name="kaishare_agent_events_total",
+        kind="counter",
+        labels=("reason", "result"),
+        help="Events about pods, by what became of them: created, updated, dropped or failed.",
+        absent="there was none, pods come from a file, or --events=false",
+    )
     WATCH_CONTACT = Described(
         name="kaishare_watch_last_contact_timestamp_seconds",
         kind="gauge",

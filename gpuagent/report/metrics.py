@@ -1,8 +1,8 @@
 """`/metrics`: every series built afresh from the status, so that what is gone leaves none behind."""
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from gpuagent.report.exposition import Exposition, label_text
 from gpuagent.report.families import GPU, POD, SECONDS_BUCKETS, Family
@@ -12,6 +12,8 @@ from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
 from kube.watch import Watch
 from service.about import version
+
+_NO_EVENTS: Final[Mapping[tuple[str, str], int]] = {}
 
 
 class Metrics:
@@ -24,11 +26,14 @@ class Metrics:
         node: str,
         is_simulated: bool,
         watch: Watch[Any] | None = None,
+        events: Mapping[tuple[str, str], int] = _NO_EVENTS,
     ) -> None:
+        """Take where to read: `events` counts by reason and result, and may grow."""
         self._status = status
         self._node = node
         self._is_simulated = is_simulated
         self._watch = watch
+        self._events = events
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
 
@@ -99,6 +104,8 @@ class Metrics:
             page.add(Family.LAST_SAMPLE, "", status.good_wall_time)
         for (call, error), count in sorted(status.errors.items()):
             page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
+        for (reason, result), count in sorted(self._events.items()):
+            page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
         if self._watch is not None:
             self._add_watch(page, self._watch)
         simulated = "true" if self._is_simulated else "false"

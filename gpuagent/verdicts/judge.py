@@ -17,6 +17,8 @@ from gpuagent.verdicts.grounds import Ground, Grounds, Key, Reason
 from gpuagent.verdicts.slack import DEFAULT_SLACK, Slack
 
 _CLEAN_SAMPLES: Final = 2
+_OWN_GRACE: Final = (Reason.OVER_SHARE, Reason.LIMIT_BYPASSED)
+_NO_GRACES: Final[Mapping[str, float]] = {}
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -49,6 +51,8 @@ class Transition:
     change: Change
     verdict: Verdict
     wall_time: float
+    seconds: float = 0.0
+    """How long it has been the case, without a break and up to now; 0 if it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +96,19 @@ class Judge:
         self._marks: dict[Key, _Mark] = {}
         self._over_seconds: dict[tuple[str, str], float] = {}
         self._judged_at: float | None = None
+        self._graces = _NO_GRACES
 
-    def judge(self, snapshot: Snapshot) -> tuple[Verdicts, tuple[Transition, ...]]:
-        """Judge a snapshot; return what holds now, and which flags it raised or took away."""
+    def judge(
+        self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES
+    ) -> tuple[Verdicts, tuple[Transition, ...]]:
+        """Judge a snapshot; return what holds now, and which flags it raised or took away.
+
+        Args:
+            snapshot: what is known.
+            graces: seconds by pod UID, for pods whose namespace asks for another grace before they are
+                flagged as over their share or their limit.
+        """
+        self._graces = graces
         grounds = Grounds(snapshot, slack=self._slack, excluded_namespaces=self._excluded)
         now = snapshot.taken_at
         seen = 0.0 if self._judged_at is None else now - self._judged_at
@@ -108,7 +122,10 @@ class Judge:
         transitions: list[Transition] = []
 
         def changed(change: Change, verdict: Verdict) -> None:
-            transitions.append(Transition(change=change, verdict=verdict, wall_time=snapshot.wall_time))
+            seconds = 0.0 if verdict.since is None else max(0.0, now - verdict.since)
+            transitions.append(
+                Transition(change=change, verdict=verdict, wall_time=snapshot.wall_time, seconds=seconds)
+            )
 
         for key, mark in list(self._marks.items()):
             if key in grounds.by_key:
@@ -149,7 +166,8 @@ class Judge:
         if was_flagged:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
-            is_flagged = since is not None and (is_immediate or now - since >= self._grace)
+            grace = self._graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
+            is_flagged = since is not None and (is_immediate or now - since >= grace)
         verdict = Verdict(
             key=key,
             claim=ground.claim,

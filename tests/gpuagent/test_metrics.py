@@ -55,8 +55,8 @@ class Watched:
         self.restarts = Counter(restarts)
 
 
-def text_of(status: Status, *, is_simulated: bool = False, watch: Any = None) -> str:
-    metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated, watch=watch)
+def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> str:
+    metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated, **sources)
     metrics.observe_sample(0.003)
     return metrics.text().decode()
 
@@ -220,9 +220,21 @@ def test_a_lone_surrogate_breaks_nothing() -> None:
     assert 'pod="a?"' in text_of(status_of(snapshot))
 
 
+EVENTS = {("GPUNotAssigned", "created"): 1, ("GPUMemoryOverShare", "updated"): 3}
+
+
+def test_events_are_counted_by_reason_and_result() -> None:
+    counts = dict(EVENTS)
+    assert series(text_of(OVER, events=counts), "kaishare_agent_events_total") == {
+        'reason="GPUNotAssigned",result="created"': 1,
+        'reason="GPUMemoryOverShare",result="updated"': 3,
+    }
+    assert "events_total" not in text_of(OVER)
+
+
 def every_family() -> str:
     heard = Watched(1_800_000_000.5, closed=3, gone=1)
-    text = text_of(status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))), watch=heard)
+    text = text_of(status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))), watch=heard, events=EVENTS)
     assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
     return text
 

@@ -1,0 +1,126 @@
+"""Flags that reach people: each one raised, and each over-share cleared, as one Event on its pod."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from gpuagent.pods.inventory import NodePod
+from gpuagent.report.words import EventReason, event_reason, eviction_message, message
+from gpuagent.snapshot import Snapshot
+from gpuagent.verdicts.grounds import Key
+from gpuagent.verdicts.judge import Change, Transition, Verdict
+from kube.events import Event, ObjectReference, event_name
+from service.bucket import TokenBucket
+
+COMPONENT: Final = "kaishare-agent"
+
+
+class Teller(Protocol):
+    """Where Events go: an EventWriter."""
+
+    def tell(self, event: Event) -> None:
+        """Have one written; never raises, never waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBounds:
+    """How much may be said; times are seconds."""
+
+    first_wait: float = 60.0
+    """Between two Events about one pod, reason and GPU; twice as long each time."""
+    longest_wait: float = 3600.0
+    """After so long without a change it begins anew."""
+    burst: int = 25
+    """From the whole node at once."""
+    per_second: float = 0.1
+
+
+@dataclass(slots=True)
+class _Voice:
+    """What was said of one key, and what is still to be said."""
+
+    wait: float
+    pending: Transition | None = None
+    told_at: float | None = None
+    changed_at: float = 0.0
+    was_told_flagged: bool = False
+
+
+class FlagEvents:
+    """Makes Events of transitions, not more than people can read.
+
+    What may not be said yet is kept, only the latest of each pod, reason and GPU, and said when its time has
+    come: so the last Event about a pod is true, however often a flag came and went. A flag that was dropped,
+    with its pod or its GPU, is not spoken of.
+    """
+
+    def __init__(
+        self, teller: Teller, *, clock: Callable[[], float], bounds: EventBounds | None = None
+    ) -> None:
+        """Take where Events go, and a clock of seconds for the bucket of the node."""
+        self._teller = teller
+        self._bounds = bounds or EventBounds()
+        self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
+        self._clock = clock
+        self._voices: dict[Key, _Voice] = {}
+
+    def take(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
+        """Say what the newest sample changed, and what had to wait until now."""
+        now = self._clock()
+        for transition in transitions:
+            self._hear(transition, now)
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
+        for key, voice in list(self._voices.items()):
+            if key.uid not in snapshot.pod_uids:
+                del self._voices[key]
+            elif voice.pending is not None and self._may_speak(voice, now):
+                self._speak(voice, voice.pending, totals, now)
+
+    def evicting(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
+        """Say that a pod is evicted: evictions are few, and each is said."""
+        text = eviction_message(verdict, seconds, gpu_bytes)
+        self._teller.tell(_event(EventReason.EVICTED, verdict.claim.pod, verdict.key, text))
+
+    def _hear(self, transition: Transition, now: float) -> None:
+        key = transition.verdict.key
+        voice = self._voices.get(key)
+        if voice is None:
+            voice = self._voices[key] = _Voice(wait=self._bounds.first_wait)
+        elif now - voice.changed_at >= self._bounds.longest_wait:
+            voice.wait, voice.told_at = self._bounds.first_wait, None
+        voice.changed_at = now
+        if event_reason(transition) is None or (
+            # Nobody was told of the flag that is gone again.
+            transition.change is Change.CLEARED and not voice.was_told_flagged
+        ):
+            voice.pending = None
+        else:
+            voice.pending = transition
+
+    def _may_speak(self, voice: _Voice, now: float) -> bool:
+        is_time = voice.told_at is None or now - voice.told_at >= voice.wait
+        return is_time and self._bucket.take()
+
+    def _speak(self, voice: _Voice, transition: Transition, totals: Mapping[str, int], now: float) -> None:
+        if voice.told_at is not None:
+            voice.wait = min(2 * voice.wait, self._bounds.longest_wait)
+        voice.told_at = now
+        voice.pending = None
+        voice.was_told_flagged = transition.change is Change.FLAGGED
+        verdict, reason = transition.verdict, event_reason(transition)
+        if reason is not None:
+            text = message(transition, totals.get(verdict.key.gpu_uuid))
+            self._teller.tell(_event(reason, verdict.claim.pod, verdict.key, text))
+
+
+def _event(reason: EventReason, pod: NodePod, key: Key, text: str) -> Event:
+    return Event(
+        name=event_name(pod.name, pod.uid, reason, key.gpu_uuid),
+        namespace=pod.namespace,
+        about=ObjectReference(
+            api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
+        ),
+        reason=reason,
+        message=text,
+        is_warning=reason is not EventReason.WITHIN_SHARE,
+    )

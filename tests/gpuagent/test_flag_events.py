@@ -1,0 +1,270 @@
+"""What people are told of flags, in which words, and how often."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gpuagent.pods.inventory import NodePod, PodContainer
+from gpuagent.report.events import EventBounds, FlagEvents
+from gpuagent.shares.claims import Amount, LimitSource, PodClaim
+from gpuagent.snapshot import Snapshot
+from gpuagent.verdicts.grounds import Key, Reason
+from gpuagent.verdicts.judge import Change, Judge, Transition, Verdict
+from kai.frameworks import FRAMEWORKS, Setting
+from kube.events import Event
+from tests.gpuagent.nodes import GIB, A, B, claim, gpu, in_pod, pod, sample, snapshot_of, uid_of
+
+VLLM, _, TGI = FRAMEWORKS
+DAY = 86400.0
+
+
+@dataclass
+class Told:
+    """Everything that was said, on a clock of our own."""
+
+    bounds: EventBounds | None = None
+    now: float = 0.0
+    events: list[tuple[float, Event]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.flags = FlagEvents(self, clock=lambda: self.now, bounds=self.bounds)
+
+    def tell(self, event: Event) -> None:
+        self.events.append((self.now, event))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event.reason for _, event in self.events]
+
+    def take(self, *transitions: Transition, pods: Iterable[str] = ("train",)) -> None:
+        claims = [claim(name, GIB) for name in pods]
+        taken = sample(gpu(), gpu(uuid=B, index=1), at=self.now)
+        self.flags.take(snapshot_of(taken, *claims), transitions)
+
+
+def transition(
+    change: Change = Change.FLAGGED,
+    reason: Reason = Reason.OVER_SHARE,
+    *,
+    name: str = "train",
+    claim: PodClaim | None = None,
+    uuid: str = A,
+    seconds: float = 120.0,
+    **fields: Any,
+) -> Transition:
+    said = {"used_bytes": 12 * GIB, "allowed_bytes": 8 * GIB, **fields}
+    verdict = Verdict(
+        key=Key(uid_of(name), uuid, reason),
+        claim=claim or PodClaim(pod=pod(name)),
+        gpu_index=None if not uuid else 0,
+        is_flagged=change is Change.FLAGGED,
+        since=0.0,
+        **said,
+    )
+    return Transition(change=change, verdict=verdict, wall_time=0.0, seconds=seconds)
+
+
+def the_event(*transitions: Transition) -> Event:
+    told = Told()
+    told.take(*transitions)
+    ((_, event),) = told.events
+    return event
+
+
+SAID = [
+    (Reason.OVER_SHARE, {}, "GPUMemoryOverShare", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min more than its share of 8.0 GiB"),
+    (Reason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min more than its limit of 8.0 GiB, which nothing enforces"),
+    (Reason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min on a GPU that is not its own; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
+    (Reason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min without any share of a GPU; ask for one with the annotation gpu-fraction or gpu-memory, or for nvidia.com/gpu"),
+    (Reason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "claim": PodClaim(pod=pod("train"), changed="it says gpu-fraction 0.9, the bind request gives it 0.50")}, "GPUShareChanged", "what it says of its GPU share does not count: it says gpu-fraction 0.9, the bind request gives it 0.50; another share takes a new pod, so put this one back or make the pod anew"),
+    (Reason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is not reserved for it any more, so KAI may give the GPU to others or delete the pod; delete the pod to have it scheduled anew"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "fields", "event", "said"), SAID, ids=[case[2] for case in SAID])
+def test_each_flag_is_one_warning_with_figures_and_what_to_do(
+    reason: Reason, fields: dict[str, Any], event: str, said: str
+) -> None:
+    made = the_event(transition(reason=reason, **fields))
+    assert (made.reason, made.message, made.is_warning) == (event, said, True)
+    about = made.about
+    assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == (
+        "v1", "Pod", "team-a", "train", uid_of("train"),
+    )  # fmt: skip
+    assert made.namespace == "team-a", "API servers refuse an Event in another namespace than its object's"
+    assert made.name.startswith("train."), "vCluster replaces the pod's name at the beginning"
+
+
+def test_of_what_clears_only_over_share_is_told_and_as_normal() -> None:
+    told = Told()
+    for reason in Reason:
+        told.take(transition(reason=reason))
+    told.events.clear()
+    told.now += 3600
+    for reason in Reason:
+        told.take(transition(Change.CLEARED, reason, used_bytes=7 * GIB))
+    ((_, event),) = told.events
+    assert (event.reason, event.is_warning) == ("GPUMemoryWithinShare", False)
+    assert event.message == f"holds 7.0 GiB on GPU 0 ({A}), within its share of 8.0 GiB"
+
+
+def test_what_was_dropped_is_not_spoken_of() -> None:
+    told = Told()
+    told.take(transition(Change.DROPPED))
+    assert told.events == []
+
+
+def test_the_same_pod_reason_and_gpu_have_the_same_name_and_others_another() -> None:
+    first = the_event(transition()).name
+    assert the_event(transition(used_bytes=20 * GIB)).name == first
+    other = PodClaim(pod=replace(pod("train"), uid=uid_of("other")))
+    for different in (transition(uuid=B), transition(reason=Reason.NO_SHARE)):
+        assert the_event(different).name != first
+    told = Told()
+    of_another = transition(claim=other, name="other")
+    told.take(of_another, pods=("other",))
+    assert told.events[0][1].name != first, "a StatefulSet gives a new pod an old one's name"
+
+
+def runs(setting: Setting | None) -> NodePod:
+    sidecar = PodContainer(name="sidecar")
+    return replace(pod("train"), containers=(sidecar, PodContainer(name="main", framework=setting)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        (None, ""),
+        (Setting(VLLM), "; vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.33 or less"),
+        (Setting(VLLM, "0.5"), "; vLLM has --gpu-memory-utilization 0.5: set 0.33 or less"),
+        (Setting(VLLM, "0.3"), ""),
+        (Setting(VLLM, "$(PART)"), ""),
+        (Setting(VLLM, is_hidden=True), ""),
+        (Setting(TGI), "; TGI takes all of the GPU: set --cuda-memory-fraction to 0.33 or less"),
+    ],
+    ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "TGI"],
+)
+def test_the_advice_is_for_what_the_container_runs(setting: Setting | None, advice: str) -> None:
+    event = the_event(transition(claim=PodClaim(pod=runs(setting))))
+    assert event.message.partition("8.0 GiB")[2] == advice
+
+
+def test_a_message_holds_nothing_of_labels_and_annotations() -> None:
+    secret = {"vcluster.loft.sh/token-abcd1234": "eyJhbGciOi", "vcluster.loft.sh/object-name": "victim"}
+    marked = replace(pod("train"), annotations=secret, labels=secret)
+    for reason in Reason:
+        event = the_event(transition(reason=reason, claim=PodClaim(pod=marked)))
+        assert "eyJhbGciOi" not in repr(event)
+        assert "victim" not in repr(event)
+
+
+def times(told: Told, name: str = "train") -> list[float]:
+    return [at for at, event in told.events if event.about.uid == uid_of(name)]
+
+
+def flap(told: Told, seconds: float, every: float = 10.0, *names: str) -> None:
+    """Let the flags of pods come and go."""
+    end, changes = told.now + seconds, (Change.FLAGGED, Change.CLEARED)
+    step = 0
+    while told.now < end:
+        told.take(
+            *(transition(changes[step % 2], name=name) for name in names or ("train",)),
+            pods=names or ("train",),
+        )
+        step += 1
+        told.now += every
+
+
+def test_a_flag_that_comes_and_goes_is_told_less_and_less_often() -> None:
+    told = Told()
+    flap(told, 4 * 3600)
+    assert times(told) == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
+
+
+def test_the_last_word_is_told_when_its_time_has_come() -> None:
+    told = Told()
+    told.take(transition())
+    told.now = 20
+    told.take(transition(Change.CLEARED))
+    told.now = 59
+    told.take()
+    assert told.reasons == ["GPUMemoryOverShare"]
+    told.now = 60
+    told.take()
+    assert told.reasons == ["GPUMemoryOverShare", "GPUMemoryWithinShare"]
+    told.now = 4000
+    told.take()
+    assert len(told.events) == 2
+
+
+def test_a_flag_that_is_gone_before_it_could_be_told_is_not_told() -> None:
+    told = Told(EventBounds(burst=1, per_second=0.001))
+    both = ("train", "other")
+    told.take(transition(name="other"), pods=both)
+    told.take(transition(), pods=both)
+    told.take(transition(Change.CLEARED), pods=both)
+    told.now = DAY
+    told.take(pods=both)
+    assert times(told) == []
+    assert times(told, "other") == [0]
+
+
+def test_an_hour_without_a_change_begins_anew() -> None:
+    told = Told()
+    flap(told, 1200)
+    quiet = told.now + 3700
+    told.now = quiet
+    flap(told, 100)
+    assert [at - quiet for at in times(told) if at >= quiet] == [0, 60]
+
+
+def test_pods_that_went_are_forgotten() -> None:
+    told = Told()
+    told.take(transition(), transition(name="other"), pods=("train", "other"))
+    told.take(pods=("other",))
+    assert {key.uid for key in told.flags._voices} == {uid_of("other")}
+
+
+def test_200_pods_that_flap_make_no_more_events_than_a_node_may() -> None:
+    told = Told()
+    names = tuple(f"pod-{number}" for number in range(200))
+    flap(told, 3600, 30.0, *names)
+    by_pod = Counter(event.about.name for _, event in told.events)
+    assert 25 < len(told.events) <= 25 + 360
+    assert max(by_pod.values()) <= 7
+    told.now += 2 * 3600
+    for _ in range(60):  # and in the end all that was told is as it is
+        told.now += 120
+        told.take(pods=names)
+    last = {event.about.name: event.reason for _, event in told.events}
+    assert set(last.values()) == {"GPUMemoryWithinShare"}
+    assert len({event.name for _, event in told.events}) <= 2 * len(by_pod)
+
+
+def test_from_samples_to_events() -> None:
+    """The judge's own transitions: once after the grace, once when it clears."""
+    judge, told = Judge(grace=10, longest_gap=15), Told()
+    train = claim("train", 8 * GIB)
+
+    def step(at: float, held: int) -> None:
+        taken = sample(gpu((10, held)), origins={10: in_pod("train")}, at=at)
+        snapshot: Snapshot = snapshot_of(taken, train)
+        told.now = at
+        told.flags.take(snapshot, judge.judge(snapshot)[1])
+
+    for at in range(0, 200, 5):
+        step(at, 12 * GIB if at < 100 else 8 * GIB)
+    assert [(at, event.reason) for at, event in told.events] == [
+        (10, "GPUMemoryOverShare"),
+        (105, "GPUMemoryWithinShare"),
+    ]
+    assert told.events[0][1].message.endswith("and for 10 s more than its share of 8.0 GiB")
+
+
+def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
+    limited = replace(PodClaim(pod=runs(Setting(VLLM))), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
+    event = the_event(transition(reason=Reason.LIMIT_BYPASSED, claim=limited, allowed_bytes=6 * GIB))
+    assert event.message.endswith("set --gpu-memory-utilization to 0.25 or less")
