@@ -15,9 +15,12 @@ from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
 from webhook.decide import Rules
 from webhook.explain import explain
-from webhook.policies.reading import PoliciesError, read_namespaces
+from webhook.policies.reading import Labels, PoliciesError, read_namespaces
 from webhook.policy import NamespacePolicy
 from webhook.report import as_json, as_patch, as_text, as_yaml
+
+_CLUSTER = "cluster"
+"""The value of --policies that is no file; a file of that name is `./cluster`."""
 
 
 class _Command(Protocol):
@@ -50,9 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     rules = Parser(add_help=False)
     rules.add_argument(
         "--policies",
-        type=Path,
-        metavar="FILE|DIR",
-        help="Namespace objects (YAML or JSON) with their labels",
+        metavar="cluster|FILE|DIR",
+        help="the cluster's namespaces, or Namespace objects (YAML or JSON) with their labels",
+    )
+    rules.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="how to reach the cluster (default: as in a pod, else $KUBECONFIG or ~/.kube/config)",
     )
     rules.add_argument(
         "--kai-version",
@@ -186,7 +193,7 @@ def _rules(arguments: argparse.Namespace) -> Rules:
 def _explain(arguments: argparse.Namespace) -> int:
     if arguments.policies is None and not arguments.label:
         raise UsageError("give --policies, --label, or both")
-    namespaces = dict(read_namespaces(arguments.policies)) if arguments.policies else {}
+    namespaces = _namespaces(arguments)
     if arguments.label:
         tried = dict(namespaces.get(arguments.namespace, {}))
         for key, value in arguments.label:
@@ -209,6 +216,16 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 1 if any(item.is_denied for item in explained) else 0
 
 
+def _namespaces(arguments: argparse.Namespace) -> dict[str, Labels]:
+    if arguments.policies is None:
+        return {}
+    if arguments.policies != _CLUSTER:
+        return dict(read_namespaces(Path(arguments.policies)))
+    from webhook.policies.listing import list_namespaces  # noqa: PLC0415 - files need no HTTP client
+
+    return asyncio.run(list_namespaces(arguments.kubeconfig))
+
+
 def _documents(filename: str) -> list[object]:
     if filename == "-":
         try:
@@ -225,13 +242,12 @@ def _documents(filename: str) -> list[object]:
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here: explain needs neither a server nor cryptography, and starts in a third of the time.
     from certs.directory import CertificateError  # noqa: PLC0415
+    from kube.access import AccessError  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
     from service.log import JsonLog, capture_libraries  # noqa: PLC0415
     from webhook.certificates.files import LOCAL_NAMES, CertificateFiles  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
 
-    if arguments.policies is None:
-        raise UsageError("--policies is missing: name a file or directory with Namespace objects")
     given = (arguments.tls_cert, arguments.tls_key)
     if any(given) and not all(given):
         raise UsageError("--tls-cert and --tls-key belong together")
@@ -241,13 +257,15 @@ def _serve(arguments: argparse.Namespace) -> int:
         listen, ops_listen = Address.parse(arguments.listen), Address.parse(arguments.ops_listen)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    policies = None if arguments.policies in (None, _CLUSTER) else Path(arguments.policies)
     log = JsonLog()
     capture_libraries(log)
     try:
         asyncio.run(
             serve(
                 Settings(
-                    policies=arguments.policies,
+                    policies=policies,
+                    kubeconfig=arguments.kubeconfig,
                     rules=_rules(arguments),
                     certificates=CertificateFiles(
                         directory=arguments.tls_dir,
@@ -263,6 +281,8 @@ def _serve(arguments: argparse.Namespace) -> int:
                 log,
             )
         )
+    except AccessError as error:
+        raise UsageError(f"--policies cluster: {error}; or name a file or directory") from None
     except CertificateError as error:
         raise UsageError(str(error)) from None
     except OSError as error:

@@ -11,7 +11,8 @@ from service.log import ERROR, INFO, JsonLog
 from webhook.admission import BadReview, Review, decode
 from webhook.deadlines import Deadline
 from webhook.metrics import Metrics
-from webhook.reasons import Action, Finding
+from webhook.policies.source import PolicyUnknown
+from webhook.reasons import Action, Finding, Reason
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -38,14 +39,18 @@ class Judge(Protocol):
 
         Raises:
             BadReview: its object cannot be read, and no answer would be right.
+            webhook.policies.source.PolicyUnknown: its namespace's policy cannot be had now.
         """
 
-    def on_error(self, review: Review) -> Answer | None:
+    def on_error(self, review: Review, finding: Finding) -> Answer | None:
         """Answer after an error of ours; None leaves it to the failurePolicy."""
 
 
 class Unanswered(Exception):
-    """An error of ours in a webhook that may leave the answer to its failurePolicy; it is already logged."""
+    """An error of ours in a webhook that may leave the answer to its failurePolicy.
+
+    It is already logged; the message says as much as its caller may know.
+    """
 
 
 class Endpoint:
@@ -84,6 +89,10 @@ class Endpoint:
             if deadline is None or not deadline.caused():
                 raise
             answer = self._failed("timeout", error, review, request_id)
+        except PolicyUnknown as error:
+            self._metrics.failed("policies")
+            self._log("policy unknown", ERROR, request=request_id, problem=str(error), **_names(review, ""))
+            answer = self._settled(review, Finding(Reason.POLICY_UNKNOWN, {"problem": error}))
         except Exception as error:  # noqa: BLE001 - whatever it is, the judge knows what is safe
             answer = self._failed(judge.name, error, review, request_id)
         took = time.perf_counter() - started
@@ -106,9 +115,13 @@ class Endpoint:
         """Count and log an error of ours; return the answer that is safe, if there is one."""
         self._metrics.failed(stage)
         self._log.failure("internal error", error, request=request_id, stage=stage, **_names(review, ""))
-        settled = self._judge.on_error(review)
+        return self._settled(review, Finding(Reason.INTERNAL_ERROR))
+
+    def _settled(self, review: Review, finding: Finding) -> Answer:
+        """Return the answer that is safe after an error of ours, if there is one."""
+        settled = self._judge.on_error(review, finding)
         if settled is None:
-            raise Unanswered from None
+            raise Unanswered(finding.sentence) from None
         return settled
 
 

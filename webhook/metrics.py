@@ -1,12 +1,14 @@
 """The webhook's metrics; docs/metrics.md describes each. Every server has a registry of its own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from kube.watch import Watch
 from service.about import version
 from webhook.policy import NamespacePolicy
 from webhook.reasons import Action, Reason
@@ -20,7 +22,7 @@ STATES = ("valid", "invalid", "off")
 class Metrics:
     """Everything the webhook counts."""
 
-    def __init__(self, policies: Callable[[], Mapping[str, NamespacePolicy]]) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
@@ -62,11 +64,21 @@ class Metrics:
         )
         build = Info("kaishare_build", "What is running.", registry=self.registry)
         build.info({"version": version(), "component": "webhook"})
+        self._watches: list[Watch[Any]] = []
+
+    def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy]]) -> None:
+        """Show the managed namespaces of a source, which may be read from any thread."""
         self.registry.register(_Policies(policies))
 
     def show_order(self, is_ok: Callable[[], bool | None]) -> None:
         """Show whether KAI is called after us; nothing while that is not known."""
         self.registry.register(_Order(is_ok))
+
+    def show_watch(self, watch: Watch[Any]) -> None:
+        """Show how a watch fares."""
+        if not self._watches:
+            self.registry.register(_Watches(self._watches))
+        self._watches.append(watch)
 
     def answered(self, webhook: str, action: Action, reason: Reason, seconds: float) -> None:
         """Count one answer."""
@@ -131,3 +143,29 @@ class _Order(Collector):
         if is_ok is not None:
             order.add_metric([], float(is_ok))
         yield order
+
+
+class _Watches(Collector):
+    """What the API server was last heard to say of what is watched."""
+
+    def __init__(self, watches: Sequence[Watch[Any]]) -> None:
+        self._watches = watches
+
+    def collect(self) -> Iterable[Metric]:
+        contact = GaugeMetricFamily(
+            "kaishare_watch_last_contact_timestamp_seconds",
+            "When the API server was last heard on this watch.",
+            labels=["resource"],
+        )
+        restarts = CounterMetricFamily(
+            "kaishare_watch_restarts",
+            "How often the watch began anew; cause closed is the ordinary end of one.",
+            labels=["resource", "cause"],
+        )
+        for watch in self._watches:
+            if watch.last_contact is not None:
+                contact.add_metric([watch.resource.name], watch.last_contact)
+            for cause, count in sorted(dict(watch.restarts).items()):
+                restarts.add_metric([watch.resource.name, cause], count)
+        yield contact
+        yield restarts

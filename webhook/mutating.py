@@ -1,6 +1,6 @@
 """The mutating webhook: fills in what a pod leaves open. It never denies."""
 
-from typing import Any
+from typing import Any, Final
 
 from kai.pod import PodView
 from webhook.admission import Review, allow
@@ -9,7 +9,11 @@ from webhook.endpoint import Answer
 from webhook.metrics import Metrics
 from webhook.mutation import Mutation, mutate
 from webhook.policies.source import PolicySource
+from webhook.policy import Mode
 from webhook.reasons import Action, Finding, Reason
+
+_MODES: Final = frozenset(Mode) - {Mode.OFF}
+"""The webhook configuration leaves out namespaces in mode off."""
 
 
 class MutatingWebhook:
@@ -25,8 +29,8 @@ class MutatingWebhook:
     async def judge(self, review: Review) -> Answer:
         """Answer a review with a patch, or with none."""
         if not review.is_about("Pod", "CREATE"):
-            return _without_patch(review, Action.SKIPPED, Reason.OUT_OF_SCOPE)
-        policy = await self._policies.find(review.namespace or "")
+            return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
+        policy = await self._policies.find(review.namespace or "", modes=_MODES)
         mutation = mutate(policy, review.object, self._rules)
         decision = mutation.decision
         if decision.reason is Reason.PATCH_UNSAFE:
@@ -39,9 +43,9 @@ class MutatingWebhook:
             fields=_fields(mutation),
         )
 
-    def on_error(self, review: Review) -> Answer:
+    def on_error(self, review: Review, finding: Finding) -> Answer:
         """Admit the pod unchanged: an error of ours is never the user's."""
-        return _without_patch(review, Action.ERROR, Reason.INTERNAL_ERROR)
+        return _without_patch(review, Action.ERROR, finding)
 
 
 def name_of(pod: PodView | None) -> str:
@@ -51,8 +55,8 @@ def name_of(pod: PodView | None) -> str:
     return pod.name or f"{pod.generate_name}*"
 
 
-def _without_patch(review: Review, action: Action, reason: Reason) -> Answer:
-    return Answer(action=action, finding=Finding(reason), body=allow(review.uid))
+def _without_patch(review: Review, action: Action, finding: Finding) -> Answer:
+    return Answer(action=action, finding=finding, body=allow(review.uid))
 
 
 def _encode(review: Review, mutation: Mutation) -> bytes:

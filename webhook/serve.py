@@ -4,24 +4,23 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kube.access import find_access
+from kube.client import KubeClient
 from service.address import Address
 from service.files import allow_many_files
-from service.log import ERROR, WARNING, JsonLog
-from service.turns import Turns
+from service.log import JsonLog
 from webhook.certificates.files import CertificateFiles, FileCertificate
 from webhook.certificates.source import CertificateSource
 from webhook.decide import Rules
 from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.http.server import Server
 from webhook.metrics import Metrics
-from webhook.policies.files import FilePolicies
-from webhook.policies.reading import PoliciesError
-from webhook.policy import LabelProblem, NamespacePolicy
+from webhook.policies.opening import open_cluster, open_files
 
 DRAIN_SECONDS: Final = 5.0
 """How long to serve on after SIGTERM: the endpoint must be gone everywhere, and every kept-alive connection
@@ -40,11 +39,14 @@ _FEWEST_CONNECTIONS = 64
 class Settings:
     """Everything `serve` is told."""
 
-    policies: Path
     rules: Rules
     certificates: CertificateFiles
     listen: Address
     ops_listen: Address
+    policies: Path | None = None
+    """File or directory; None: the namespaces of the cluster."""
+    kubeconfig: str | None = None
+    """How to reach the cluster, other than as kube.access.find_access would."""
     drain_seconds: float = DRAIN_SECONDS
     most_in_flight: int = MOST_IN_FLIGHT
 
@@ -53,7 +55,8 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     """Serve until SIGTERM, then drain; until SIGINT, or a second SIGTERM, then only finish what is in flight.
 
     Raises:
-        PoliciesError: the policies cannot be read.
+        webhook.policies.reading.PoliciesError: the policies cannot be read.
+        kube.access.AccessError: they are in a cluster, and there is no way to its API server.
         certs.directory.CertificateError: no usable certificate.
         OSError: an address cannot be listened on.
     """
@@ -64,24 +67,25 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, lambda: stop.set() if drain.is_set() else drain.set())
 
-    problems = _ProblemLog(log)
-    policies = FilePolicies(
-        settings.policies, on_change=problems.policies_changed, on_broken=problems.policies_broken
-    )
-    metrics = problems.metrics = Metrics(policies.all)
-    await problems.report(policies.all())
-    certificate: CertificateSource = FileCertificate(settings.certificates, metrics=metrics, log=log)
-    server = Server(
-        policies=policies,
-        rules=settings.rules,
-        metrics=metrics,
-        log=log,
-        certificate_problem=lambda: certificate.problem,
-        most_in_flight=settings.most_in_flight,
-        most_connections=max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, connections)),
-    )
     unheard: OSError | None = None
-    try:
+    async with AsyncExitStack() as stack:
+        metrics = Metrics()
+        if settings.policies is None:
+            client = await stack.enter_async_context(KubeClient(await find_access(settings.kubeconfig)))
+            policies = open_cluster(client, metrics=metrics, log=log)
+        else:
+            policies = await open_files(settings.policies, metrics=metrics, log=log)
+        certificate: CertificateSource = FileCertificate(settings.certificates, metrics=metrics, log=log)
+        server = Server(
+            policies=policies,
+            rules=settings.rules,
+            metrics=metrics,
+            log=log,
+            certificate_problem=lambda: certificate.problem,
+            most_in_flight=settings.most_in_flight,
+            most_connections=max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, connections)),
+        )
+        stack.push_async_callback(server.stop)
         ops = await server.open_ops(settings.ops_listen)
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(policies.run()), group.create_task(certificate.run())]
@@ -105,8 +109,6 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             log("stopping")
             for task in running:
                 task.cancel()
-    finally:
-        await server.stop()
     if unheard is not None:
         raise unheard
     log("stopped")
@@ -118,38 +120,3 @@ async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> Non
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-
-
-class _ProblemLog:
-    """Says once what is wrong with policies, and once more when a different thing is."""
-
-    def __init__(self, log: JsonLog) -> None:
-        self._log = log
-        self._said: set[tuple[str, LabelProblem]] = set()
-        self.metrics: Metrics | None = None
-
-    async def report(self, policies: Mapping[str, NamespacePolicy]) -> None:
-        turns = Turns()
-        found: set[tuple[str, LabelProblem]] = set()
-        for name, policy in sorted(policies.items()):
-            for problem in policy.problems:
-                found.add((name, problem))
-                if (name, problem) not in self._said:
-                    self._log(
-                        "policy invalid",
-                        WARNING,
-                        namespace=name,
-                        label=problem.label,
-                        problem=str(problem),
-                    )
-            await turns.give()
-        self._said = found
-
-    async def policies_changed(self, policies: Mapping[str, NamespacePolicy]) -> None:
-        self._log("policies changed", namespaces=len(policies))
-        await self.report(policies)
-
-    def policies_broken(self, error: PoliciesError) -> None:
-        if self.metrics is not None:
-            self.metrics.failed("policies")
-        self._log("policies not taken up, the last good ones stay", ERROR, problem=str(error))

@@ -1,6 +1,7 @@
 """The validating webhooks: pods under enforce, and the labels of namespaces as they are typed."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,11 +19,15 @@ from webhook.policy import (
     MAX_MEMORY,
     MEMORY,
     LabelProblem,
+    Mode,
     label_problems,
     own_labels,
 )
 from webhook.reasons import Action, Finding, Reason
 from webhook.verify import Requester, verify
+
+_MODES: Final = frozenset({Mode.ENFORCE})
+"""The webhook configuration selects namespaces by this mode."""
 
 
 class PodValidator:
@@ -39,10 +44,11 @@ class PodValidator:
 
         Raises:
             BadReview: the pod cannot be read. The API server sends none like that, so this is no pod's fault.
+            PolicyUnknown: what to hold the pod to cannot be had now, which the failurePolicy is to settle.
         """
         if not review.is_about("Pod", "CREATE"):
             return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
-        policy = await self._policies.find(review.namespace or "")
+        policy = await self._policies.find(review.namespace or "", modes=_MODES)
         try:
             pod = decode_pod(review.object)
             verdict = verify(policy, pod, self._rules, Requester(review.username))
@@ -59,7 +65,7 @@ class PodValidator:
             fields={"denials": [finding.sentence for finding in verdict.denials]},
         )
 
-    def on_error(self, _review: Review) -> None:
+    def on_error(self, _review: Review, _finding: Finding) -> None:
         """Leave it to the failurePolicy: the one place that may."""
 
 
@@ -111,9 +117,9 @@ class NamespaceValidator:
         warnings = [finding.warning for finding in _warnings(labels)]
         return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
 
-    def on_error(self, review: Review) -> Answer:
+    def on_error(self, review: Review, finding: Finding) -> Answer:
         """Admit: a label that slips in is reported as invalid and ignored."""
-        return Answer(action=Action.ERROR, finding=Finding(Reason.INTERNAL_ERROR), body=allow(review.uid))
+        return Answer(action=Action.ERROR, finding=finding, body=allow(review.uid))
 
 
 def _labels(document: Raw, field: str) -> dict[str, str]:

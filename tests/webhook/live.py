@@ -233,7 +233,7 @@ class HeldPolicies:
         enforced = {"kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.5"}
         self._guarded = NamespacePolicy.from_labels("guarded", labels | enforced)
 
-    async def find(self, namespace: str) -> NamespacePolicy | None:
+    async def find(self, namespace: str, **_: Any) -> NamespacePolicy | None:
         if namespace == "held":
             self.waiting += 1
             try:
@@ -258,7 +258,8 @@ async def serving(
 ) -> AsyncIterator[Live]:
     """A server in process, with any policy source and limits."""
     served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
-    metrics, stream = Metrics(policies.all), log_to or io.BytesIO()
+    metrics, stream = Metrics(), log_to or io.BytesIO()
+    metrics.show_policies(policies.all)
     context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
     server = Server(
         policies=policies,

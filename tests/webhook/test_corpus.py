@@ -199,7 +199,7 @@ async def test_the_server_answers_every_pod_as_explained(
     (tmp_path / "policies.yaml").write_text(json.dumps({"kind": "List", "items": namespaces}))
     policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
     served = ensure(tmp_path / "tls", ["127.0.0.1"], now=datetime.now(UTC))
-    metrics, log = Metrics(policies.all), JsonLog(stream)
+    metrics, log = Metrics(), JsonLog(stream)
     context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
     server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")

@@ -82,7 +82,7 @@ async def test_a_source_that_hangs_costs_no_more_than_the_time_the_api_server_ha
     reply = await mutate.reply()
     assert (reply.status, set(reply.response), reply.response["allowed"]) == (200, {"uid", "allowed"}, True)
     reply = await pods.reply()
-    assert (reply.status, reply.body) == (500, b"internal error; the log has its traceback\n")
+    assert (reply.status, reply.body) == (500, b"an internal error; the log has its traceback\n")
     assert await live.errors("timeout") == 2
     assert await live.figure(IN_FLIGHT) == 0
     assert (await mutate.post()).status == (await pods.post()).status == 200

@@ -503,7 +503,7 @@ class Policies:
             )
         }
 
-    async def find(self, namespace: str) -> NamespacePolicy | None:
+    async def find(self, namespace: str, **_: Any) -> NamespacePolicy | None:
         if namespace == "failing":
             raise ConnectionError("the API server is away")
         return self._policies.get(namespace)
@@ -520,7 +520,7 @@ def asks_for_a_pod(request: dict[str, Any]) -> bool:
 
 def test_every_review_is_answered_and_allowed() -> None:
     policies, stream, seen = Policies(), io.BytesIO(), Counter[str]()
-    metrics, log = Metrics(policies.all), JsonLog(stream)
+    metrics, log = Metrics(), JsonLog(stream)
     mutating = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics)
     webhook = Endpoint(mutating, metrics=metrics, log=log)
 

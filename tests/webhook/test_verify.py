@@ -282,7 +282,10 @@ async def test_an_error_of_ours_leaves_it_to_the_failure_policy(
 
     monkeypatch.setattr("webhook.validating.verify", broken)
     body = json.dumps(review_of(settled(), "guarded")).encode()
-    assert await webhook.post(body, "/validate/pods") == (500, b"internal error; the log has its traceback\n")
+    assert await webhook.post(body, "/validate/pods") == (
+        500,
+        b"an internal error; the log has its traceback\n",
+    )
     assert await webhook.figure('kaishare_webhook_errors_total{stage="validate-pods"}') == 1
     assert any("a bug of ours" in line.get("traceback", "") for line in webhook.log)
 

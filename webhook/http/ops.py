@@ -103,7 +103,7 @@ class OpsPort:
         if self._is_draining:
             return web.Response(status=503, text="draining\n")
         if not self._policies.ready:
-            return web.Response(status=503, text="no policies yet\n")
+            return web.Response(status=503, text="no policies, or none that are recent; the log says why\n")
         if problem := self._certificate_problem():
             return web.Response(status=503, text=f"no trusted certificate yet: {problem}\n")
         return web.Response(text="ok\n")

@@ -41,7 +41,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 _LONGEST_MARGIN_SECONDS: Final = 0.5
 _FINISH_SECONDS: Final = 10.0
 _SERVER_ERROR: Final = 500
-_INTERNAL: Final = "internal error; the log has its traceback"
+_INTERNAL: Final = "an internal error; the log has its traceback"
 _TIMEOUT = re.compile(r"(?:^|&)timeout=([^&]*)")
 _DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m(?!s))?(?:([0-9.]+)s)?(?:([0-9.]+)ms)?")
 
@@ -134,8 +134,8 @@ class AdmissionPort:
             self._metrics.failed("too-large")
             text = f"the body is larger than {LARGEST_BODY} bytes"
             return _closing(self._bad(413, text, request_id, request.path))
-        except Unanswered:
-            return _line(500, _INTERNAL)
+        except Unanswered as error:
+            return _line(500, str(error))
         except ConnectionResetError:
             raise
         except Exception as error:  # noqa: BLE001 - a traceback is for the log

@@ -2,14 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from service.turns import Turns
 from service.watching import LOOK_EVERY_SECONDS, Watched
 from webhook.policies.reading import Labels, PoliciesError, read_aside, read_namespaces
-from webhook.policy import NamespacePolicy, own_labels
+from webhook.policies.source import ANY_MODE
+from webhook.policy import Mode, NamespacePolicy, own_labels
 
 _AGAIN_SECONDS: Final = 30.0
 """When to read again what could not be read through no fault of its own."""
@@ -47,7 +48,12 @@ class FilePolicies:
         }
         self._policies = dict(_policies(self._labels))
 
-    async def find(self, namespace: str) -> NamespacePolicy | None:
+    async def find(
+        self,
+        namespace: str,
+        *,
+        modes: Collection[Mode] = ANY_MODE,  # noqa: ARG002 - files are never behind
+    ) -> NamespacePolicy | None:
         """Return the namespace's policy, or None if it is not managed."""
         return self._policies.get(namespace)
 

@@ -1,0 +1,27 @@
+"""The namespaces of a cluster, read once: for who looks, and does not serve."""
+
+from kube.access import AccessError, find_access
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from webhook.policies.namespaces import LIST, PATH, NamespaceError, decode_labels
+from webhook.policies.reading import Labels, PoliciesError
+
+
+async def list_namespaces(kubeconfig: str | None) -> dict[str, Labels]:
+    """Read the labels that are policy of every namespace, managed or not.
+
+    Args:
+        kubeconfig: how to reach the cluster, other than as kube.access.find_access would.
+
+    Raises:
+        PoliciesError: there is no way to it, or it says no.
+    """
+    try:
+        async with KubeClient(await find_access(kubeconfig)) as client:
+            return {
+                name: labels
+                async for page in client.pages(PATH, accept=LIST)
+                for name, labels in map(decode_labels, map(bytes, page.items or ()))
+            }
+    except (AccessError, ApiError, Unreachable, NamespaceError) as error:
+        raise PoliciesError(f"--policies cluster: {error}") from None

@@ -1,0 +1,88 @@
+"""Namespace objects as the API server sends them, of which nothing is kept but the policy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from kai import keys
+from kube.errors import MALFORMED, one_line
+from kube.watch import METADATA_ONLY
+from webhook.policies.reading import Labels
+from webhook.policy import NamespacePolicy, own_labels
+
+PATH: Final = "/api/v1/namespaces"
+MANAGED: Final = {"labelSelector": keys.QUEUE_LABEL}
+LIST: Final = METADATA_ONLY
+ONE: Final = METADATA_ONLY.replace("List;", ";")
+
+_MOST_ALIKE = 1024
+
+
+class NamespaceError(ValueError):
+    """What should be a Namespace is none; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedNamespace:
+    """What is kept of a namespace with the queue label."""
+
+    policy: NamespacePolicy
+    uid: str
+    """Empty where the policy has no problem: only what is told of one names it."""
+
+
+class _Metadata(Struct):
+    name: str
+    uid: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Namespace(Struct):
+    metadata: _Metadata
+
+
+_namespace = msgspec.json.Decoder(_Namespace)
+
+
+def decode_labels(data: bytes) -> tuple[str, Labels]:
+    """Read a namespace's name and its labels that are policy.
+
+    Raises:
+        NamespaceError: it is no object with labels.
+    """
+    metadata = _decode(data)
+    return metadata.name, own_labels(metadata.labels or {})
+
+
+def reader() -> Callable[[bytes], ManagedNamespace | None]:
+    """Make a function that reads a namespace, None if it is not managed.
+
+    Namespaces with the same labels share their values: a cluster has thousands of namespaces and a handful of
+    kinds of them. Raises as `decode_labels`.
+    """
+    policy_of = lru_cache(maxsize=_MOST_ALIKE)(_nameless_policy)
+
+    def read(data: bytes) -> ManagedNamespace | None:
+        metadata = _decode(data)
+        policy = policy_of(tuple(sorted(own_labels(metadata.labels or {}).items())))
+        if policy is None:
+            return None
+        named = replace(policy, namespace=metadata.name)
+        return ManagedNamespace(policy=named, uid=metadata.uid if named.problems else "")
+
+    return read
+
+
+def _nameless_policy(labels: tuple[tuple[str, str], ...]) -> NamespacePolicy | None:
+    return NamespacePolicy.from_labels("", dict(labels))
+
+
+def _decode(data: bytes) -> _Metadata:
+    try:
+        return _namespace.decode(data).metadata
+    except MALFORMED as error:
+        raise NamespaceError(f"no namespace: {one_line(str(error))}") from None
