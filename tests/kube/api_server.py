@@ -77,7 +77,9 @@ class ApiServer:
     token: str = ""
     """The only one that counts; empty: any."""
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name: what lists and watches are about."""
+    """By name: what lists and watches are about, pods or not."""
+    path: str = PODS
+    """Where they are listed."""
     named: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By path: what can be fetched alone."""
     refusals: dict[str, Answer] = field(default_factory=dict)
@@ -157,7 +159,7 @@ class ApiServer:
         for part, refusal in self.refusals.items():
             if part in request.path:
                 return await refusal(request)
-        if request.path.startswith(PODS) or "watch" in request.query:
+        if request.path == self.path or "watch" in request.query:
             return await self._answer_about_pods(request)
         found = self.named.get(request.path)
         answer = refuses(404, "NotFound", "not found") if found is None else says(json.dumps(found))

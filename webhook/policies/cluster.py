@@ -116,6 +116,7 @@ class ClusterPolicies:
                 self._on_error()
                 self._log.failure("internal error", error, stage="policies")
                 await asyncio.sleep(_AGAIN_SECONDS)
+                self._changed.set()
 
     async def _tell(self) -> None:
         """Tell of changes to policies; namespaces change for other reasons, too."""
@@ -128,9 +129,9 @@ class ClusterPolicies:
             if managed == told:
                 continue
             self._log("policies listed" if told is None else "policies changed", namespaces=len(managed))
-            told = managed
             if self._on_change is not None:
                 await self._on_change(managed)
+            told = managed
 
     def _managed(self) -> Managed:
         return {name: found for (_, name), found in self.watch.objects.copy().items()}
