@@ -1,11 +1,9 @@
 """One sample after it was judged: what everything that follows from verdicts starts from."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuagent.snapshot import Snapshot
 from gpuagent.verdicts.judge import Transition, Verdicts
-from gpuagent.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,5 +13,3 @@ class Judged:
     snapshot: Snapshot
     verdicts: Verdicts
     transitions: tuple[Transition, ...] = ()
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
-    """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from kai import keys
 from kai.namespaces import EXCLUDED_NAMESPACES
-from kai.over_share import MODE
-from webhook.policy import INJECT, PREFIX, Mode
+from webhook.policy import INJECT, MODE, PREFIX, Mode
 from webhook.verify import DAEMON_SET_CONTROLLERS, KUBELET
 
 CONFIGURATION_NAME: Final = "kai-00-kaishare"

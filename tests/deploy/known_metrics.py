@@ -1,0 +1,43 @@
+"""Which metrics kaishare has, as docs/metrics.md lists them, and which a query names."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+_COMING = {"kaishare_certificate_rotations_total"}
+_SUFFIXES = ("_bucket", "_sum", "_count")
+_NAME = re.compile(r"[a-z_:]*kaishare_[a-z0-9_:]+")
+
+
+def documented() -> set[str]:
+    """Every series name of ours that docs/metrics.md has a row for."""
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(kaishare_\w+)` \| (\w+) \|", text, flags=re.MULTILINE)
+    names = {name for name, _ in rows}
+    return names | {name + suffix for name, kind in rows if kind == "histogram" for suffix in _SUFFIXES}
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    """Every rule of deploy/alerts."""
+    text = (ROOT / "deploy" / "alerts" / "rules.yaml").read_text(encoding="utf-8")
+    for group in yaml.safe_load(text)["groups"]:
+        yield from group["rules"]
+
+
+def recorded() -> set[str]:
+    return {rule["record"] for rule in rules() if "record" in rule}
+
+
+def unknown(queries: Iterable[str]) -> set[str]:
+    """Names of ours in queries that nobody exports or records."""
+    named = {name for query in queries for name in _NAME.findall(_without_strings(query))}
+    return named - documented() - recorded() - _COMING
+
+
+def _without_strings(query: str) -> str:
+    return re.sub(r'"[^"]*"', '""', query)

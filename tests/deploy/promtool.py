@@ -1,0 +1,27 @@
+"""Programs of Prometheus that tests run."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "deploy" / "alerts"
+
+
+def needed(program: str) -> str:
+    """The path of a program; without it the test is skipped."""
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is needed: apt-get install prometheus")
+    return found
+
+
+def promtool(*arguments: str | Path) -> str:
+    """Run promtool; return what it said."""
+    done = subprocess.run(
+        [needed("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,113 @@
+"""Alerts: valid, proved one by one, explained in a runbook, and about metrics that exist."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.alerts.prometheusrule import OBJECT, RULES, written
+from tests.deploy import known_metrics
+from tests.deploy.promtool import ALERTS, ROOT, promtool
+
+PROOFS = sorted((ALERTS / "tests").glob("*.yaml"))
+BY_NAME = {rule["alert"]: rule for rule in known_metrics.rules() if "alert" in rule}
+
+
+def cases() -> list[dict[str, Any]]:
+    """Every group of promtool's unit tests."""
+    return [case for file in PROOFS for case in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]]
+
+
+def minutes(duration: str) -> int:
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", duration)
+    assert found, duration
+    return int(found[1] or 0) * 60 + int(found[2] or 0)
+
+
+def test_promtool_takes_the_rules() -> None:
+    assert f"{len(list(known_metrics.rules()))} rules found" in promtool("check", "rules", RULES)
+
+
+@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.stem)
+def test_rules_do_what_their_proofs_say(proof: Path) -> None:
+    promtool("test", "rules", proof)
+
+
+def test_the_operators_object_holds_the_same_rules() -> None:
+    text = OBJECT.read_text(encoding="utf-8")
+    assert text == written(RULES.read_text(encoding="utf-8")), "run python deploy/alerts/prometheusrule.py"
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    assert yaml.safe_load(text)["spec"] == {"groups": groups}
+
+
+def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
+    proved = set()
+    for case in cases():
+        looks = case.get("alert_rule_test", ())
+        fired: dict[str, int] = {}
+        for look in looks:
+            if look.get("exp_alerts"):
+                fired[look["alertname"]] = minutes(look["eval_time"])
+        for look in looks:
+            name = look["alertname"]
+            if name in fired and not look.get("exp_alerts") and minutes(look["eval_time"]) > fired[name]:
+                proved.add(name)
+    assert proved == set(BY_NAME)
+
+
+@pytest.mark.parametrize("what", ["nothing of kaishare's is scraped", "an agent that knows little"])
+def test_no_alert_fires_where_figures_are_missing(what: str) -> None:
+    (case,) = (case for case in cases() if case["name"].startswith(what))
+    assert not any(look.get("exp_alerts") for look in case["alert_rule_test"])
+    assert [look["alertname"] for look in case["alert_rule_test"]] == list(BY_NAME)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_alert_says_how_bad_it_is_and_what_to_do(name: str) -> None:
+    rule = BY_NAME[name]
+    assert re.fullmatch(r"Kaishare[A-Z][A-Za-z]+", name)
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert "{{" not in rule["annotations"]["summary"]
+    assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
+
+
+def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_its_alert() -> None:
+    text = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    assert sections.keys() == BY_NAME.keys()
+    for name, section in sections.items():
+        parts = re.findall(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)
+        assert parts == ["Means.", "Felt.", "Look.", "Do.", "Ignore when."], name
+    for anchor in re.findall(r"\]\(#([a-z]+)\)", text):
+        assert anchor in {name.lower() for name in BY_NAME}
+
+
+def test_rules_name_only_metrics_that_exist() -> None:
+    assert known_metrics.unknown(rule["expr"] for rule in known_metrics.rules()) == set()
+    told = [text for rule in BY_NAME.values() for text in rule["annotations"].values()]
+    assert known_metrics.unknown(re.findall(r'printf "([^{]*){', "\n".join(told))) == set()
+
+
+def test_the_table_of_recorded_figures_is_whole() -> None:
+    text = (ALERTS / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z]+:\w+:\w+)`", text))
+    for name in set(named):
+        if name.startswith("queue:") and f"`{name}`, `namespace:…`" in text:
+            named.add("namespace" + name.removeprefix("queue"))
+    assert named == known_metrics.recorded()
+
+
+def test_the_scrape_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
+    text = (ALERTS / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", text, flags=re.DOTALL)
+    configuration = yaml.safe_load(block)
+    for job in configuration["scrape_configs"]:
+        assert job["honor_labels"]
+        assert job.pop("kubernetes_sd_configs")  # Debian's Prometheus is built without
+        job["static_configs"] = [{"targets": ["127.0.0.1:9"]}]
+    (tmp_path / "rules.yaml").symlink_to(RULES)
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
+    assert "SUCCESS" in promtool("check", "config", tmp_path / "prometheus.yaml")
