@@ -12,6 +12,7 @@ from gpuagent.processes.origin import Sample
 from gpuagent.shares.claims import Claims, PodClaim
 from gpuagent.status import PODS_STALE_SECONDS, Facts, Status, pods_stale, status_at
 from gpuagent.verdicts.judge import Judge
+from gpuagent.wishes import Wish, Wishes
 
 
 class Bookkeeper:
@@ -27,6 +28,7 @@ class Bookkeeper:
         interval: float,
         clock: Callable[[], float],
         changes: ChangeLog,
+        wishes: Wishes | None = None,
         on_judged: Callable[[Judged], None] = lambda _judged: None,
     ) -> None:
         """Take the parts; `interval` is in seconds, and `on_judged` gets what came of each sample."""
@@ -37,6 +39,7 @@ class Bookkeeper:
         self._interval = interval
         self._clock = clock
         self._changes = changes
+        self._wishes = wishes or Wishes()
         self._on_judged = on_judged
         self._facts = Facts(started_at=clock())
         self._index: tuple[Inventory, PodIndex] | None = None
@@ -46,9 +49,11 @@ class Bookkeeper:
         inventory = self._pods.inventory
         claims: tuple[PodClaim, ...] = ()
         pods = None
+        wishes: dict[str, Wish] = {}
         if inventory is not None:
             pods = self._indexed(inventory)
             claims = self._claims.settle(inventory, sample.reading.gpus, holders(sample, pods))
+            wishes = self._wishes.read(inventory, claims, sample.taken_at)
         snapshot = balance(
             sample,
             Books(
@@ -59,7 +64,8 @@ class Bookkeeper:
                 is_simulated=self._is_simulated,
             ),
         )
-        verdicts, transitions = self._judge.judge(snapshot)
+        graces = {uid: wish.grace for uid, wish in wishes.items() if wish.grace is not None}
+        verdicts, transitions = self._judge.judge(snapshot, graces)
         before = self._facts
         self._facts = Facts(
             started_at=before.started_at,
@@ -69,9 +75,10 @@ class Bookkeeper:
             good_wall_time=snapshot.wall_time if snapshot.is_good else before.good_wall_time,
         )
         self._changes.snapshot(snapshot)
+        self._changes.wishes(self._wishes.notes)
         self._changes.transitions(transitions)
         self.log_problems()
-        self._on_judged(Judged(snapshot=snapshot, verdicts=verdicts, transitions=transitions))
+        self._on_judged(Judged(snapshot=snapshot, verdicts=verdicts, transitions=transitions, wishes=wishes))
 
     def status(self) -> Status:
         """Say what holds now."""

@@ -22,6 +22,7 @@ class ChangeLog:
         self._log = log
         self._problems: dict[tuple[Cause, str], Problem] = {}
         self._notes: frozenset[str] = frozenset()
+        self._wish_notes: frozenset[str] = frozenset()
         self._gpus: tuple[str, ...] | None = None
 
     def problems(self, present: Iterable[Problem]) -> None:
@@ -43,6 +44,13 @@ class ChangeLog:
         for note in sorted(notes.keys() - self._notes):
             self._log("pod has an unreadable value", WARNING, **_named(notes[note]), problem=note)
         self._notes = frozenset(notes)
+
+    def wishes(self, notes: Iterable[str]) -> None:
+        """Take what namespaces ask for and cannot have."""
+        now = frozenset(notes)
+        for note in sorted(now - self._wish_notes):
+            self._log("namespace asks for what cannot be had", WARNING, problem=note)
+        self._wish_notes = now
 
     def transitions(self, transitions: Iterable[Transition]) -> None:
         """Take flags that were raised or went away."""

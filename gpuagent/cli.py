@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from gpuagent.verdicts.slack import Slack
 from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.over_share import OVER_SHARE_GRACE
 from kai.version import Version
 from service.about import version
 from service.command import Parser, UsageError, names, read_by
@@ -71,6 +72,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DURATION",
         help="how long a pod may be over before it is flagged (default %(default)s)",
     )
+    for name, default, which in (("--grace-min", "30s", "shortest"), ("--grace-max", "24h", "longest")):
+        serving.add_argument(
+            name,
+            type=read_by(_duration),
+            default=default,
+            metavar="DURATION",
+            help=f"the {which} grace that a namespace gets by {OVER_SHARE_GRACE} (default %(default)s)",
+        )
     serving.add_argument(
         "--slack",
         type=read_by(Slack.parse),
@@ -175,6 +184,7 @@ def _duration(text: str) -> float:
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here: --help and a mistyped option need no server.
     from gpuagent.serve import Settings, run  # noqa: PLC0415
+    from gpuagent.wishes import GraceBounds  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
 
     scenario = _scenario(arguments)
@@ -188,9 +198,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         listen = Address.parse(arguments.listen)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if arguments.grace_min > arguments.grace_max:
+        raise UsageError("--grace-min is longer than --grace-max")
     return run(
         Settings(
             scenario=scenario,
+            grace_bounds=GraceBounds(shortest=arguments.grace_min, longest=arguments.grace_max),
             pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
             events=arguments.events != "false",
             node=arguments.node if scenario is not None else node,

@@ -1,9 +1,11 @@
 """One sample after it was judged: what everything that follows from verdicts starts from."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpuagent.snapshot import Snapshot
 from gpuagent.verdicts.judge import Transition, Verdicts
+from gpuagent.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,3 +15,5 @@ class Judged:
     snapshot: Snapshot
     verdicts: Verdicts
     transitions: tuple[Transition, ...] = ()
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""

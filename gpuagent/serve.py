@@ -27,6 +27,7 @@ from gpuagent.shares.claims import Claims
 from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.slack import Slack
+from gpuagent.wishes import GraceBounds, Wishes
 from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
@@ -57,6 +58,7 @@ class Settings:
     listen: Address
     interval: float
     grace: float
+    grace_bounds: GraceBounds
     slack: Slack
     proc_root: Path
     reservation_namespace: str
@@ -186,6 +188,7 @@ async def _serve_cluster(
         interval=settings.interval,
         clock=time.monotonic,
         changes=ChangeLog(log),
+        wishes=Wishes(bounds=settings.grace_bounds),
         on_judged=consequences.take if consequences else lambda _judged: None,
     )
     metrics = Metrics(

@@ -1,12 +1,16 @@
 """The names a pod has in its tenant's virtual cluster, for a host pod that vCluster synced. Pure."""
 
+import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuagent.pods.inventory import NodePod
 from kai import keys
 
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_LONGEST_NAME = 63
+_HASH_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +41,19 @@ def tenant_of(pod: NodePod) -> Tenant | None:
     if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
         return None  # no vCluster wrote this: a pod of the host may carry any annotation
     return Tenant(vcluster=vcluster, namespace=namespace, pod=name)
+
+
+@lru_cache(maxsize=256)
+def namespace_label_key(vcluster: str, key: str) -> str:
+    """Return the label under which vCluster mirrors a label of a virtual namespace onto its host pods.
+
+    vCluster's `SafeConcatName` (v0.36.1): too long a name is cut, and ends in a hash of all of it.
+    """
+    name = "-".join(("vcluster.loft.sh/ns-label", vcluster, "x", _hash(key)))
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 1 - _HASH_DIGITS]}-{_hash(name)}".replace(".-", "-")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from kai import keys
 from kai.namespaces import EXCLUDED_NAMESPACES
-from webhook.policy import INJECT, MODE, PREFIX, Mode
+from kai.over_share import MODE
+from webhook.policy import INJECT, PREFIX, Mode
 from webhook.verify import DAEMON_SET_CONTROLLERS, KUBELET
 
 CONFIGURATION_NAME: Final = "kai-00-kaishare"

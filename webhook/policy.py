@@ -13,10 +13,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kai import keys
+from kai.over_share import (
+    GRACE_FORM,
+    MODE,
+    OVER_SHARE,
+    OVER_SHARE_GRACE,
+    OverShare,
+    read_grace,
+    read_over_share,
+)
 from webhook.reasons import quoted
 
 PREFIX: Final = "kaishare.dev/"
-MODE: Final = "kaishare.dev/mode"
 SCHEDULER: Final = "kaishare.dev/scheduler"
 FRACTION: Final = "kaishare.dev/gpu-fraction"
 MEMORY: Final = "kaishare.dev/gpu-memory"
@@ -25,8 +33,6 @@ MAX_FRACTION: Final = "kaishare.dev/max-gpu-fraction"
 MAX_MEMORY: Final = "kaishare.dev/max-gpu-memory"
 PRIORITY: Final = "kaishare.dev/priority"
 TOLERATION: Final = "kaishare.dev/gpu-toleration"
-OVER_SHARE: Final = "kaishare.dev/over-share"
-OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
 
 # What a pod itself may say.
 INJECT: Final = "kaishare.dev/inject"
@@ -41,8 +47,6 @@ _LONGEST_NAME = 63  # a label value holds no more
 _MOST_UNKNOWN = 16  # unknown labels of one namespace that are told: each is a log line and a series
 _FRACTION = re.compile(r"0\.[0-9]{1,2}")
 _INTEGER = re.compile(r"[1-9][0-9]{0,18}")
-_GRACE = re.compile(r"([0-9]{1,9})([smh])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Mode(StrEnum):
@@ -60,13 +64,6 @@ class ShareFor(StrEnum):
     WHOLE_GPU = "whole-gpu"
     MARKED = "marked"
     ALL = "all"
-
-
-class OverShare(StrEnum):
-    """What the agent does with a pod above its share."""
-
-    REPORT = "report"
-    EVICT = "evict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +187,6 @@ def _max_fraction(value: str) -> float | None:
     return None if _fraction(value) is None else float(value)
 
 
-def _grace(value: str) -> int | None:
-    found = _GRACE.fullmatch(value)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
-    return seconds if 30 <= seconds <= 86400 else None
-
-
 def _one_of(choices: type[StrEnum]) -> Callable[[str], StrEnum | None]:
     members = {member.value: member for member in choices}
     return members.get
@@ -208,7 +199,6 @@ def _inject(value: str) -> bool | None:
 _A_NAME = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
 _A_FRACTION = "0.02 to 0.99 with at most two decimals"
 _AN_AMOUNT = "MiB as a plain positive integer, such as 2000"
-_A_GRACE = "an integer and s, m or h, from 30s to 24h"
 
 _TABLE = (
     PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {_A_NAME}", "not managed", _name),
@@ -221,8 +211,8 @@ _TABLE = (
     PolicyLabel(MAX_MEMORY, "max_memory_mib", _AN_AMOUNT, "no cap", _mib),
     PolicyLabel(PRIORITY, "priority", f"a PriorityClass name: {_A_NAME}", "none injected", _name),
     PolicyLabel(TOLERATION, "inject_toleration", "inject", "no toleration added", _inject),
-    PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", _one_of(OverShare)),
-    PolicyLabel(OVER_SHARE_GRACE, "over_share_grace_seconds", _A_GRACE, "the agent's setting", _grace),
+    PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", read_over_share),
+    PolicyLabel(OVER_SHARE_GRACE, "over_share_grace_seconds", GRACE_FORM, "the agent's setting", read_grace),
 )
 LABELS: Final[Mapping[str, PolicyLabel]] = MappingProxyType({label.key: label for label in _TABLE})
 

@@ -53,6 +53,10 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         ("--gpus fake", '--gpus "fake" is not allowed; allowed: nvml, or simulated:FILE'),
         (f"{NVML} --interval 99ms", '"99ms" is too short; allowed: 100ms and more'),
         (f"{NVML} --grace 0s", '"0s" is too short; allowed: 100ms and more'),
+        (f"{NVML} --grace-min 1h --grace-max 59m", "--grace-min is longer than --grace-max"),
+        (f"{NVML} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
+        (f"{SIMULATED} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
+        (f"{NVML} --events=yes", "argument --events: invalid choice: 'yes'"),
         (f"{NVML} --interval 1.5s", '"1.5s" is not a duration; allowed: an integer and ms, s, m or h, such as 5s'),
         (f"{NVML} --grace 5", '"5" is not a duration'),
         (f"{NVML} --slack 5%", '"5%" is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%'),
@@ -82,9 +86,18 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
     for option in (
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
+        "--events", "--grace-min", "--grace-max",
     ):  # fmt: skip
         assert option in shown
-    for default in ("default 5s", "default 2m", "default 256Mi,5%", "default /proc", "127.0.0.1:9445"):
+    for default in (
+        "default 5s",
+        "default 2m",
+        "default 256Mi,5%",
+        "default 30s",
+        "default 24h",
+        "default /proc",
+        "127.0.0.1:9445",
+    ):
         assert default in shown
     assert ",".join(sorted(EXCLUDED_NAMESPACES)) in shown.replace("- ", "-").replace(", ", ",")
 

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -19,6 +19,7 @@ from gpuagent.report.metrics import Metrics
 from gpuagent.shares.claims import Claims
 from gpuagent.verdicts.judge import Judge
 from kai import keys
+from kai.over_share import OVER_SHARE, OVER_SHARE_GRACE
 from service.address import Address
 from service.log import JsonLog
 from tests.gpuagent.nodes import GIB, A, B, gpu, in_pod, pod, sample
@@ -114,6 +115,19 @@ def test_every_change_is_logged_once() -> None:
     desk.pods.inventory = inventory()
     desk.take(node(GIB, 40))
     assert desk.said() == []
+
+
+def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_once() -> None:
+    desk = Desk()
+    asked = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
+    desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": asked})
+    flagged = []
+    for at in (0, 10, 20, 30):
+        desk.take(node(2 * GIB, at))
+        flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.judged.values()))
+    assert flagged == [False, False, False, True]
+    problem = f'Namespace team-a: label {OVER_SHARE}: "stop" does not count; allowed: report, evict'
+    assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
 
 
 def test_a_flag_of_a_pod_that_went_is_logged_as_dropped() -> None:
