@@ -12,6 +12,7 @@ EXCLUDED_NAMESPACES: Final = frozenset(
         "kai-scale-adjust",
         "gpu-operator",
         "kaishare",
+        "kaishare-agent",
     }
 )
 """Both services leave them alone; `--exclude-namespaces` replaces the list."""

@@ -62,7 +62,7 @@ def test_left_alone(case: tuple[str, dict[str, Any], str], mode: str) -> None:
 @pytest.mark.parametrize(
     "namespace",
     ["kube-system", "kube-public", "kube-node-lease", "kai-scheduler", "kai-resource-reservation",
-     "kai-scale-adjust", "gpu-operator", "kaishare"],
+     "kai-scale-adjust", "gpu-operator", "kaishare", "kaishare-agent"],
 )  # fmt: skip
 def test_excluded_namespaces(namespace: str) -> None:
     policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
