@@ -72,9 +72,10 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         metrics = Metrics()
         if settings.policies is None:
             client = await stack.enter_async_context(KubeClient(await find_access(settings.kubeconfig)))
-            policies = open_cluster(client, metrics=metrics, log=log)
+            opened = open_cluster(client, metrics=metrics, log=log)
         else:
-            policies = await open_files(settings.policies, metrics=metrics, log=log)
+            opened = await open_files(settings.policies, metrics=metrics, log=log)
+        policies = opened.source
         certificate: CertificateSource = FileCertificate(settings.certificates, metrics=metrics, log=log)
         server = Server(
             policies=policies,
@@ -88,7 +89,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         stack.push_async_callback(server.stop)
         ops = await server.open_ops(settings.ops_listen)
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(policies.run()), group.create_task(certificate.run())]
+            running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
             await _wait_for(stop, drain, certificate.issued)
             if certificate.issued.is_set():
                 try:

@@ -7,6 +7,7 @@ from typing import Final
 
 from kube.client import KubeClient
 from kube.watch import Pace, Resource, Watch
+from service.lasting import lasting
 from service.log import INFO, WARNING, JsonLog
 from webhook.policies.lookups import Lookups
 from webhook.policies.namespaces import LIST, MANAGED, PATH, ManagedNamespace, NamespaceError, reader
@@ -21,7 +22,6 @@ PACE: Final = Pace(longest_pause=3.0)
 """There are few webhooks, and each second they are late after an outage costs pods: see `ready`."""
 
 _GATHER_SECONDS: Final = 0.1
-_AGAIN_SECONDS: Final = 5.0
 _MOST_LINES: Final = 20
 
 Managed = Mapping[str, ManagedNamespace]
@@ -104,19 +104,8 @@ class ClusterPolicies:
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._forever(self.watch.run))
-            group.create_task(self._forever(self._tell))
-
-    async def _forever(self, work: Callable[[], Awaitable[None]]) -> None:
-        """An error of ours must not end a server that can go on with what it knows."""
-        while True:
-            try:
-                await work()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the last policies stay
-                self._on_error()
-                self._log.failure("internal error", error, stage="policies")
-                await asyncio.sleep(_AGAIN_SECONDS)
-                self._changed.set()
+            group.create_task(lasting(self.watch.run, on_error=self._say_error))
+            group.create_task(lasting(self._tell, on_error=self._say_error))
 
     async def _tell(self) -> None:
         """Tell of changes to policies; namespaces change for other reasons, too."""
@@ -149,6 +138,11 @@ class ClusterPolicies:
             return None
         known = self.watch.objects.get(("", found.policy.namespace))
         return known if known == found else found
+
+    def _say_error(self, error: Exception) -> None:
+        self._on_error()
+        self._log.failure("internal error", error, stage="policies")
+        self._changed.set()
 
     def _say_trouble(self, problem: str) -> None:
         if problem:

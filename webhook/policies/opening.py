@@ -1,20 +1,42 @@
 """Opening a source of policies, with what it has to say going to log and metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 from kube.client import KubeClient
-from service.log import ERROR, JsonLog
+from kube.events import EventWriter
+from service.lasting import lasting
+from service.log import ERROR, WARNING, JsonLog
 from webhook.metrics import Metrics
 from webhook.policies.cluster import ClusterPolicies, Managed
+from webhook.policies.events import PolicyEvents
 from webhook.policies.files import FilePolicies
 from webhook.policies.problems import ProblemLog
 from webhook.policies.reading import PoliciesError
 from webhook.policies.source import PolicySource
 from webhook.policy import NamespacePolicy
 
+COMPONENT: Final = "kaishare-webhook"
+"""Who its events are from."""
 
-async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> PolicySource:
+_LOST: Final = frozenset({"dropped", "failed"})
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source of policies."""
+
+    source: PolicySource
+    work: Sequence[Work]
+    """What is to run as long as it is used, `source.run` included."""
+
+
+async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> Opened:
     """Read policies from a file or directory.
 
     Raises:
@@ -33,19 +55,37 @@ async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> PolicySou
     policies = FilePolicies(path, on_change=changed, on_broken=broken)
     metrics.show_policies(policies.all)
     await problems.report(policies.all())
-    return policies
+    return Opened(policies, (policies.run,))
 
 
-def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> PolicySource:
-    """Follow the namespaces of a cluster, once it runs."""
+def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> Opened:
+    """Follow the namespaces of a cluster, and tell in them what is wrong with their policies."""
     problems = ProblemLog(log)
 
+    def wrote(_reason: str, result: str) -> None:
+        if result in _LOST:
+            metrics.failed("events")
+
+    def trouble(problem: str) -> None:
+        if problem:
+            log("events are not written", WARNING, problem=problem)
+        else:
+            log("events are written again")
+
+    def failed(error: Exception) -> None:
+        metrics.failed("events")
+        log.failure("internal error", error, stage="events")
+
     async def changed(managed: Managed) -> None:
+        events.take(managed)
         await problems.report({name: found.policy for name, found in managed.items()})
 
+    writer = EventWriter(client, component=COMPONENT, on_result=wrote, on_trouble=trouble)
+    events = PolicyEvents(writer)
     policies = ClusterPolicies(
         client=client, log=log, on_change=changed, on_error=lambda: metrics.failed("policies")
     )
     metrics.show_policies(policies.all)
     metrics.show_watch(policies.watch)
-    return policies
+    writing = (partial(lasting, work, on_error=failed) for work in (writer.run, events.run))
+    return Opened(policies, (policies.run, *writing))

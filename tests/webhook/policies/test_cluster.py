@@ -107,7 +107,7 @@ async def test_changes_are_told_when_a_policy_changed_and_not_for_other_edits(
 async def test_an_error_of_ours_is_told_and_ends_nothing(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.policies.cluster._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("service.lasting.AGAIN_SECONDS", 0.01)
     serve_namespaces(server, namespace("team-a"))
     seen: list[Managed] = []
 
