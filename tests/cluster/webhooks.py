@@ -305,7 +305,11 @@ class Serving:
 
 
 async def start_serving(
-    log: Path, *options: str, listen: int = 0, environment: Mapping[str, str] | None = None
+    log: Path,
+    *options: str,
+    listen: int = 0,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "webhook"),
 ) -> Serving:
     """Run `kaishare-webhook serve` on loopback until it says that it serves.
 
@@ -314,12 +318,13 @@ async def start_serving(
         options: all but the addresses.
         listen: the admission port; 0 takes a free one.
         environment: all of it; None: ours.
+        program: what Python is to run.
 
     Raises:
         AssertionError: it ended instead; the message is its log.
     """
     ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
-    process = _run(log, "-m", "webhook", "serve", *ports.split(), *options, environment=environment)
+    process = _run(log, *program, "serve", *ports.split(), *options, environment=environment)
     try:
         await until(lambda: _lines(log, "serving") or process.poll() is not None, "it serves")
         assert process.poll() is None, _text(log)
@@ -352,11 +357,9 @@ def _lines(log: Path, message: str = "") -> list[dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    log: Path, *options: str, listen: int = 0, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Serving]:
+async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Serving]:
     """`start_serving`, ended at the latest with the test."""
-    running = await start_serving(log, *options, listen=listen, environment=environment)
+    running = await start_serving(log, *options, **told)
     try:
         yield running
     finally:

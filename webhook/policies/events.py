@@ -1,4 +1,4 @@
-"""Events in namespaces whose policy is invalid: there its owner looks, who may see neither log nor metrics."""
+"""Events in namespaces whose policy is invalid: there its owner looks, who may see no log and no metrics."""
 
 import asyncio
 import random

@@ -1,0 +1,298 @@
+"""Policies from the namespaces of a real API server."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from kube.watch import Pace
+from tests.cluster.administrator import Administrator, right
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.in_a_pod import in_a_pod
+from tests.cluster.test_agent import most_resident_mib
+from tests.cluster.webhooks import (
+    Canary,
+    Serving,
+    ca_of,
+    configured,
+    has_share,
+    managed_namespace,
+    our_configurations,
+    serving,
+)
+from tests.kube.watching import until
+from tests.webhook.live import until as until_true
+from tests.webhook.policies.following import PATH, following, source
+from webhook.policies.source import PolicyUnknown
+from webhook.policy import Mode
+
+QUEUE = "kai.scheduler/queue"
+NAMESPACES = right("namespaces", "get", "list", "watch")
+EVENTS = right("events", "create", "patch")
+
+
+class Namespaces:
+    """Makes namespaces, which stay: no controller runs here that would end them. Their labels do not."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._labelled: dict[str, set[str]] = {}
+
+    async def make(self, name: str, **labels: str) -> None:
+        """Make a managed one, or one more time; `gpu_fraction` is kaishare.dev/gpu-fraction."""
+        made = managed_namespace(name, **labels)
+        try:
+            await self._client.request("POST", PATH, body=json.dumps(made).encode())
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            await self.label(name, made["metadata"]["labels"])
+        self._labelled.setdefault(name, set()).update(made["metadata"]["labels"])
+
+    async def label(self, name: str, labels: dict[str, str | None]) -> None:
+        """Set labels, or take them away."""
+        self._labelled.setdefault(name, set()).update(labels)
+        body = json.dumps({"metadata": {"labels": labels}}).encode()
+        kind = "application/merge-patch+json"
+        await self._client.request("PATCH", f"{PATH}/{name}", body=body, content_type=kind)
+
+    async def clear(self) -> None:
+        for name, labels in self._labelled.items():
+            await self.label(name, dict.fromkeys(labels))
+
+
+@pytest.fixture
+async def namespaces(admin: Administrator) -> AsyncIterator[Namespaces]:
+    made = Namespaces(admin.client)
+    yield made
+    await made.clear()
+
+
+async def test_a_label_is_policy_within_a_second_until_it_is_gone(
+    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
+) -> None:
+    await namespaces.make("labelled")
+    await namespaces.label("labelled", {QUEUE: None})
+    token = await admin.token("webhook", NAMESPACES)
+    async with KubeClient(plane.access(token)) as client, following(client) as follow:
+        policies = follow.policies
+        await until(lambda: policies.ready)
+        assert "labelled" not in follow.names
+        await namespaces.label("labelled", {QUEUE: "vision"})
+        assert await until(lambda: "labelled" in follow.names) < 1
+        await namespaces.label("labelled", {"kaishare.dev/mode": "enforce"})
+        assert await until(lambda: policies.all()["labelled"].mode is Mode.ENFORCE) < 1
+        await namespaces.label("labelled", {"kaishare.dev/mode": None, QUEUE: "speech"})
+        assert await until(lambda: policies.all()["labelled"].mode is Mode.DEFAULT) < 1
+        assert policies.all()["labelled"].queue == "speech"
+        await namespaces.label("labelled", {QUEUE: None})
+        assert await until(lambda: "labelled" not in follow.names) < 1
+        assert follow.said("trouble with the API server") == []
+
+
+async def test_a_namespace_made_a_moment_ago_is_known(
+    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
+) -> None:
+    token = await admin.token("webhook", NAMESPACES)
+    async with KubeClient(plane.access(token)) as client:
+        unstarted = source(client).policies
+        async with following(client) as follow:
+            await until(lambda: follow.policies.ready)
+            for number in range(10):
+                await namespaces.make(f"new-{number}", gpu_fraction="0.5")
+                for policies in (follow.policies, unstarted):
+                    policy = await policies.find(f"new-{number}")
+                    assert policy is not None
+                    assert str(policy.share) == "gpu-fraction 0.5"
+        assert await unstarted.find("kube-system") is None
+        assert await unstarted.find("no-such-namespace") is None
+
+
+async def test_many_are_listed_in_pages(
+    admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.watch.PAGE", 2)
+    names = {f"many-{number}" for number in range(5)}
+    for name in names:
+        await namespaces.make(name)
+    async with following(admin.client) as follow:
+        await until(lambda: follow.policies.ready)
+        assert names <= follow.names
+
+
+async def test_without_the_right_to_read_namespaces_there_is_one_line_and_no_readiness(
+    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
+) -> None:
+    await namespaces.make("forbidden")
+    token = await admin.token("webhook", EVENTS)
+    async with KubeClient(plane.access(token)) as client, following(client) as follow:
+        await until(lambda: follow.policies.watch.restarts["403"] >= 3)
+        (line,) = follow.said("trouble with the API server")
+        assert 'cannot list resource "namespaces"' in line["error"]
+        assert not follow.policies.ready
+        with pytest.raises(PolicyUnknown, match='cannot get resource "namespaces"'):
+            await follow.policies.find("forbidden")
+
+
+async def test_the_last_policies_are_served_while_the_api_server_is_away(
+    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.policies.cluster.STALE_SECONDS", 1.0)
+    await namespaces.make("lasting", gpu_fraction="0.5")
+    pace = Pace(watch=1, first_pause=0.05, longest_pause=0.2)
+    async with following(admin.client, pace=pace) as follow:
+        policies = follow.policies
+        await until(lambda: "lasting" in follow.names)
+        plane.kill()
+        try:
+            await until(lambda: not policies.ready)
+            policy = await policies.find("lasting")
+            assert str(policy and policy.share) == "gpu-fraction 0.5"
+            heard = policies.watch.last_contact
+            with pytest.raises(PolicyUnknown, match="Connection refused"):
+                await policies.find("unknown")
+        finally:
+            await asyncio.to_thread(plane.start)
+        assert await until(lambda: policies.ready) < 3
+        assert (policies.watch.last_contact or 0) > (heard or 0) + 1
+        await namespaces.label("lasting", {"kaishare.dev/gpu-fraction": "0.25"})
+        await until(lambda: str(policies.all()["lasting"].share) == "gpu-fraction 0.25")
+
+
+@contextlib.asynccontextmanager
+async def webhook(plane: ControlPlane, token: str, folder: Path) -> AsyncIterator[Serving]:
+    """Ours, as in a pod, with its policies from the cluster."""
+    pod = in_a_pod(plane, token, folder)
+    options = ("--tls-dir", str(folder / "tls"), "--host-name", "127.0.0.1")
+    async with serving(folder / "log", *options, program=pod.program, environment=pod.environment) as running:
+        yield running
+
+
+async def is_ready(running: Serving) -> bool:
+    return (await running.get("/readyz"))[0] == 200
+
+
+async def event_in(client: KubeClient, namespace: str, holds: Callable[[dict[str, Any]], object]) -> Any:
+    """The event of an invalid policy, once something holds of it."""
+
+    async def find() -> Any:
+        with contextlib.suppress(ApiError):
+            path = f"/api/v1/namespaces/{namespace}/events/kaishare-policy-invalid"
+            event = json.loads(await client.get(path))
+            return event if holds(event) else None
+
+    return await until_true(find, "an event")
+
+
+async def test_a_whole_webhook_needs_few_rights_little_memory_and_no_kubeconfig_reader(
+    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, tmp_path: Path
+) -> None:
+    await namespaces.make("whole", gpu_fraction="0.5", priority="train")
+    token = await admin.token("webhook", NAMESPACES, EVENTS)
+    async with webhook(plane, token, tmp_path) as running:
+        await until_true(lambda: is_ready(running), "ready")
+        async with configured(admin.client, *our_configurations(running.target, ca_of(tmp_path))):
+            await Canary(admin.client, "whole").until_mutated()
+            for number in range(5):
+                name = f"whole-{number}"
+                await namespaces.make(name, gpu_fraction="0.5", priority="train")
+                pod = await Canary(admin.client, name).pod()
+                assert has_share(pod), "the first pod of a new namespace"
+        series = await running.series()
+        assert series['kaishare_watch_last_contact_timestamp_seconds{resource="namespaces"}'] > 1e9
+        assert series['kaishare_webhook_policies{state="valid"}'] >= 6
+        assert not any(name.startswith("kaishare_webhook_errors_total") for name in series)
+        assert most_resident_mib(running.process.pid) <= 90
+        assert await running.stop() == 0
+    loaded = (tmp_path / "loaded").read_text().split()
+    assert "kube.watch" in loaded
+    assert "kubernetes_asyncio" not in loaded
+
+
+async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_replicas(
+    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, tmp_path: Path
+) -> None:
+    await namespaces.make("invalid")
+    token = await admin.token("webhook", NAMESPACES, EVENTS)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    async with (
+        webhook(plane, token, tmp_path / "one") as one,
+        webhook(plane, token, tmp_path / "other") as other,
+    ):
+        for running in (one, other):
+            await until_true(lambda running=running: is_ready(running), "ready")
+        await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "2", "kaishare.dev/mode": "of"})
+        event = await event_in(admin.client, "invalid", lambda event: event["count"] >= 2)
+        for running in (one, other):
+            shown = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="invalid"}'
+            assert (await running.series())[shown] == 1
+            said = [
+                line["label"] for line in running.said("policy invalid") if line["namespace"] == "invalid"
+            ]
+            assert sorted(said) == ["kaishare.dev/gpu-fraction", "kaishare.dev/mode"]
+        uid = json.loads(await admin.client.get(f"{PATH}/invalid"))["metadata"]["uid"]
+        about = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "name": "invalid",
+            "namespace": "invalid",
+            "uid": uid,
+        }
+        assert event["involvedObject"] == about
+        assert (event["reason"], event["type"]) == ("PolicyInvalid", "Warning")
+        assert event["source"]["component"] == "kaishare-webhook"
+        assert 'gpu-fraction: "2" is not allowed' in event["message"]
+        assert 'mode: "of" is not allowed' in event["message"]
+        await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "3", "kaishare.dev/mode": None})
+        event = await event_in(admin.client, "invalid", lambda event: '"3"' in event["message"])
+        assert "mode" not in event["message"]
+        await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "0.5"})
+
+        async def is_mended() -> bool:
+            return shown not in await one.series()
+
+        await until_true(is_mended, "mended")
+
+
+async def test_a_webhook_without_rights_starts_and_says_which(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    token = await admin.token("webhook", EVENTS)
+    async with webhook(plane, token, tmp_path) as running:
+        await until_true(lambda: running.said("trouble with the API server"), "the trouble is said")
+        status, text = await running.get("/readyz")
+        assert (status, text) == (503, "no policies, or none that are recent; the log says why\n")
+        assert (await running.get("/healthz"))[0] == 200
+        (line,) = running.said("trouble with the API server")
+        assert 'cannot list resource "namespaces"' in line["error"]
+
+
+async def test_explain_reads_the_cluster(plane: ControlPlane, namespaces: Namespaces, tmp_path: Path) -> None:
+    await namespaces.make("explained", queue="vision", gpu_fraction="0.5")
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "explained"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }
+    (tmp_path / "pod.json").write_text(json.dumps(manifest))
+    command = f"explain --policies cluster --kubeconfig {plane.kubeconfig()} -f {tmp_path}/pod.json"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "webhook", *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "+    gpu-fraction: '0.5'" in done.stdout
+    assert "+    kai.scheduler/queue: vision" in done.stdout
