@@ -23,8 +23,19 @@ from webhook.metrics import Metrics
 from webhook.policies.opening import open_cluster, open_files
 
 DRAIN_SECONDS: Final = 5.0
-"""How long to serve on after SIGTERM: the endpoint must be gone everywhere, and every kept-alive connection
-must have had an answer that closes it (0 of 2,000 creates lost that way on Kubernetes 1.36.3)."""
+"""How long to serve on after SIGTERM, not ready, each answer closing its connection.
+
+Two things must be over by then. Every node has to learn that the endpoint is gone: a second or two, more in a
+large cluster; until then new connections still come here, and would be refused. And every connection that an
+API server keeps has to be closed by an answer: it leads here however long ago the endpoint went, and a review
+cut off on it is never sent again. Kubernetes 1.36.3 lost 0 of 2,000 creates this way, and 4 where a replica
+had left the endpoints before it got SIGTERM but ended at once.
+
+So a `preStop` sleep is no substitute: nobody tells the process, and kept connections live up to the cut. In
+front of this it only helps where endpoints linger for longer, and there a longer drain does the same and
+closes connections meanwhile. terminationGracePeriodSeconds must be above this plus the 10 s that reviews
+under way may take. Who comes later finds nobody, and the pod goes through unchanged (failurePolicy Ignore).
+"""
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread that looks at files or renders metrics may keep reviews waiting; 5 ms by default."""

@@ -1,0 +1,161 @@
+"""A TCP balancer that does to connections what kube-proxy does to those of a Service."""
+
+import asyncio
+from typing import cast
+
+from service.address import Address
+
+_LEAST_REQUEST = 1024
+"""Bytes from a client by which it waits for an answer: a review has more, the end of a TLS handshake less."""
+
+
+class Balancer:
+    """Gives each new connection an endpoint, in turn; one that is removed keeps those it has.
+
+    A connection that its endpoint does not take is refused, and no other endpoint is tried.
+    """
+
+    def __init__(self) -> None:
+        self.refused = 0
+        """Connections that no endpoint took."""
+        self.cut_off = 0
+        """Connections that an endpoint ended while a client waited for its answer."""
+        self._endpoints: list[Address] = []
+        self._turn = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[_Front] = set()
+
+    async def start(self) -> Address:
+        """Listen on loopback; return the address."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Front(self), "127.0.0.1", 0, backlog=1024)
+        return Address(*self._server.sockets[0].getsockname())
+
+    async def stop(self) -> None:
+        """End everything."""
+        if self._server is not None:
+            self._server.close()
+        for front in list(self._open):
+            front.end()
+        await asyncio.sleep(0)
+
+    def add(self, endpoint: Address) -> None:
+        """Send new connections there, too."""
+        self._endpoints.append(endpoint)
+
+    def remove(self, endpoint: Address) -> None:
+        """Send no new connections there."""
+        self._endpoints.remove(endpoint)
+
+    def opened(self, front: "_Front") -> Address | None:
+        """Hear of a connection; return where it shall go."""
+        self._open.add(front)
+        if not self._endpoints:
+            return None
+        self._turn += 1
+        return self._endpoints[self._turn % len(self._endpoints)]
+
+    def closed(self, front: "_Front") -> None:
+        """Hear of its end."""
+        self._open.discard(front)
+
+
+class _Side(asyncio.Protocol):
+    """One of the two connections of a client's way."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self.balancer = balancer
+        self.transport: asyncio.Transport | None = None
+        self.other: _Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write_eof()
+        return True  # the other direction goes on
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        if self.other is not None and self.other.transport is not None:
+            if exc is None:
+                self.other.transport.close()
+            else:
+                self.other.transport.abort()
+
+    def end(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class _Front(_Side):
+    """A client's connection."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        super().__init__(balancer)
+        self._dialling: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        cast(asyncio.Transport, transport).pause_reading()
+        endpoint = self.balancer.opened(self)
+        self._dialling = asyncio.create_task(self._dial(endpoint))
+
+    async def _dial(self, endpoint: Address | None) -> None:
+        back = _Back(self.balancer, self)
+        try:
+            if endpoint is None:
+                raise ConnectionRefusedError
+            await asyncio.get_running_loop().create_connection(lambda: back, endpoint.host, endpoint.port)
+        except OSError:
+            self.balancer.refused += 1
+            self.end()
+            return
+        self.other = back
+        if self.transport is None:
+            back.end()
+        else:
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if isinstance(self.other, _Back):
+            self.other.unanswered += len(data)
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(self.other, _Back):
+            self.other.unanswered = 0  # the client has gone
+        super().connection_lost(exc)
+        self.balancer.closed(self)
+
+
+class _Back(_Side):
+    """The connection to an endpoint."""
+
+    def __init__(self, balancer: Balancer, front: _Front) -> None:
+        super().__init__(balancer)
+        self.other = front
+        self.unanswered = 0
+        """Bytes from the client since the last answer."""
+
+    def data_received(self, data: bytes) -> None:
+        self.unanswered = 0
+        super().data_received(data)
+
+    def eof_received(self) -> bool:
+        self._ended()
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended()
+        super().connection_lost(exc)
+
+    def _ended(self) -> None:
+        if self.unanswered >= _LEAST_REQUEST:
+            self.balancer.cut_off += 1
+        self.unanswered = 0

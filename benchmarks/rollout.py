@@ -1,0 +1,372 @@
+"""Pods made while the webhook is replaced, while its CA rotates, and while one replica dies.
+
+A real kube-apiserver creates real pods at a steady rate in a managed namespace; two `kaishare-webhook serve`
+stand behind a balancer that does what kube-proxy does (`benchmarks.balancer`).
+
+Phase A replaces the replicas one after the other, again and again, as a Deployment with maxSurge 1 does: the
+new one is ready, the old one gets SIGTERM, and its endpoint is gone only `--lag` later. Phase B puts a new CA
+in place of the old one, again and again: both in the caBundle, then the new certificate, then the new CA
+alone. Phase C kills one replica with SIGKILL; its endpoint stays for `--lag`, too.
+
+Afterwards the pods are read back from etcd. Exits 1 if a creation failed; if a pod of A or B is not as its
+namespace wants it; or if C lost more pods than connections were cut off or refused, or other than the API
+server itself counts. Needs KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver). Run:
+`python -m benchmarks.rollout`; some two minutes.
+"""
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from benchmarks.balancer import Balancer
+from certs.authority import Authority
+from kai import keys
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from service.address import Address
+from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+from tests.cluster.webhooks import (
+    Canary,
+    Serving,
+    bare_pod,
+    configured,
+    ensure_namespaces,
+    failed_open,
+    managed_namespace,
+    our_configurations,
+    start_serving,
+)
+from tests.webhook.live import until
+from webhook.configurations import UrlTarget
+
+NAMESPACE = "rollout"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+AT_ONCE = 16
+SETTLE_SECONDS = 1.0
+"""Far more than it takes this machine's one API server to take up a caBundle (0.2 s)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to do."""
+
+    creations: int = 10_000
+    rate: float = 100.0
+    """Creations a second."""
+    drain: str = "5s"
+    lag: float = 1.0
+    """Seconds for which the endpoint of a replica that ends stays."""
+
+
+@dataclass(kw_only=True)
+class Phase:
+    """What came of one phase."""
+
+    title: str
+    creations: int = 0
+    failed: list[str] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)
+    unmutated: int = 0
+    """Pods that etcd holds without what their namespace wants."""
+    missing: int = 0
+    """Pods that were created and are not in etcd."""
+    failed_open: float = 0
+    """Reviews that the API server went on without, by its own count."""
+    lost_connections: int = 0
+    """Cut off with an answer due, or refused."""
+    events: int = 0
+    """Replicas replaced, CAs rotated, replicas killed."""
+
+
+class Replicas:
+    """Processes behind the balancer."""
+
+    def __init__(self, balancer: Balancer, folder: Path, plan: Plan) -> None:
+        self._balancer = balancer
+        self._folder = folder
+        self._plan = plan
+        self._count = 0
+        self.running: list[Serving] = []
+
+    async def add(self) -> None:
+        """Start one; it gets connections once it is ready."""
+        self._count += 1
+        tls = f"--tls-cert {self._folder}/tls.crt --tls-key {self._folder}/tls.key"
+        options = f"--policies {self._folder}/policies.json {tls} --drain {self._plan.drain}"
+        replica = await start_serving(self._folder / f"log-{self._count}", *options.split())
+        self.running.append(replica)
+        if (await replica.get("/readyz"))[0] != 200:
+            raise SystemExit(f"not ready: {replica.log}")
+        self._balancer.add(replica.admission)
+
+    async def replace(self) -> None:
+        """Start a new one, end the oldest."""
+        await self.add()
+        old = self.running.pop(0)
+        old.terminate()
+        await self._forget_later(old.admission)
+        if status := await old.ended():
+            raise SystemExit(f"a replica ended with {status}: {old.log}")
+
+    async def kill(self) -> None:
+        """End the oldest as a crash does, and start another."""
+        old = self.running.pop(0)
+        await old.kill()
+        await self._forget_later(old.admission)
+        await self.add()
+
+    async def stop(self) -> None:
+        """End all."""
+        for replica in self.running:
+            await replica.kill()
+
+    async def _forget_later(self, endpoint: Address) -> None:
+        await asyncio.sleep(self._plan.lag)
+        self._balancer.remove(endpoint)
+
+
+class Certificates:
+    """A CA, its leaf in files, and the caBundle of our configurations."""
+
+    def __init__(self, client: KubeClient, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+        self._authority = self._new()
+        self._write_leaf()
+
+    @property
+    def bundle(self) -> bytes:
+        """What to trust, in PEM."""
+        return self._authority.pair.certificate_pem
+
+    async def rotate(self, replicas: Replicas) -> None:
+        """Put a new CA in place of the old one."""
+        old, self._authority = self.bundle, self._new()
+        await self._publish(old + self.bundle)
+        await asyncio.sleep(SETTLE_SECONDS)
+        before = _changes(replicas)
+        self._write_leaf()
+        await until(
+            lambda: all(now > then for now, then in zip(_changes(replicas), before, strict=True)), "served"
+        )
+        await self._publish(self.bundle)
+
+    async def _publish(self, bundle: bytes) -> None:
+        value = base64.b64encode(bundle).decode()
+        group = "/apis/admissionregistration.k8s.io/v1"
+        for kind, count in (("mutating", 1), ("validating", 2)):
+            patch = [
+                {"op": "replace", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": value}
+                for number in range(count)
+            ]
+            await self._client.request(
+                "PATCH",
+                f"{group}/{kind}webhookconfigurations/kai-00-kaishare",
+                body=json.dumps(patch).encode(),
+                content_type="application/json-patch+json",
+            )
+
+    def _new(self) -> Authority:
+        return Authority.create(now=datetime.now(UTC))
+
+    def _write_leaf(self) -> None:
+        leaf = self._authority.issue(["127.0.0.1"], now=datetime.now(UTC), lifetime=timedelta(days=1))
+        (self._folder / "tls.key").write_bytes(leaf.key_pem)
+        (self._folder / "tls.crt").write_bytes(leaf.certificate_pem)
+
+
+def _changes(replicas: Replicas) -> list[int]:
+    """How often each replica has taken up a certificate."""
+    return [len(replica.said("certificate changed")) for replica in replicas.running]
+
+
+class Rollout:
+    """The webhook in a cluster, and what is done to it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        balancer: Balancer,
+        replicas: Replicas,
+        certificates: Certificates,
+        plan: Plan,
+    ) -> None:
+        self._client = client
+        self._balancer = balancer
+        self._replicas = replicas
+        self._certificates = certificates
+        self._plan = plan
+
+    async def run(self) -> list[Phase]:
+        """Go through all phases."""
+        part = self._plan.creations // 5
+        rest = self._plan.creations - 3 * part
+        return [
+            await self._phase("A: replicas replaced", rest, self._replicas.replace, least=2),
+            await self._phase("B: CA rotated", 2 * part, lambda: self._certificates.rotate(self._replicas)),
+            await self._phase("C: replica killed", part, self._replicas.kill, most=1),
+        ]
+
+    async def _phase(
+        self,
+        title: str,
+        creations: int,
+        event: Callable[[], Awaitable[None]],
+        *,
+        least: int = 1,
+        most: int | None = None,
+    ) -> Phase:
+        """Create pods while something happens again and again; then count.
+
+        There are more creations than asked for where it has not happened often enough by then.
+        """
+        phase = Phase(title=title)
+        open_before, lost_before = await failed_open(self._client), self._lost()
+        async with asyncio.TaskGroup() as group:
+            creating = group.create_task(self._create(phase, creations, least))
+            await asyncio.sleep(1)
+            while not creating.done() and phase.events != most:
+                await event()
+                phase.events += 1
+        phase.failed_open = await failed_open(self._client) - open_before
+        phase.lost_connections = self._lost() - lost_before
+        await self._read_back(phase)
+        await self._client.request("DELETE", PODS, params={"gracePeriodSeconds": "0"}, seconds=300)
+        return phase
+
+    def _lost(self) -> int:
+        return self._balancer.cut_off + self._balancer.refused
+
+    async def _create(self, phase: Phase, creations: int, least_events: int) -> None:
+        """Create pods, each at its time unless the API server is behind."""
+        turns, began = asyncio.Semaphore(AT_ONCE), time.monotonic()
+
+        async def create(number: int) -> None:
+            try:
+                started = time.perf_counter()
+                await self._client.request("POST", PODS, body=json.dumps(bare_pod(f"pod-{number}")).encode())
+                phase.milliseconds.append((time.perf_counter() - started) * 1000)
+            except (ApiError, Unreachable) as error:
+                phase.failed.append(str(error))
+            finally:
+                turns.release()
+
+        async with asyncio.TaskGroup() as group:
+            while phase.creations < creations or phase.events < least_events:
+                await asyncio.sleep(max(0, began + phase.creations / self._plan.rate - time.monotonic()))
+                await turns.acquire()
+                group.create_task(create(phase.creations))
+                phase.creations += 1
+
+    async def _read_back(self, phase: Phase) -> None:
+        found = mutated = 0
+        async for page in self._client.pages(PODS):
+            for raw in page.items or ():
+                found += 1
+                mutated += is_mutated(json.loads(bytes(raw)))
+        phase.unmutated = found - mutated
+        phase.missing = max(0, phase.creations - len(phase.failed) - found)
+
+
+def is_mutated(pod: dict[str, dict[str, object]]) -> bool:
+    """Whether a pod has all that its namespace gives."""
+    is_ours = pod["spec"]["schedulerName"] == keys.SCHEDULER_NAME
+    annotations = pod["metadata"].get("annotations")
+    return is_ours and isinstance(annotations, dict) and annotations.get(keys.GPU_FRACTION) == "0.5"
+
+
+def problems(phase: Phase) -> list[str]:
+    """What should not have happened."""
+    found = [f"{len(phase.failed)} creations failed: {phase.failed[0]}"] if phase.failed else []
+    if phase.unmutated != phase.failed_open:
+        found.append(
+            f"{phase.unmutated} pods unmutated, but the API server counts {phase.failed_open:.0f} failures"
+        )
+    if phase.unmutated > (phase.lost_connections if phase.title.startswith("C") else 0):
+        found.append(f"{phase.unmutated} pods unmutated, with {phase.lost_connections} connections lost")
+    if phase.missing:
+        found.append(f"{phase.missing} pods that were created are not in etcd")
+    return found
+
+
+@contextlib.asynccontextmanager
+async def prepared(plane: ControlPlane, folder: Path, plan: Plan) -> AsyncIterator[Rollout]:
+    """Have two replicas behind a balancer, called for the pods of one namespace."""
+    namespace = managed_namespace(NAMESPACE, gpu_fraction="0.5")
+    (folder / "policies.json").write_text(json.dumps(namespace))
+    balancer = Balancer()
+    replicas = Replicas(balancer, folder, plan)
+    async with KubeClient(plane.access()) as client:
+        await ensure_namespaces(client, namespace)
+        certificates = Certificates(client, folder)
+        address = await balancer.start()
+        try:
+            for _ in range(2):
+                await replicas.add()
+            target = UrlTarget(f"https://{address}")
+            async with configured(client, *our_configurations(target, certificates.bundle)):
+                await Canary(client, NAMESPACE).until_mutated()
+                yield Rollout(
+                    client, balancer=balancer, replicas=replicas, certificates=certificates, plan=plan
+                )
+            await Canary(client, NAMESPACE).until_unchanged()
+        finally:
+            await replicas.stop()
+            await balancer.stop()
+
+
+async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
+    """Run it, print the report; return the exit status."""
+    async with prepared(plane, folder, plan) as rollout:
+        phases = await rollout.run()
+    print(f"{plan.rate:g} creations a second, drain {plan.drain}, endpoints linger {plan.lag:g} s")
+    print(
+        f"{'phase':22} {'creations':>9} {'failed':>6} {'unmutated':>9} {'failed open':>11} {'lost':>5}"
+        f" {'times':>5}  {'p50':>6} {'p99':>6} {'longest':>7} ms"
+    )
+    found = []
+    for phase in phases:
+        took = sorted(phase.milliseconds)
+        print(
+            f"{phase.title:22} {phase.creations:9} {len(phase.failed):6} {phase.unmutated:9}"
+            f" {phase.failed_open:11.0f} {phase.lost_connections:5} {phase.events:5}"
+            f"  {statistics.median(took):6.1f} {took[int(len(took) * 0.99)]:6.1f} {took[-1]:7.1f}"
+        )
+        found += [f"{phase.title}: {problem}" for problem in problems(phase)]
+    for problem in found:
+        print(problem)
+    print("nothing lost that had not to be" if not found else "LOST")
+    return int(bool(found))
+
+
+def main() -> None:
+    """Read the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--creations", type=int, default=Plan.creations, help="in all phases together")
+    parser.add_argument("--rate", type=float, default=Plan.rate, help="creations a second")
+    parser.add_argument("--drain", default=Plan.drain, help="what the replicas are told")
+    parser.add_argument("--lag", type=float, default=Plan.lag, help="seconds for which endpoints linger")
+    options = parser.parse_args()
+    assets = assets_folder()
+    if assets is None:
+        parser.error("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")
+    plan = Plan(creations=options.creations, rate=options.rate, drain=options.drain, lag=options.lag)
+    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
+        folder = Path(name)
+        (folder / "webhook").mkdir()
+        with control_plane(assets, folder) as plane:
+            sys.exit(asyncio.run(measure(plan, plane, folder / "webhook")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""No pod is lost while the webhook is replaced or its CA rotates; a crash loses what it was asked just then.
+
+`python -m benchmarks.rollout` is the same with 10,000 pods, a longer drain and a slower balancer.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rollout import Phase, Plan, prepared, problems
+from tests.cluster.control_plane import ControlPlane
+
+PLAN = Plan(creations=400, rate=80, drain="1s", lag=0.3)
+
+
+async def test_four_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
+    async with prepared(plane, tmp_path, PLAN) as rollout:
+        replaced, rotated, killed = await rollout.run()
+    assert [problems(phase) for phase in (replaced, rotated, killed)] == [[], [], []]
+    assert replaced.events >= 2, "both replicas"
+    assert rotated.events >= 1
+    assert killed.events == 1
+    assert sum(len(phase.milliseconds) for phase in (replaced, rotated, killed)) >= PLAN.creations
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        (Phase(title="A: …"), ""),
+        (Phase(title="A: …", missing=1), "not in etcd"),
+        (Phase(title="B: …", unmutated=1, failed_open=1, lost_connections=1), "1 pods unmutated"),
+        (Phase(title="B: …", failed=["500"]), "1 creations failed: 500"),
+        (Phase(title="C: …", unmutated=2, failed_open=2, lost_connections=2), ""),
+        (Phase(title="C: …", unmutated=2, failed_open=2, lost_connections=1), "1 connections lost"),
+        (
+            Phase(title="C: …", unmutated=1, failed_open=2, lost_connections=2),
+            "API server counts 2",
+        ),
+    ],
+)
+def test_what_counts_as_lost(phase: Phase, said: str) -> None:
+    found = problems(phase)
+    assert said in "".join(found)
+    assert bool(found) is bool(said)
