@@ -202,7 +202,7 @@ async def run(kinds: list[str], seconds: float) -> None:
         folder = Path(name)
         write(folder / "policies.yaml", namespaces(1000, lambda _: "0.50", labels=0), "documents")
         process, address = await start(
-            f"webhook serve --policies {folder}/policies.yaml --tls-dir {folder}/tls --drain 0s"
+            f"webhook serve --policies {folder}/policies.yaml --certs {folder}/tls --drain 0s"
             " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
             folder / "log",
         )

@@ -106,7 +106,7 @@ async def endure(count: int, seed: int, connections: int, minutes: float) -> Run
         folder = Path(name)
         (folder / "policies.yaml").write_text(POLICIES)
         process, url = await start(
-            f"webhook serve --policies {folder}/policies.yaml --tls-dir {folder}/tls --drain 0s"
+            f"webhook serve --policies {folder}/policies.yaml --certs {folder}/tls --drain 0s"
             " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
             folder / "log",
         )

@@ -203,7 +203,7 @@ async def run(rounds: int, form: str, count: int, labels: int) -> None:
         setting = Setting(file=file, form=form, count=count, labels=labels)
         setting.write(lambda _: "0.50")
         process, address = await start(
-            f"webhook serve --policies {file} --tls-dir {folder}/tls --drain 0s"
+            f"webhook serve --policies {file} --certs {folder}/tls --drain 0s"
             " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
             folder / "log",
         )

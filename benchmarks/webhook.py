@@ -99,7 +99,7 @@ async def measure(rounds: int, count: int, connections: int) -> None:
         folder = Path(name)
         (folder / "policies.yaml").write_text(POLICIES)
         ours, our_url = await start(
-            f"webhook serve --policies {folder}/policies.yaml --tls-dir {folder}/tls"
+            f"webhook serve --policies {folder}/policies.yaml --certs {folder}/tls"
             " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
             folder / "ours.log",
         )

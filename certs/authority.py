@@ -215,8 +215,11 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def renew_at(certificate: x509.Certificate) -> datetime:
-    """Return when to renew, in UTC: at two thirds of the certificate's life, as cert-manager does."""
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    """Return when to renew, in UTC: at two thirds of the certificate's life, as cert-manager does.
+
+    Of a certificate made here, since it was made: what it is backdated by is no part of its life.
+    """
+    start, end = certificate.not_valid_before_utc + BACKDATING, certificate.not_valid_after_utc
     return start + (end - start) * 2 / 3
 
 

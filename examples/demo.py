@@ -36,7 +36,7 @@ async def start_webhook(folder: Path) -> Service:
     """Start `kaishare-webhook serve` on free ports."""
     return await start(
         folder / "webhook.log",
-        f"webhook serve --policies {POLICIES} --tls-dir {folder}/tls --drain 0s"
+        f"webhook serve --policies {POLICIES} --certs {folder}/tls --drain 0s"
         " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
     )
 

@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final
 
@@ -44,8 +47,11 @@ _page = msgspec.json.Decoder(ListPage)
 class KubeClient:
     """A connection to one API server. Every request has a time limit."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._access = access
+        self._clock = clock
+        self._dated: tuple[str, float] | None = None
+        """The `Date` of the last good answer, and the monotonic time at which it came."""
         self._session = aiohttp.ClientSession(
             headers={"User-Agent": f"kaishare/{version()}"},
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
@@ -61,6 +67,20 @@ class KubeClient:
     def namespace(self) -> str:
         """The caller's own namespace."""
         return self._access.namespace
+
+    def server_time(self) -> datetime | None:
+        """Return what time it is for the API server, to a second or two; None if it never said.
+
+        It goes on from the last good answer with a monotonic clock: this machine's own has no part in it.
+        """
+        if self._dated is None:
+            return None
+        text, at = self._dated
+        try:
+            said = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        return said.replace(tzinfo=said.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
@@ -191,6 +211,8 @@ class KubeClient:
                     await stack.aclose()
                 if response.status >= 300:
                     raise await _error(response, asked)
+            if "Date" in response.headers:
+                self._dated = response.headers["Date"], self._clock()
             yield response
 
 

@@ -13,6 +13,7 @@ from service.about import version
 from service.command import Parser, UsageError, names, read_by
 from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
+from webhook.certificates.options import add_certificate_options, told
 from webhook.decide import Rules
 from webhook.explain import explain
 from webhook.policies.reading import Labels, PoliciesError, read_namespaces
@@ -97,19 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="metrics, health, policies (default %(default)s)",
     )
-    serving.add_argument(
-        "--tls-dir", type=Path, metavar="DIR", help="keeps a CA and a certificate there; made when empty"
-    )
-    serving.add_argument(
-        "--tls-cert", type=Path, metavar="FILE", help="a certificate of your own, with --tls-key"
-    )
-    serving.add_argument("--tls-key", type=Path, metavar="FILE")
-    serving.add_argument(
-        "--host-name",
-        action="append",
-        metavar="NAME",
-        help="a name or address the certificate is for; may be repeated (default localhost and 127.0.0.1)",
-    )
+    add_certificate_options(serving)
     serving.add_argument(
         "--drain",
         type=read_by(parse_duration),
@@ -245,14 +234,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     from kube.access import AccessError  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
     from service.log import JsonLog, capture_libraries  # noqa: PLC0415
-    from webhook.certificates.files import LOCAL_NAMES, CertificateFiles  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
 
-    given = (arguments.tls_cert, arguments.tls_key)
-    if any(given) and not all(given):
-        raise UsageError("--tls-cert and --tls-key belong together")
-    if bool(arguments.tls_dir) == all(given):
-        raise UsageError("give either --tls-dir, or --tls-cert and --tls-key")
+    certificates = told(arguments)
     try:
         listen, ops_listen = Address.parse(arguments.listen), Address.parse(arguments.ops_listen)
     except ValueError as error:
@@ -267,12 +251,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                     policies=policies,
                     kubeconfig=arguments.kubeconfig,
                     rules=_rules(arguments),
-                    certificates=CertificateFiles(
-                        directory=arguments.tls_dir,
-                        certificate=arguments.tls_cert,
-                        key=arguments.tls_key,
-                        host_names=tuple(arguments.host_name or LOCAL_NAMES),
-                    ),
+                    certificates=certificates,
                     listen=listen,
                     ops_listen=ops_listen,
                     drain_seconds=arguments.drain,
@@ -282,7 +261,9 @@ def _serve(arguments: argparse.Namespace) -> int:
             )
         )
     except AccessError as error:
-        raise UsageError(f"--policies cluster: {error}; or name a file or directory") from None
+        raise UsageError(
+            f"{error}; without a cluster name a file or directory for --policies and a directory for --certs"
+        ) from None
     except CertificateError as error:
         raise UsageError(str(error)) from None
     except OSError as error:

@@ -62,6 +62,12 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self.certificate_rotations = Counter(
+            "kaishare_certificate_rotations",
+            "What this replica did to certificates, by result.",
+            ["result"],
+            registry=self.registry,
+        )
         build = Info("kaishare_build", "What is running.", registry=self.registry)
         build.info({"version": version(), "component": "webhook"})
         self._watches: list[Watch[Any]] = []

@@ -14,6 +14,7 @@ from kube.client import KubeClient
 from service.address import Address
 from service.files import allow_many_files
 from service.log import JsonLog
+from webhook.certificates.cluster import CertificateInCluster, ClusterCertificate
 from webhook.certificates.files import CertificateFiles, FileCertificate
 from webhook.certificates.source import CertificateSource
 from webhook.decide import Rules
@@ -51,7 +52,7 @@ class Settings:
     """Everything `serve` is told."""
 
     rules: Rules
-    certificates: CertificateFiles
+    certificates: CertificateFiles | CertificateInCluster
     listen: Address
     ops_listen: Address
     policies: Path | None = None
@@ -67,7 +68,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 
     Raises:
         webhook.policies.reading.PoliciesError: the policies cannot be read.
-        kube.access.AccessError: they are in a cluster, and there is no way to its API server.
+        kube.access.AccessError: they, or the CA, are in a cluster, and there is no way to its API server.
         certs.directory.CertificateError: no usable certificate.
         OSError: an address cannot be listened on.
     """
@@ -80,14 +81,18 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 
     unheard: OSError | None = None
     async with AsyncExitStack() as stack:
-        metrics = Metrics()
+        metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
         if settings.policies is None:
-            client = await stack.enter_async_context(KubeClient(await find_access(settings.kubeconfig)))
-            opened = open_cluster(client, metrics=metrics, log=log)
+            opened = open_cluster(await cluster.client(), metrics=metrics, log=log)
         else:
             opened = await open_files(settings.policies, metrics=metrics, log=log)
         policies = opened.source
-        certificate: CertificateSource = FileCertificate(settings.certificates, metrics=metrics, log=log)
+        told = settings.certificates
+        certificate: CertificateSource
+        if isinstance(told, CertificateInCluster):
+            certificate = ClusterCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
+        else:
+            certificate = FileCertificate(told, metrics=metrics, log=log)
         server = Server(
             policies=policies,
             rules=settings.rules,
@@ -101,7 +106,9 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         ops = await server.open_ops(settings.ops_listen)
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
-            await _wait_for(stop, drain, certificate.issued)
+            if not certificate.issued.is_set():
+                log("waiting for a certificate", ops=f"http://{ops}")
+                await _wait_for(stop, drain, certificate.issued)
             if certificate.issued.is_set():
                 try:
                     admission = await server.open_admission(settings.listen, certificate.context)
@@ -124,6 +131,26 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     if unheard is not None:
         raise unheard
     log("stopped")
+
+
+class _Cluster:
+    """The one connection to the API server, made when somebody needs it."""
+
+    def __init__(self, kubeconfig: str | None, stack: AsyncExitStack) -> None:
+        self._kubeconfig = kubeconfig
+        self._stack = stack
+        self._client: KubeClient | None = None
+
+    async def client(self) -> KubeClient:
+        """Return it.
+
+        Raises:
+            kube.access.AccessError: there is no way to an API server.
+        """
+        if self._client is None:
+            client = KubeClient(await find_access(self._kubeconfig))
+            self._client = await self._stack.enter_async_context(client)
+        return self._client
 
 
 async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> None:

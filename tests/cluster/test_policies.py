@@ -171,7 +171,7 @@ async def test_the_last_policies_are_served_while_the_api_server_is_away(
 async def webhook(plane: ControlPlane, token: str, folder: Path) -> AsyncIterator[Serving]:
     """Ours, as in a pod, with its policies from the cluster."""
     pod = in_a_pod(plane, token, folder)
-    options = ("--tls-dir", str(folder / "tls"), "--host-name", "127.0.0.1")
+    options = ("--certs", str(folder / "tls"), "--host-name", "127.0.0.1")
     async with serving(folder / "log", *options, program=pod.program, environment=pod.environment) as running:
         yield running
 

@@ -401,7 +401,7 @@ def ca_of(folder: Path) -> bytes:
 def from_files(folder: Path, *namespaces: Mapping[str, Any], names: Sequence[str] = ()) -> list[str]:
     """Options that need no API server: policies from a file, a CA and certificate in the folder `tls`."""
     (folder / "policies.yaml").write_text(yaml.safe_dump_all(namespaces))
-    options = ["--policies", f"{folder}/policies.yaml", "--tls-dir", f"{folder}/tls"]
+    options = ["--policies", f"{folder}/policies.yaml", "--certs", f"{folder}/tls"]
     for name in ("127.0.0.1", *names):
         options += ["--host-name", name]
     return options

@@ -228,3 +228,23 @@ async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
             if isinstance(answer, BaseException):
                 assert isinstance(answer, ApiError | Unreachable), repr(answer)
                 assert str(answer).isprintable()
+
+
+async def test_the_api_servers_time_goes_on_whatever_this_machines_clock_does(
+    server: ApiServer, account: Path
+) -> None:
+    ticks = [100.0]
+    access = InCluster(folder=account, environment=server.environment)
+    async with KubeClient(access, clock=lambda: ticks[0]) as client:
+        assert client.server_time() is None
+        server.always = says("{}", Date="Mon, 01 Mar 2027 12:00:00 GMT")
+        await client.get(PODS)
+        ticks[0] += 90
+        assert client.server_time() == datetime(2027, 3, 1, 12, 1, 30, tzinfo=UTC)
+        server.always = refuses(502, "BadGateway", Date="Mon, 01 Mar 2055 12:00:00 GMT")
+        with pytest.raises(ApiError):
+            await client.get(PODS)
+        assert client.server_time() == datetime(2027, 3, 1, 12, 1, 30, tzinfo=UTC)
+        server.always = says("{}", Date="whenever")
+        await client.get(PODS)
+        assert client.server_time() is None

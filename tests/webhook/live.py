@@ -326,7 +326,7 @@ async def started(folder: Path, *options: str) -> AsyncIterator[Process]:
     """Start one; ended at the latest with the test."""
     (folder / "policies.yaml").write_text(POLICIES)
     log = folder / "log"
-    command = f"-m webhook serve --policies {folder}/policies.yaml --tls-dir {folder}/tls"
+    command = f"-m webhook serve --policies {folder}/policies.yaml --certs {folder}/tls"
     ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(

@@ -200,21 +200,37 @@ def test_policies_from_a_directory(capsys: pytest.CaptureFixture[str], tmp_path:
     "arguments",
     [
         [], ["fly"], ["explain"], ["explain", "--policies", POLICIES], ["serve", "--policies", POLICIES],
-        ["serve", "--policies", POLICIES, "--tls-dir", "d", "--tls-cert", "c", "--tls-key", "k"],
+        ["serve", "--policies", POLICIES, "--certs", "d", "--tls-cert", "c", "--tls-key", "k"],
         ["serve", "--policies", POLICIES, "--tls-cert", "c"],
-        ["serve", "--policies", POLICIES, "--tls-dir", "d", "--listen", "nowhere"],
+        ["serve", "--policies", POLICIES, "--ca-lifetime", "10m"],
+        ["serve", "--policies", POLICIES, "--leaf-lifetime", "7d"],
+        ["serve", "--policies", POLICIES, "--certs", "d", "--listen", "nowhere"],
         ["explain", "--policies", POLICIES, "-f", "-", "--kai-version", "latest"],
         ["explain", "--policies", POLICIES, "-f", "-", "--inject-shares=yes"],
         ["explain", "--policies", POLICIES, "-f", "/does/not/exist"],
     ],
 )  # fmt: skip
 def test_bad_options_end_with_2_and_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+def test_without_a_cluster_serve_says_what_it_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main(["serve", "--policies", POLICIES]) == 2
+    assert capsys.readouterr().err == (
+        "kaishare-webhook: /does/not/exist: no such kubeconfig; without a cluster name a file or directory"
+        " for --policies and a directory for --certs\n"
+    )
 
 
 def test_administrators_options_reach_the_decision(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +267,7 @@ def test_serve_runs_until_told_and_ends_with_0(tmp_path: Path, number: signal.Si
     log = tmp_path / "log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "webhook", "serve", "--policies", POLICIES, "--tls-dir", str(tmp_path / "tls"),
+            [sys.executable, "-m", "webhook", "serve", "--policies", POLICIES, "--certs", str(tmp_path / "tls"),
              "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--drain", "200ms"],
             cwd=ROOT, stderr=stream, env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip

@@ -1,0 +1,186 @@
+"""Replicas and API servers that learn of each other's doings late: no served leaf is ever distrusted.
+
+Everything that decides is the real thing; the Secret, the bundle and time are the test's.
+"""
+
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from certs.authority import Authority
+from certs.bundle import Sightings, held, merged
+from certs.pem import der
+from certs.rotation import Found, Leaf, Lifetimes, Result, Ring, decide, next_leaf, read, written
+
+START = datetime(2027, 3, 1, 12, tzinfo=UTC)
+WAIT = 120
+LIVES = Lifetimes(ca=timedelta(hours=1), leaf=timedelta(minutes=20), bundle_wait=timedelta(seconds=WAIT))
+NAMES = ("webhook.kaishare.svc",)
+SECONDS = 80 * 60
+STEP = 15
+MOST_IDLE = 8
+"""Steps in a row that a replica may do nothing: two minutes, for one that looks every ten seconds."""
+
+see = lru_cache(maxsize=64)(held)
+
+
+@lru_cache(maxsize=64)
+def found_in(data: tuple[tuple[str, bytes], ...]) -> Found:
+    return read(dict(data))
+
+
+@dataclass
+class World:
+    """The Secret, the bundle and all it ever was, and the time."""
+
+    second: int = 0
+    version: int = 1
+    data: dict[str, bytes] = field(default_factory=dict)
+    bundles: list[tuple[int, bytes]] = field(default_factory=lambda: [(0, b"")])
+    switches: int = 0
+
+    @property
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.second)
+
+    def bundle_of(self, second: int) -> bytes:
+        return next(bundle for since, bundle in reversed(self.bundles) if since <= second)
+
+    def views(self) -> list[frozenset[bytes]]:
+        """What API servers may take the bundle for that learn of a change within `WAIT`."""
+        recent = [bundle for since, bundle in self.bundles if self.second - WAIT < since <= self.second]
+        return [see(bundle) for bundle in [self.bundle_of(max(0, self.second - WAIT)), *recent]]
+
+
+@dataclass
+class Participant:
+    """A replica: what it remembers is its own, what it sees of the bundle is how it was a while ago."""
+
+    lag: int
+    ring: Ring | None = None
+    leaf: Leaf | None = None
+    sightings: Sightings = field(default_factory=Sightings)
+    idle: int = 0
+    read_version: int = 0
+    read_data: dict[str, bytes] = field(default_factory=dict)
+
+    def held_for(self, authority: Authority, second: int) -> timedelta | None:
+        seconds = self.sightings.held_for(authority.pair.certificate_pem, at=second)
+        return None if seconds is None else timedelta(seconds=seconds)
+
+    def read_secret(self, world: World) -> None:
+        self.read_version, self.read_data = world.version, dict(world.data)
+
+    def decide_and_write(self, world: World) -> None:
+        """On what was read, perhaps a while ago."""
+        if not self.read_version:
+            return
+        found = found_in(tuple(self.read_data.items()))
+        seen = self.held_for(found.next, world.second) if found.next else None
+        decision = decide(
+            found,
+            held=self.ring,
+            now=world.now,
+            lifetimes=LIVES,
+            next_is_trusted=seen is not None and seen >= LIVES.bundle_wait,
+        )
+        if decision.result is not Result.KEPT:
+            if self.read_version != world.version:
+                return  # 409
+            world.version += 1
+            world.data = {key: value for key, value in written(decision.ring).items() if value}
+            world.switches += decision.result is Result.SWITCHED
+            self.read_secret(world)
+        self.ring = decision.ring
+
+    def look_at_bundle(self, world: World) -> None:
+        self.sightings.see([world.bundle_of(max(0, world.second - self.lag))], at=world.second)
+
+    def mend_bundle(self, world: World) -> None:
+        if self.ring is None:
+            return
+        wanted = [*self.ring.certificates, *([self.leaf.issuer.pair.certificate_pem] if self.leaf else [])]
+        before = world.bundles[-1][1]
+        after = merged(before, wanted, now=world.now)
+        if after != before:
+            world.bundles.append((world.second, after))
+
+    def renew(self, world: World) -> None:
+        if self.ring is None:
+            return
+        leaf, _ = next_leaf(
+            self.leaf,
+            self.ring,
+            names=NAMES,
+            held_for=lambda authority: self.held_for(authority, world.second),
+            now=world.now,
+            lifetimes=LIVES,
+        )
+        self.leaf = leaf or self.leaf
+
+
+STEPS = (
+    Participant.read_secret,
+    Participant.decide_and_write,
+    Participant.look_at_bundle,
+    Participant.mend_bundle,
+    Participant.renew,
+)
+
+
+def run(seed: int, replicas: int, idle: float, restarts: float) -> World:
+    """Let replicas do their steps in any order and at any time; look at every leaf at every instant."""
+    chance = random.Random(seed)
+    world = World()
+    participants = [Participant(lag=chance.randrange(30)) for _ in range(replicas)]
+    first = participants[0]
+    for step in (*STEPS, *STEPS[2:]):
+        step(first, world)
+    world.second = WAIT + 1  # the first CA is known everywhere; it has nothing to follow upon
+    while world.second < SECONDS:
+        world.second += STEP
+        for number in range(replicas):
+            if chance.random() < restarts:
+                participants[number] = Participant(lag=chance.randrange(30))
+            participant = participants[number]
+            participant.idle += 1
+            if chance.random() < idle and participant.idle < MOST_IDLE:
+                continue
+            participant.idle = 0
+            for step in chance.sample(STEPS, len(STEPS)):
+                step(participant, world)
+        for participant in participants:
+            if participant.leaf is None:
+                continue
+            assert world.now < participant.leaf.pair.not_after
+            issuer = der(participant.leaf.issuer.pair.certificate_pem)
+            for view in world.views():
+                assert issuer in view, f"distrusted at second {world.second} with seed {seed}"
+    return world
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    replicas=st.integers(2, 3),
+    idle=st.sampled_from([0.0, 0.5, 0.9]),
+    restarts=st.sampled_from([0.0, 0.002]),
+)
+def test_every_leaf_is_trusted_by_every_view_of_the_bundle(
+    seed: int, replicas: int, idle: float, restarts: float
+) -> None:
+    world = run(seed, replicas, idle, restarts)
+    assert world.switches >= 1
+    assert len(see(world.bundles[-1][1])) <= 3
+
+
+def test_without_the_wait_a_leaf_would_be_distrusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurried = Lifetimes(ca=LIVES.ca, leaf=LIVES.leaf, bundle_wait=timedelta(0))
+    monkeypatch.setattr(f"{__name__}.LIVES", hurried)
+    with pytest.raises(AssertionError, match="distrusted at second"):
+        run(1, 3, 0.0, 0.0)

@@ -1,0 +1,262 @@
+"""What is to be done with the CAs of an installation, and with a replica's leaf."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from certs.authority import BACKDATING, Authority, names_of
+from certs.rotation import (
+    Decision,
+    Found,
+    Leaf,
+    Lifetimes,
+    Result,
+    Ring,
+    decide,
+    next_leaf,
+    read,
+    written,
+)
+
+NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
+LIVES = Lifetimes(ca=timedelta(days=90), leaf=timedelta(days=7), bundle_wait=timedelta(minutes=2))
+NAMES = ("kaishare-webhook.kaishare.svc",)
+DAY = timedelta(days=1)
+
+
+def made(age: timedelta) -> Authority:
+    """A CA of that age."""
+    return Authority.create(now=NOW - age, lifetime=LIVES.ca)
+
+
+FRESH, DUE, EXPIRED, EARLY = made(DAY), made(61 * DAY), made(91 * DAY), made(-DAY)
+OTHER = made(2 * DAY)
+OLD, DEAD = made(70 * DAY).pair.certificate_pem, EXPIRED.pair.certificate_pem
+
+
+def decided(found: Found, *, held: Ring | None = None, trusted: bool = False) -> Decision:
+    return decide(found, held=held, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
+
+
+def stored(ring: Ring) -> dict[str, bytes]:
+    return {key: value for key, value in written(ring).items() if value is not None}
+
+
+def is_new(authority: Authority | None) -> bool:
+    """Whether it was made just now."""
+    assert authority is not None
+    return authority.pair.certificate.not_valid_before_utc == NOW - BACKDATING
+
+
+@pytest.mark.parametrize(
+    ("found", "result", "reason"),
+    [
+        (Ring(current=FRESH), Result.KEPT, ""),
+        (Ring(current=FRESH, old=(OLD,)), Result.KEPT, ""),
+        (Ring(current=DUE, next=FRESH), Result.KEPT, ""),
+        (Ring(current=DUE), Result.ADDED, "the CA is past two thirds of its life"),
+        (Ring(current=DUE, next=EXPIRED), Result.ADDED, "the CA is past two thirds of its life"),
+        (Ring(current=FRESH, next=EARLY), Result.CLEANED, "a CA has expired, or is not valid yet"),
+        (Ring(current=FRESH, old=(OLD, DEAD)), Result.CLEANED, "a CA has expired, or is not valid yet"),
+        (Ring(current=EXPIRED), Result.REPLACED, "the CA expired on 2027-02-28 12:00 UTC"),
+        (Ring(current=EARLY), Result.REPLACED, "the CA is not valid before 2027-03-02 11:55 UTC"),
+    ],
+    ids=[
+        "a young CA", "an old one beside it", "the bundle is waited for", "due", "due, and the next one expired",
+        "the next one is of the future", "an old one expired", "expired", "of the future",
+    ],
+)  # fmt: skip
+def test_what_is_due(found: Ring, result: Result, reason: str) -> None:
+    decision = decided(read(stored(found)))
+    assert (decision.result, decision.reason) == (result, reason)
+    if result is Result.KEPT:
+        assert decision.ring == found
+    if result is Result.ADDED:
+        assert decision.ring.current == found.current
+        assert is_new(decision.ring.next)
+    if result is Result.REPLACED:
+        assert is_new(decision.ring.current)
+        assert decision.ring.next is None
+    assert DEAD not in decision.ring.certificates
+    assert decided(read(stored(decision.ring)), held=decision.ring).result is Result.KEPT
+
+
+def test_an_empty_secret_gets_a_ca() -> None:
+    decision = decided(read({"unrelated": b"x"}))
+    assert (decision.result, decision.reason) == (Result.CREATED, "the Secret was empty")
+    assert is_new(decision.ring.current)
+    assert decision.ring.current.pair.not_after == NOW + LIVES.ca
+
+
+def test_the_next_ca_signs_once_the_bundle_has_held_it_and_the_keys_of_the_last_are_gone() -> None:
+    before = Ring(current=DUE, next=FRESH, old=(OLD, DEAD))
+    decision = decided(read(stored(before)), trusted=True)
+    assert decision.result is Result.SWITCHED
+    assert decision.ring == Ring(current=FRESH, old=(DUE.pair.certificate_pem, OLD))
+    assert DUE.pair.key_pem not in stored(decision.ring).values()
+    assert written(decision.ring)["next.key"] is None
+
+
+def test_a_next_ca_that_nobody_would_trust_never_signs() -> None:
+    decision = decided(Found(current=DUE, next=EXPIRED), trusted=True)
+    assert decision.result is Result.ADDED
+    assert decision.ring.current == DUE
+
+
+def test_an_expired_ca_gives_way_to_the_next_at_once() -> None:
+    decision = decided(Found(current=EXPIRED, next=FRESH))
+    assert decision.result is Result.REPLACED
+    assert decision.ring == Ring(current=FRESH)
+
+
+def test_a_ca_of_the_future_stays_trusted_for_the_leaves_it_has_signed() -> None:
+    decision = decided(Found(current=EARLY))
+    assert decision.ring.old == (EARLY.pair.certificate_pem,)
+
+
+GARBAGE: Mapping[str, Mapping[str, bytes]] = {
+    "no PEM": {"ca.crt": b"x", "ca.key": b"y"},
+    "no key": {"ca.crt": FRESH.pair.certificate_pem},
+    "no certificate": {"ca.key": FRESH.pair.key_pem},
+    "another's key": {"ca.crt": FRESH.pair.certificate_pem, "ca.key": OTHER.pair.key_pem},
+    "a leaf": dict(
+        zip(
+            ("ca.crt", "ca.key"),
+            (
+                (pair := FRESH.issue(NAMES, now=NOW, lifetime=DAY)).certificate_pem,
+                pair.key_pem,
+            ),
+            strict=True,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize(
+    "held", [None, Ring(current=OTHER, old=(OLD,))], ids=["a new replica", "one that knows"]
+)
+def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[str, bytes], held: Ring | None) -> None:  # fmt: skip
+    decision = decided(read(data), held=held)
+    assert decision.reason.startswith("ca.crt and ca.key: ")
+    if held:
+        assert (decision.result, decision.ring) == (Result.RESTORED, held)
+    else:
+        assert decision.result is Result.REPLACED
+        assert is_new(decision.ring.current)
+
+
+def test_an_emptied_secret_gets_back_what_is_remembered() -> None:
+    held = Ring(current=DUE, next=FRESH, old=(OLD, DEAD))
+    decision = decided(read({}), held=held)
+    assert (decision.result, decision.reason) == (Result.RESTORED, "the Secret was empty")
+    assert decision.ring == Ring(current=DUE, next=FRESH, old=(OLD,))
+
+
+def test_what_is_remembered_and_has_expired_is_not_restored_but_its_successor_is() -> None:
+    decision = decided(read({}), held=Ring(current=EXPIRED, next=FRESH))
+    assert (decision.result, decision.ring.current) == (Result.CREATED, FRESH)
+    assert is_new(decided(read({}), held=Ring(current=EXPIRED)).ring.current)
+
+
+def test_a_broken_next_ca_is_thrown_away() -> None:
+    data = stored(Ring(current=FRESH)) | {"next.crt": b"x", "next.key": b"y"}
+    decision = decided(read(data))
+    assert decision.result is Result.CLEANED
+    assert decision.reason == "next.crt and next.key: no readable PEM certificate"
+    assert decision.ring == Ring(current=FRESH)
+
+
+def test_old_certificates_that_cannot_be_read_are_thrown_away() -> None:
+    decision = decided(read(stored(Ring(current=FRESH)) | {"old.crt": b"x"}))
+    assert (decision.result, decision.ring) == (Result.CLEANED, Ring(current=FRESH))
+
+
+def test_another_ca_in_the_secret_counts() -> None:
+    decision = decided(Found(current=OTHER), held=Ring(current=FRESH))
+    assert (decision.result, decision.ring) == (Result.KEPT, Ring(current=OTHER))
+
+
+@pytest.mark.parametrize(
+    "ring",
+    [Ring(current=FRESH), Ring(current=DUE, next=FRESH), Ring(current=DUE, next=FRESH, old=(OLD, DEAD))],
+    ids=["one", "two", "four"],
+)
+def test_what_is_written_is_read_again(ring: Ring) -> None:
+    found = read(stored(ring))
+    assert (found.current, found.next, found.old, found.faults) == (ring.current, ring.next, ring.old, ())
+
+
+@pytest.mark.parametrize(
+    ("lives", "said"),
+    [
+        ({"ca": timedelta(0)}, "more than nothing"),
+        ({"ca": DAY, "leaf": 2 * DAY}, "the shorter one"),
+        ({"ca": DAY, "leaf": DAY, "bundle_wait": timedelta(hours=5)}, "six times the wait"),
+    ],
+)
+def test_lives_into_which_no_rotation_fits_are_refused(lives: dict[str, timedelta], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Lifetimes(**lives)
+
+
+def leaf_of(issuer: Authority, age: timedelta = timedelta(0)) -> Leaf:
+    return Leaf(issuer.issue(NAMES, now=NOW - age, lifetime=LIVES.leaf), issuer)
+
+
+def renewed(leaf: Leaf | None, ring: Ring, **held_minutes: float) -> tuple[Leaf | None, str]:
+    """The next leaf where the bundle has held the CAs `fresh`, `due`, … for so long."""
+    known = {"fresh": FRESH, "due": DUE, "other": OTHER}
+    held = {known[name].pair.certificate_pem: minutes for name, minutes in held_minutes.items()}
+
+    def held_for(authority: Authority) -> timedelta | None:
+        minutes = held.get(authority.pair.certificate_pem)
+        return None if minutes is None else timedelta(minutes=minutes)
+
+    return next_leaf(leaf, ring, names=NAMES, held_for=held_for, now=NOW, lifetimes=LIVES)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "ring", "held", "issuer", "reason"),
+    [
+        (None, Ring(current=FRESH), {}, FRESH, "there was none"),
+        (leaf_of(FRESH), Ring(current=FRESH), {"fresh": 9}, None, ""),
+        (leaf_of(FRESH), Ring(current=FRESH), {}, None, ""),
+        (leaf_of(FRESH, 5 * DAY), Ring(current=FRESH), {}, FRESH, "the leaf was past two thirds of its life"),
+        (leaf_of(DUE, 8 * DAY), Ring(current=DUE), {}, DUE, "the leaf expired on 2027-02-28 12:00 UTC"),
+        (leaf_of(DUE), Ring(current=DUE, next=FRESH), {"due": 9, "fresh": 9}, None, ""),
+        (leaf_of(DUE), Ring(current=FRESH), {"due": 9, "fresh": 2}, FRESH, "there is a new CA"),
+        (leaf_of(DUE), Ring(current=FRESH), {"due": 9, "fresh": 1.9}, None, ""),
+        (leaf_of(DUE), Ring(current=FRESH), {"due": 9}, None, ""),
+        (leaf_of(DUE), Ring(current=FRESH), {"fresh": 0}, FRESH, "there is a new CA"),
+        (leaf_of(DUE), Ring(current=FRESH), {}, None, ""),
+        (leaf_of(DUE, 5 * DAY), Ring(current=FRESH), {"due": 9, "fresh": 1}, DUE, "the leaf was past two thirds of its life"),
+        (leaf_of(EXPIRED, 8 * DAY), Ring(current=FRESH), {}, FRESH, "the leaf expired on 2027-02-28 12:00 UTC"),
+        (leaf_of(FRESH), Ring(current=EXPIRED), {}, None, ""),
+    ],
+    ids=[
+        "the first", "young", "young, and nothing known of the bundle", "due", "expired", "of the CA before the next",
+        "the bundle has held the new CA for long", "not for long enough", "not at all", "and not the old one",
+        "neither", "due before that", "expired before that", "no CA to sign it",
+    ],
+)  # fmt: skip
+def test_which_leaf_is_served(
+    leaf: Leaf | None, ring: Ring, held: dict[str, float], issuer: Authority | None, reason: str
+) -> None:
+    found, why = renewed(leaf, ring, **held)
+    assert why == reason
+    if issuer is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.issuer == issuer
+    assert issuer.signed(found.pair.certificate)
+    assert names_of(found.pair.certificate) == set(NAMES)
+    assert found.pair.not_after == min(NOW + LIVES.leaf, issuer.pair.not_after)
+
+
+def test_a_leaf_that_ends_with_its_ca_is_not_renewed_over_and_over() -> None:
+    ending = Authority.create(now=NOW - 89 * DAY, lifetime=LIVES.ca)
+    leaf = Leaf(ending.issue(NAMES, now=NOW - 5 * DAY, lifetime=LIVES.leaf), ending)
+    assert renewed(leaf, Ring(current=ending)) == (None, "")

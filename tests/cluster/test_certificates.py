@@ -1,0 +1,395 @@
+"""Certificates that the webhook makes for itself in a real cluster, and everything that happens to them."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509 import load_der_x509_certificate
+
+from certs.authority import Authority
+from certs.bundle import held
+from certs.pem import der
+from certs.rotation import Ring, written
+from kube.errors import ApiError
+from tests.cluster.administrator import Administrator, right
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.webhooks import (
+    Canary,
+    Serving,
+    configured,
+    ensure_namespaces,
+    external_service,
+    failed_open,
+    has_share,
+    managed_namespace,
+    start_serving,
+)
+from tests.webhook.live import until
+from webhook.configurations import (
+    CONFIGURATION_NAME,
+    MUTATE,
+    ServiceTarget,
+    UrlTarget,
+    mutating_configuration,
+    validating_configuration,
+)
+
+NAMESPACE = "team-a"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+SECRET = f"{SECRETS}/kaishare-webhook-ca"
+MANAGED = managed_namespace("certified", gpu_fraction="0.5", priority="train")
+ENFORCED = managed_namespace("certified-strictly", gpu_fraction="0.5", mode="enforce")
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
+VALIDATING = f"{REGISTRATION}/validatingwebhookconfigurations/{CONFIGURATION_NAME}"
+REGISTRATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+GROUP = "admissionregistration.k8s.io"
+RIGHTS = (
+    {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
+    *(right(resource, "list", "watch", group=GROUP) for resource in REGISTRATIONS),
+    *(
+        {**right(resource, "patch", group=GROUP), "resourceNames": [CONFIGURATION_NAME]}
+        for resource in REGISTRATIONS
+    ),
+)
+NOWHERE = UrlTarget("https://127.0.0.1:9")
+
+Start = Callable[..., Awaitable[Serving]]
+
+
+@pytest.fixture
+async def start(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts replicas with the rights that an installation gives them; there is an empty Secret."""
+    await ensure_namespaces(admin.client, MANAGED, ENFORCED)
+    await put_secret(admin, {})
+    (tmp_path / "policies.yaml").write_text(yaml.safe_dump_all([MANAGED, ENFORCED]))
+    running: list[Serving] = []
+    numbers = count()
+
+    async def start_one(*options: str, rights: tuple[dict[str, Any], ...] = RIGHTS) -> Serving:
+        name = f"replica-{next(numbers)}"
+        token = await admin.token(name, *rights)
+        served = await start_serving(
+            tmp_path / name, "--policies", f"{tmp_path}/policies.yaml", "--certs", "self",
+            "--namespace", NAMESPACE, "--host-name", "127.0.0.1", "--drain", "0s",
+            "--kubeconfig", str(plane.kubeconfig(token=token)), *options,
+        )  # fmt: skip
+        running.append(served)
+        return served
+
+    yield start_one
+    for one in running:
+        await one.kill()
+    await admin.delete(SECRET)
+
+
+async def put_secret(admin: Administrator, data: Mapping[str, bytes | None]) -> None:
+    """Have a Secret that holds this and nothing else."""
+    with contextlib.suppress(ApiError):
+        await admin.delete(SECRET)
+    texts = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
+    secret = {"kind": "Secret", "metadata": {"name": "kaishare-webhook-ca"}, "data": texts}
+    await admin.post(SECRETS, secret)
+
+
+async def secret(admin: Administrator) -> dict[str, bytes]:
+    data = (await admin.read(SECRET)).get("data") or {}
+    return {key: base64.b64decode(text) for key, text in data.items()}
+
+
+async def bundles(admin: Administrator) -> list[bytes]:
+    """Of all our webhooks."""
+    found = [await admin.read(MUTATING), await admin.read(VALIDATING)]
+    webhooks = [webhook for each in found for webhook in each["webhooks"]]
+    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in webhooks]
+
+
+async def until_trusted(admin: Administrator, *certificates: bytes) -> None:
+    """Wait until every bundle holds these and no others."""
+    wanted = {der(pem) for pem in certificates}
+
+    async def are_right() -> bool:
+        return all(held(bundle) == wanted for bundle in await bundles(admin))
+
+    await until(are_right, "every bundle holds what it should")
+
+
+async def until_ready(replica: Serving) -> None:
+    async def is_ready() -> bool:
+        return (await replica.get("/readyz"))[0] == 200
+
+    await until(is_ready, "ready")
+
+
+async def rotations(replica: Serving) -> dict[str, float]:
+    """What a replica did to certificates, by result; leaves aside."""
+    series = await replica.series()
+    prefix = 'kaishare_certificate_rotations_total{result="'
+    found = {
+        name.removeprefix(prefix)[:-2]: value for name, value in series.items() if name.startswith(prefix)
+    }
+    return {result: value for result, value in found.items() if result != "renewed"}
+
+
+def leaf_of(replica: Serving) -> bytes:
+    """The certificate it serves now, in DER."""
+    address = (replica.admission.host, replica.admission.port)
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(address))
+
+
+def is_of(leaf: bytes, ca: bytes) -> bool:
+    """Whether a CA (PEM) signed a leaf (DER)."""
+    try:
+        load_der_x509_certificate(leaf).verify_directly_issued_by(load_der_x509_certificate(der(ca)))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def configurations(target: UrlTarget | ServiceTarget, validating: UrlTarget | None = None) -> list[Any]:
+    """As a chart installs them: without a caBundle."""
+    return [mutating_configuration(target), validating_configuration(validating or target)]
+
+
+def authority(*, age: timedelta, lifetime: timedelta) -> Authority:
+    return Authority.create(now=datetime.now(UTC) - age, lifetime=lifetime)
+
+
+async def test_a_fresh_installation_gets_a_ca_and_is_ready_when_it_is_trusted(
+    admin: Administrator, start: Start
+) -> None:
+    replica = await start()
+    (created,) = replica.said("CA created")
+    assert created["reason"] == "the Secret was empty"
+    missing = f"no trusted certificate yet: there is no webhook configuration {CONFIGURATION_NAME}: no API server calls this webhook\n"
+    await until_not_ready_because(replica, missing)
+
+    services = f"/api/v1/namespaces/{NAMESPACE}/services"
+    service = ServiceTarget(namespace=NAMESPACE, name="kaishare-webhook", port=replica.admission.port)
+    await admin.post(services, external_service(service.name, NAMESPACE, service.port))
+    try:
+        async with configured(admin.client, *configurations(service)):
+            await until_ready(replica)
+            ca = (await secret(admin))["ca.crt"]
+            await until_trusted(admin, ca)
+            canary = Canary(admin.client, "certified")
+            await canary.until_mutated()
+            assert has_share(await canary.pod())
+        await canary.until_unchanged()
+        assert (await replica.get("/readyz"))[0] == 200
+    finally:
+        await admin.delete(f"{services}/{service.name}")
+    series = await replica.series()
+    expiry = "kaishare_certificate_expiry_timestamp_seconds"
+    in_90_days = (datetime.now(UTC) + timedelta(days=90)).timestamp()
+    assert series[f'{expiry}{{kind="ca"}}'] == pytest.approx(in_90_days, abs=300)
+    assert series[f'{expiry}{{kind="serving"}}'] < in_90_days - 80 * 86400
+    assert await rotations(replica) == {"created": 1}
+
+
+async def until_not_ready_because(replica: Serving, text: str) -> None:
+    async def is_so() -> bool:
+        return await replica.get("/readyz") == (503, text)
+
+    await until(is_so, f"not ready: {text}")
+
+
+async def test_replicas_that_start_at_once_agree_on_one_ca(admin: Administrator, start: Start) -> None:
+    async with configured(admin.client, *configurations(NOWHERE)):
+        async with asyncio.TaskGroup() as group:
+            starts = [group.create_task(start()) for _ in range(3)]
+        replicas = [one.result() for one in starts]
+        ca = (await secret(admin))["ca.crt"]
+        for replica in replicas:
+            await until_ready(replica)
+            assert is_of(await asyncio.to_thread(leaf_of, replica), ca)
+        await until_trusted(admin, ca)
+        assert sum([(await rotations(replica)).get("created", 0) for replica in replicas]) == 1
+
+
+async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> None:
+    due = authority(age=timedelta(seconds=61), lifetime=timedelta(seconds=90))
+    await put_secret(admin, written(Ring(current=due)))
+    options = ["--ca-lifetime", "90s", "--leaf-lifetime", "60s", "--bundle-wait", "3s"]
+    mutates, validates = await start(*options), await start(*options)
+    targets = configurations(mutates.target, validates.target)
+    async with configured(admin.client, *targets):
+        canary = Canary(admin.client, "certified-strictly")
+        await canary.until_mutated()
+        before, created = await failed_open(admin.client, MUTATE), 0
+        assert is_of(await asyncio.to_thread(leaf_of, mutates), due.pair.certificate_pem)
+
+        async def both_switched() -> bool:
+            new = (await secret(admin))["ca.crt"]
+            if new == due.pair.certificate_pem:
+                return False
+            leaves = [await asyncio.to_thread(leaf_of, replica) for replica in (mutates, validates)]
+            return all(is_of(leaf, new) for leaf in leaves)
+
+        switched = asyncio.create_task(until(both_switched, "both serve leaves of the new CA"))
+        while not switched.done() or created % 50:
+            pod = await canary.pod(name=f"pod-{created}")  # refused if the validating webhook is not trusted
+            assert pod["spec"]["schedulerName"] == "kai-scheduler"
+            created += 1
+        await switched
+        assert created >= 50
+        assert await failed_open(admin.client, MUTATE) == before
+        stored = await secret(admin)
+        assert stored.keys() == {"ca.crt", "ca.key", "old.crt"}
+        assert stored["old.crt"] == due.pair.certificate_pem
+        assert due.pair.key_pem not in stored.values()
+        await until_trusted(admin, stored["ca.crt"], stored["old.crt"])
+        done = [await rotations(replica) for replica in (mutates, validates)]
+        assert {key: sum(one.get(key, 0) for one in done) for key in ("added", "switched", "replaced")} == {
+            "added": 1,
+            "switched": 1,
+            "replaced": 0,
+        }
+    await canary.until_unchanged()
+
+
+@pytest.mark.parametrize(
+    "broken", [{}, {"ca.crt": b"x", "ca.key": b"y", "note": b"z"}], ids=["empty", "garbage"]
+)
+async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
+    admin: Administrator, start: Start, broken: dict[str, bytes]
+) -> None:
+    async with configured(admin.client, *configurations(NOWHERE)):
+        replica = await start("--bundle-wait", "1s")
+        await until_ready(replica)
+        before = await secret(admin)
+        await admin.delete(SECRET)
+        (trouble,) = await until(lambda: replica.said("certificate trouble")[-1:], "it is missed")
+        assert trouble["part"] == "secret"
+        assert trouble["problem"] == (
+            "Secret team-a/kaishare-webhook-ca does not exist: make it with"
+            " `kubectl create secret generic kaishare-webhook-ca -n team-a`"
+        )
+        assert (await replica.get("/readyz"))[0] == 200
+        await put_secret(admin, broken)
+
+        async def is_back() -> bool:
+            return before.items() <= (await secret(admin)).items()
+
+        await until(is_back, "the Secret holds what it held")
+        assert await secret(admin) == before | {key: broken[key] for key in broken.keys() & {"note"}}
+        assert len(await until(lambda: replica.said("CA restored"), "it says so")) == 1
+        await until_trusted(admin, before["ca.crt"])
+
+
+async def test_garbage_that_nobody_remembers_better_is_replaced(admin: Administrator, start: Start) -> None:
+    await put_secret(admin, {"ca.crt": b"x", "ca.key": b"y"})
+    replica = await start()
+    (line,) = replica.said("CA replaced")
+    assert line["reason"] == "ca.crt and ca.key: no readable PEM certificate"
+    Authority.load((stored := await secret(admin))["ca.crt"], stored["ca.key"])
+
+
+async def test_a_ca_that_expired_while_all_was_off_is_replaced_at_once(
+    admin: Administrator, start: Start
+) -> None:
+    expired = authority(age=timedelta(days=91), lifetime=timedelta(days=90))
+    await put_secret(admin, written(Ring(current=expired)))
+    stale = [
+        build(NOWHERE, ca_bundle=expired.pair.certificate_pem)
+        for build in (mutating_configuration, validating_configuration)
+    ]
+    async with configured(admin.client, *stale):
+        replica = await start()
+        (line,) = replica.said("CA replaced")
+        assert line["reason"].startswith("the CA expired on ")
+        await until_ready(replica)
+        stored = await secret(admin)
+        assert stored.keys() == {"ca.crt", "ca.key"}
+        await until_trusted(admin, stored["ca.crt"])
+
+
+async def test_a_bundle_that_is_overwritten_is_right_again_and_nothing_else_is_touched(
+    admin: Administrator, start: Start
+) -> None:
+    others = mutating_configuration(NOWHERE, name="kai-00-other", ca_bundle=b"theirs")
+    async with configured(admin.client, *configurations(NOWHERE), others):
+        replica = await start()
+        await until_ready(replica)
+        ca = (await secret(admin))["ca.crt"]
+        await until_trusted(admin, ca)
+        kept = await admin.read(MUTATING)
+        theirs = authority(age=timedelta(0), lifetime=timedelta(days=1)).pair.certificate_pem
+        for text, expected in ((b"garbage", [ca]), (b"", [ca]), (theirs, [theirs, ca])):
+            value = base64.b64encode(text).decode()
+            patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": value}]
+            await admin.client.request(
+                "PATCH", MUTATING, body=json.dumps(patch).encode(), content_type="application/json-patch+json"
+            )
+            wanted = {der(pem) for pem in expected}
+
+            async def is_right(wanted: set[bytes] = wanted) -> bool:
+                return held((await bundles(admin))[0]) == wanted
+
+            await until(is_right, "the bundle is right")
+            assert (await replica.get("/readyz"))[0] == 200
+        after = await admin.read(MUTATING)
+        for one in (kept, after):
+            del one["webhooks"][0]["clientConfig"]["caBundle"]
+        assert after["webhooks"] == kept["webhooks"]
+        other = await admin.read(MUTATING.replace(CONFIGURATION_NAME, "kai-00-other"))
+        assert base64.b64decode(other["webhooks"][0]["clientConfig"]["caBundle"]) == b"theirs"
+        assert other["metadata"]["generation"] == 1
+
+
+async def test_a_configuration_that_is_made_anew_gets_its_bundle(admin: Administrator, start: Start) -> None:
+    replica = await start()
+    for _ in range(2):
+        async with configured(admin.client, *configurations(NOWHERE)):
+            await until_trusted(admin, (await secret(admin))["ca.crt"])
+            await until_ready(replica)
+    (trouble, *_) = replica.said("certificate trouble")
+    assert trouble["problem"].startswith("there is no webhook configuration kai-00-kaishare")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "part", "said"),
+    [(RIGHTS[1:3], "caBundle", "cannot list resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
+    ids=["list", "patch"],
+)
+async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
+    admin: Administrator, start: Start, lacking: tuple[dict[str, Any], ...], part: str, said: str
+) -> None:
+    async with configured(admin.client, *configurations(NOWHERE)):
+        replica = await start(rights=tuple(rule for rule in RIGHTS if rule not in lacking))
+        trouble = await until(
+            lambda: [line for line in replica.said("certificate trouble") if said in line["problem"]], said
+        )
+        assert trouble[0]["part"] == part
+        assert "mutatingwebhookconfigurations" in trouble[0]["problem"]
+        status, text = await replica.get("/readyz")
+        assert status == 503
+        assert said in text
+
+
+async def test_a_replica_serves_on_while_the_api_server_is_away(
+    plane: ControlPlane, admin: Administrator, start: Start
+) -> None:
+    async with configured(admin.client, *configurations(NOWHERE)):
+        replica = await start("--bundle-wait", "1s")
+        await until_ready(replica)
+        before = await asyncio.to_thread(leaf_of, replica)
+        plane.kill()
+        try:
+            await until(lambda: replica.said("certificate trouble"), "it is missed")
+            assert (await replica.get("/readyz"))[0] == 200
+            assert await asyncio.to_thread(leaf_of, replica) == before
+        finally:
+            await asyncio.to_thread(plane.start)
+        await until(lambda: replica.said("certificate trouble is over"), "it is back")
+        assert (await rotations(replica)).keys() <= {"created", "failed"}

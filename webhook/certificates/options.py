@@ -1,0 +1,119 @@
+"""The options of `serve` that say where its certificate comes from."""
+
+import argparse
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from service.command import UsageError, read_by
+from service.durations import parse_duration
+from webhook.configurations import CONFIGURATION_NAME
+
+if TYPE_CHECKING:
+    from webhook.certificates.cluster import CertificateInCluster
+    from webhook.certificates.files import CertificateFiles
+
+SELF: Final = "self"
+"""The value of --certs that is no directory; a directory of that name is `./self`."""
+
+
+def add_certificate_options(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    duration = read_by(parse_duration)
+    parser.add_argument(
+        "--certs",
+        metavar="self|DIR",
+        help="self: made here, from a CA in a Secret that replaces itself in time; DIR: tls.crt and tls.key"
+        " there, both made when it is empty (default self)",
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="in place of --certs, with --tls-key")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--host-name",
+        action="append",
+        metavar="NAME",
+        help="a name or address the certificate is for, with --certs self besides the Service; may be"
+        " repeated (default with --certs DIR: localhost and 127.0.0.1)",
+    )
+    own = parser.add_argument_group("with --certs self")
+    own.add_argument(
+        "--certs-secret",
+        default="kaishare-webhook-ca",
+        metavar="NAME",
+        help="the Secret that keeps the CA; it must exist, and may be empty (default %(default)s)",
+    )
+    own.add_argument(
+        "--namespace", metavar="NAMESPACE", help="of Secret and Service (default the service account's)"
+    )
+    own.add_argument(
+        "--service",
+        default="kaishare-webhook",
+        metavar="NAME",
+        help="the Service that leads to this webhook (default %(default)s)",
+    )
+    own.add_argument(
+        "--webhook-configuration",
+        default=CONFIGURATION_NAME,
+        metavar="NAME",
+        help="of the mutating and the validating configuration whose caBundle is kept (default %(default)s)",
+    )
+    own.add_argument(
+        "--ca-lifetime",
+        type=duration,
+        default="2160h",
+        metavar="DURATION",
+        help="of a CA; the next one is made after two thirds of it (default %(default)s)",
+    )
+    own.add_argument(
+        "--leaf-lifetime",
+        type=duration,
+        default="168h",
+        metavar="DURATION",
+        help="of a serving certificate; renewed after two thirds of it (default %(default)s)",
+    )
+    own.add_argument(
+        "--bundle-wait",
+        type=duration,
+        default="2m",
+        metavar="DURATION",
+        help="how long a new CA is in the caBundle before it is used (default %(default)s)",
+    )
+
+
+def told(arguments: argparse.Namespace) -> "CertificateFiles | CertificateInCluster":
+    """Read them.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    # Imported here: explain needs no cryptography.
+    from certs.rotation import Lifetimes  # noqa: PLC0415
+    from webhook.certificates.cluster import CertificateInCluster  # noqa: PLC0415
+    from webhook.certificates.files import LOCAL_NAMES, CertificateFiles  # noqa: PLC0415
+
+    given = (arguments.tls_cert, arguments.tls_key)
+    if any(given) and not all(given):
+        raise UsageError("--tls-cert and --tls-key belong together")
+    if arguments.certs is not None and all(given):
+        raise UsageError("give either --certs, or --tls-cert and --tls-key")
+    host_names = tuple(arguments.host_name or ())
+    if all(given):
+        return CertificateFiles(certificate=arguments.tls_cert, key=arguments.tls_key)
+    if arguments.certs not in (None, SELF):
+        return CertificateFiles(directory=Path(arguments.certs), host_names=host_names or LOCAL_NAMES)
+    try:
+        lifetimes = Lifetimes(
+            ca=timedelta(seconds=arguments.ca_lifetime),
+            leaf=timedelta(seconds=arguments.leaf_lifetime),
+            bundle_wait=timedelta(seconds=arguments.bundle_wait),
+        )
+    except ValueError as error:
+        raise UsageError(f"--ca-lifetime, --leaf-lifetime, --bundle-wait: {error}") from None
+    return CertificateInCluster(
+        configuration=arguments.webhook_configuration,
+        secret=arguments.certs_secret,
+        namespace=arguments.namespace or "",
+        service=arguments.service,
+        host_names=host_names,
+        lifetimes=lifetimes,
+    )
