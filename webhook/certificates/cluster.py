@@ -10,6 +10,7 @@ from certs.directory import CertificateError
 from certs.replica import Replica
 from certs.rotation import Leaf, Lifetimes, Result, Ring
 from kube.client import KubeClient
+from service.lasting import lasting
 from service.log import ERROR, INFO, WARNING, JsonLog
 from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
@@ -86,7 +87,7 @@ class ClusterCertificate:
 
     async def run(self) -> None:
         """Have a certificate until cancelled."""
-        await self._replica.run()
+        await lasting(self._replica.run, on_error=self._fail)
 
     def _take(self, leaf: Leaf, reason: str) -> None:
         if self._serving is None:
@@ -105,6 +106,10 @@ class ClusterCertificate:
         self._metrics.certificate_rotations.labels(result.value).inc()
         level = WARNING if result in (Result.REPLACED, Result.RESTORED) else INFO
         self._log(f"CA {result.value}", level, reason=reason)
+
+    def _fail(self, error: Exception) -> None:
+        self._metrics.failed("certificate")
+        self._log.failure("internal error", error, stage="certificate")
 
     def _complain(self, part: str, problem: str) -> None:
         if problem:
