@@ -91,8 +91,9 @@ class Phase:
 class Replicas:
     """Processes behind the balancer."""
 
-    def __init__(self, balancer: Balancer, folder: Path, plan: Plan) -> None:
+    def __init__(self, balancer: Balancer, *, kubeconfig: Path, folder: Path, plan: Plan) -> None:
         self._balancer = balancer
+        self._kubeconfig = kubeconfig
         self._folder = folder
         self._plan = plan
         self._count = 0
@@ -102,11 +103,15 @@ class Replicas:
         """Start one; it gets connections once it is ready."""
         self._count += 1
         tls = f"--tls-cert {self._folder}/tls.crt --tls-key {self._folder}/tls.key"
-        options = f"--policies {self._folder}/policies.json {tls} --drain {self._plan.drain}"
+        policies = f"--policies cluster --kubeconfig {self._kubeconfig}"
+        options = f"{policies} {tls} --drain {self._plan.drain}"
         replica = await start_serving(self._folder / f"log-{self._count}", *options.split())
         self.running.append(replica)
-        if (await replica.get("/readyz"))[0] != 200:
-            raise SystemExit(f"not ready: {replica.log}")
+
+        async def is_ready() -> bool:
+            return (await replica.get("/readyz"))[0] == 200
+
+        await until(is_ready, "the replica is ready")
         self._balancer.add(replica.admission)
 
     async def replace(self) -> None:
@@ -303,9 +308,8 @@ def problems(phase: Phase) -> list[str]:
 async def prepared(plane: ControlPlane, folder: Path, plan: Plan) -> AsyncIterator[Rollout]:
     """Have two replicas behind a balancer, called for the pods of one namespace."""
     namespace = managed_namespace(NAMESPACE, gpu_fraction="0.5")
-    (folder / "policies.json").write_text(json.dumps(namespace))
     balancer = Balancer()
-    replicas = Replicas(balancer, folder, plan)
+    replicas = Replicas(balancer, kubeconfig=plane.kubeconfig(), folder=folder, plan=plan)
     async with KubeClient(plane.access()) as client:
         await ensure_namespaces(client, namespace)
         certificates = Certificates(client, folder)

@@ -1,6 +1,7 @@
 """The webhook in the hands of a real API server: what pods become, and what is left alone."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,7 +43,7 @@ async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
     """Our webhook, called for pods of `NAMESPACES` and `ENFORCED`."""
     async with (
         KubeClient(plane.access()) as client,
-        installed(client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
+        installed(plane, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
     ):
         yield webhook
 
@@ -109,22 +110,30 @@ async def test_an_unlabelled_namespace_costs_no_call(admin: Administrator, ours:
     assert await ours.answered() > before, "it does count"
 
 
-async def test_a_label_turns_the_webhook_on_for_a_namespace_that_is_there(
-    admin: Administrator, ours: Serving
-) -> None:
-    """A namespace's own label turns the webhook on; its file says with which policy."""
+async def test_labels_typed_while_it_runs_count_from_then_on(admin: Administrator, ours: Serving) -> None:
+    path = "/api/v1/namespaces/turned-on"
     await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "turned-on"}})
-    before = await ours.answered(reason="not-managed")
     canary = Canary(admin.client, "turned-on")
     assert is_unchanged(await canary.pod())
-    labels = {"metadata": {"labels": {"kai.scheduler/queue": "queue-a"}}}
-    await admin.merge("/api/v1/namespaces/turned-on", labels)
+    for fraction in ("0.5", "0.25"):
+        labels = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": fraction}
+        await admin.merge(path, {"metadata": {"labels": labels}})
 
-    async def is_called() -> bool:
-        assert is_unchanged(await canary.pod()), "no policy is known of it, so it goes through"
-        return await ours.answered(reason="not-managed") > before
+        async def counts(fraction: str = fraction) -> bool:
+            annotations = (await canary.pod())["metadata"].get("annotations", {})
+            return bool(annotations.get("gpu-fraction") == fraction)
 
-    await until(is_called, "the label is taken up")
+        await until(counts, "the labels are taken up")
+    await admin.merge(path, {"metadata": {"labels": {"kai.scheduler/queue": None}}})
+    await canary.until_unchanged()
+
+
+async def test_the_first_pod_of_a_new_namespace_is_not_missed(admin: Administrator, ours: Serving) -> None:
+    unique = time.time_ns()
+    for number in range(10):
+        name = f"born-managed-{unique}-{number}"
+        await ensure_namespaces(admin.client, managed_namespace(name, gpu_fraction="0.5", priority="train"))
+        assert has_share(await Canary(admin.client, name).pod())
 
 
 async def test_a_dry_run_shows_the_same_and_keeps_nothing(admin: Administrator, ours: Serving) -> None:

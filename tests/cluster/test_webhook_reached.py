@@ -76,7 +76,7 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await ensure_namespaces(admin.client, UNMANAGED, ENFORCED)
-    async with installed(admin.client, tmp_path, REACHED, ENFORCED) as webhook:
+    async with installed(plane, admin.client, tmp_path, REACHED, ENFORCED) as webhook:
         await until_enforced(admin)
         await webhook.kill()
         before = await failed_open(admin.client)

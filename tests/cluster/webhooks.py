@@ -368,14 +368,14 @@ async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Servin
 
 @contextlib.asynccontextmanager
 async def installed(
-    client: KubeClient, folder: Path, *namespaces: Mapping[str, Any], options: Sequence[str] = ()
+    plane: ControlPlane, client: KubeClient, folder: Path, *namespaces: Mapping[str, Any]
 ) -> AsyncIterator[Serving]:
-    """Our webhook with its configurations in the cluster, taken up; the namespaces are its policies.
+    """Our webhook with its configurations in the cluster, taken up; pods of the first namespace show it.
 
     Namespaces stay, the rest is gone in the end.
     """
     await ensure_namespaces(client, *namespaces)
-    async with serving(folder / "log", *from_files(folder, *namespaces), *options) as webhook:
+    async with serving(folder / "log", *from_cluster(plane, folder)) as webhook:
         canary = Canary(client, namespaces[0]["metadata"]["name"])
         async with configured(client, *our_configurations(webhook.target, ca_of(folder))):
             await canary.until_mutated()
@@ -401,7 +401,16 @@ def ca_of(folder: Path) -> bytes:
 def from_files(folder: Path, *namespaces: Mapping[str, Any], names: Sequence[str] = ()) -> list[str]:
     """Options that need no API server: policies from a file, a CA and certificate in the folder `tls`."""
     (folder / "policies.yaml").write_text(yaml.safe_dump_all(namespaces))
-    options = ["--policies", f"{folder}/policies.yaml", "--certs", f"{folder}/tls"]
+    return ["--policies", f"{folder}/policies.yaml", *_own_files(folder, names)]
+
+
+def from_cluster(plane: ControlPlane, folder: Path, *, names: Sequence[str] = ()) -> list[str]:
+    """Options for policies from the cluster's namespaces; the certificate as `from_files` has it."""
+    return ["--policies", "cluster", "--kubeconfig", str(plane.kubeconfig()), *_own_files(folder, names)]
+
+
+def _own_files(folder: Path, names: Sequence[str]) -> list[str]:
+    options = ["--certs", f"{folder}/tls"]
     for name in ("127.0.0.1", *names):
         options += ["--host-name", name]
     return options
