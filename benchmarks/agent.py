@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -160,7 +161,7 @@ async def agent(folder: Path, library: Path) -> Any:
         await process.wait()
 
 
-def cpu_ms(process: Process) -> float:
+def cpu_ms(process: "Process | subprocess.Popen[bytes]") -> float:
     """Time on a CPU of all threads."""
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6

@@ -220,7 +220,8 @@ async def _load_configuration(where: str) -> Any:
             config_file=where, client_configuration=configuration, persist_config=False
         )
     except Exception as error:  # noqa: BLE001 - its parser and its plugins fail with whatever they meet
-        problem = one_line(str(error)) or "cannot be read: something is missing"
+        is_ours = isinstance(error, TypeError | AttributeError | KeyError | IndexError)  # of another shape
+        problem = "no kubeconfig" if is_ours else one_line(str(error)) or "something is missing in it"
         raise AccessError(f"{where}: {problem}") from None
     if not hasattr(loader, "host"):
         raise AccessError(f"{where}: the cluster of the current context has no server")

@@ -65,7 +65,7 @@ class PolicyEvents:
         """Know how all managed namespaces are now."""
         tellings: dict[str, _Telling] = {}
         for name, found in managed.items():
-            if found.policy.problems:
+            if found.policy.problems and found.uid:
                 before = self._tellings.get(name)
                 if before and (before.uid, before.problems) == (found.uid, found.policy.problems):
                     tellings[name] = before

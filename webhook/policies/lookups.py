@@ -11,6 +11,7 @@ from typing import Final
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from service.bucket import TokenBucket
 from webhook.policies.namespaces import ONE, PATH, NamespaceError, reader
 from webhook.policies.source import PolicyUnknown
 from webhook.policy import NamespacePolicy
@@ -28,6 +29,10 @@ thousand pods; short, because a label that is set meanwhile would be missed."""
 
 _MOST_REMEMBERED: Final = 1024
 _MOST_AT_ONCE: Final = 8  # requests; the client has 16 connections, one of which is the watch's
+_PER_SECOND: Final = 50.0
+_BURST: Final = 200
+"""More requests than that are somebody's who invents namespaces: the port knows no callers."""
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -50,6 +55,7 @@ class Lookups:
         self._clock = clock
         self._read = reader()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._bucket = TokenBucket(per_second=_PER_SECOND, burst=_BURST, clock=clock)
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def find(self, namespace: str) -> NamespacePolicy | None:
@@ -83,6 +89,9 @@ class Lookups:
         return entry
 
     async def _ask(self, namespace: str, entry: _Entry) -> None:
+        if not self._bucket.take():
+            self._remember(entry, None, f"GET {PATH}/{namespace}: too many namespaces are asked for")
+            return
         try:
             async with self._at_once:
                 found = self._read(await self._client.get(f"{PATH}/{namespace}", accept=ONE))

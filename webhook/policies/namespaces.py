@@ -32,12 +32,13 @@ class ManagedNamespace:
 
     policy: NamespacePolicy
     uid: str
-    """Empty where the policy has no problem: only what is told of one names it."""
+    """Empty where nothing is to be told in the namespace: it has no problem, or is about to end."""
 
 
 class _Metadata(Struct):
     name: str
     uid: str = ""
+    ends_at: str | None = msgspec.field(name="deletionTimestamp", default=None)
     labels: dict[str, str] | None = None
 
 
@@ -71,8 +72,9 @@ def reader() -> Callable[[bytes], ManagedNamespace | None]:
         policy = policy_of(tuple(sorted(own_labels(metadata.labels or {}).items())))
         if policy is None:
             return None
+        is_told = policy.problems and not metadata.ends_at
         named = replace(policy, namespace=metadata.name)
-        return ManagedNamespace(policy=named, uid=metadata.uid if named.problems else "")
+        return ManagedNamespace(policy=named, uid=metadata.uid if is_told else "")
 
     return read
 

@@ -170,10 +170,20 @@ def test_namespaces_with_the_same_labels_share_their_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "uid"), [({"gpu_fraction": "0.5"}, ""), ({"gpu_fraction": "5"}, "uid-of-a")]
+    ("fraction", "more", "uid"),
+    [
+        ("0.5", {}, ""),
+        ("5", {}, "uid-of-a"),
+        ("5", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, ""),
+    ],
+    ids=["valid", "invalid", "about to end"],
 )
-def test_a_uid_is_kept_where_there_is_a_problem_to_tell_of(labels: dict[str, str], uid: str) -> None:
-    found = reader()(json.dumps(namespace("a", **labels)).encode())
+def test_a_uid_is_kept_where_there_is_a_problem_to_tell_of(
+    fraction: str, more: dict[str, str], uid: str
+) -> None:
+    item = namespace("a", gpu_fraction=fraction)
+    item["metadata"] |= more
+    found = reader()(json.dumps(item).encode())
     assert found is not None
     assert found.uid == uid
 

@@ -110,9 +110,10 @@ def test_the_same_problem_is_told_again_only_before_the_api_server_forgets(
         (managed("team-a", uid="uid-2", gpu_fraction="2"), 2),
         (managed("team-a", gpu_fraction="2", priority="high"), 1),
         (managed("team-a", gpu_fraction="0.5"), 1),
+        (managed("team-a", uid="", gpu_fraction="3"), 1),
         ({}, 1),
     ],
-    ids=["another value", "another label", "made anew", "a valid change", "mended", "gone"],
+    ids=["another value", "another label", "made anew", "a valid change", "mended", "ending", "gone"],
 )
 def test_what_changes_is_told_at_once(
     desk: Desk, events: PolicyEvents, after: dict[str, ManagedNamespace], told: int

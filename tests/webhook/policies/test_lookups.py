@@ -197,6 +197,18 @@ async def test_what_is_remembered_is_bounded(
     assert server.asked("/namespaces/")[-1] == f"{PATH}/b", "the one not used for longest was forgotten"
 
 
+async def test_invented_names_do_not_become_a_flood(server: ApiServer, client: KubeClient) -> None:
+    now = 100.0
+    lookups = Lookups(client, clock=lambda: now)
+    for number in range(200):
+        await lookups.find(f"invented-{number}")
+    with pytest.raises(PolicyUnknown, match="too many namespaces are asked for"):
+        await lookups.find("one-more")
+    assert len(server.requests) == 200
+    now += 2
+    assert await lookups.find("one-more") is None
+
+
 async def test_few_are_asked_for_at_once(server: ApiServer, client: KubeClient) -> None:
     most = waiting = 0
 
