@@ -1,0 +1,223 @@
+"""The dashboard and the rules on a real Prometheus, which scrapes a real agent and a real webhook."""
+
+import itertools
+import json
+import math
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certs.directory import ensure
+from tests.builders import gpu_container, pod
+from tests.deploy import known_metrics
+from tests.deploy.promtool import ROOT, needed
+from tests.deploy.running_prometheus import PATIENCE_SECONDS, Prometheus, page, prometheus
+from tests.gpuagent.agents import agent
+from tests.webhook.conftest import POLICIES, review_of
+
+DASHBOARD = json.loads((ROOT / "deploy" / "dashboard" / "kaishare.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+QUERIES = [
+    pytest.param(panel, target, id=f"{panel['title']} {target['refId']}")
+    for panel in PANELS
+    for target in panel["targets"]
+]
+
+EMPTY = {
+    "Problems": "the agent has none",
+    "Errors of the driver": "there are none",
+    "Events about pods": "the pods of a simulated node are in no cluster",
+    "Evictions": "the same",
+    "Called before KAI": "policies come from a file",
+    "Time since it was last heard": "the same: there is no watch",
+    "Begun anew, by cause": "the same",
+}
+"""Panels without data here, and why. Their queries must be right all the same."""
+
+OTHERS = """\
+kai_queue_allocated_gpus{{queue_name="vision"}} 1
+kai_queue_deserved_gpus{{queue_name="vision"}} 2
+DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-6a3c1f0e-58d2-4c1b-9d57-0b6f2c8e4a11"}} 40
+DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-6a3c1f0e-58d2-4c1b-9d57-0b6f2c8e4a11"}} 18000
+apiserver_admission_webhook_fail_open_count{{name="pods.mutate.kaishare.dev",type="admit"}} 1
+apiserver_admission_webhook_rejection_count{{name="pods.validate.kaishare.dev",type="validating",error_type="no_error",rejection_code="403",operation="CREATE"}} {asked}
+apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="0.005"}} {asked}
+apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="+Inf"}} {asked}
+"""
+"""What KAI, dcgm-exporter and the API server would say; of them the names and labels count."""
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A node whose pod goes over its share, and a webhook with something to do."""
+    needed("prometheus")
+    folder = tmp_path_factory.mktemp("watched")
+    simulated = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
+    with (
+        agent(folder / "agent.log", "--gpus", simulated, "--interval", "200ms", "--grace", "1s") as node,
+        webhook(folder) as ops,
+        page(lambda asked: OTHERS.format(asked=asked)) as others,
+        prometheus(
+            folder,
+            {
+                "kaishare-agent": node.url.removeprefix("http://").rstrip("/"),
+                "kaishare-webhook": ops,
+                "others": others,
+            },
+        ) as running,
+    ):
+        yield running
+
+
+@contextmanager
+def webhook(folder: Path) -> Iterator[str]:
+    """A webhook that is asked something all the time; yields the address of its metrics."""
+    (folder / "policies.yaml").write_text(POLICIES)
+    files = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    command = f"-m webhook serve --policies {folder}/policies.yaml --tls-cert {files.certificate} --tls-key {files.key}"
+    ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
+    log = folder / "webhook.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, *command.split(), *ports.split()], cwd=ROOT, stderr=stream
+        )
+    trust = ssl.create_default_context(cafile=str(folder / "tls" / "ca.crt"))
+    review = json.dumps(review_of(pod(gpu_container()))).encode()
+    done = threading.Event()
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := re.search(r'"admission":"([^"]+)","ops":"http://([^"]+)"', log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        admission, ops = found.groups()
+        assert post(admission + "/mutate", b"no review", trust) == 400
+
+        def ask() -> None:
+            while not done.wait(0.3):
+                assert post(admission + "/mutate", review, trust) == 200
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        yield ops
+        done.set()
+        asking.join()
+    finally:
+        done.set()
+        process.kill()
+        process.wait()
+
+
+def post(url: str, body: bytes, trust: ssl.SSLContext) -> int:
+    try:
+        with urllib.request.urlopen(url, data=body, timeout=10, context=trust) as response:
+            status: int = response.status
+            return status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def substituted(query: str) -> str:
+    """The query as Grafana sends it with every variable at All."""
+    for variable in DASHBOARD["templating"]["list"]:
+        query = query.replace(f"${variable['name']}", variable.get("allValue", ""))
+    query = query.replace("$__rate_interval", "5s").replace("$__range", "30s")
+    assert "$" not in query
+    return query
+
+
+def has_data(running: Prometheus, target: dict[str, Any]) -> bool:
+    """Whether any series of a query has a number."""
+    query = substituted(target["expr"])
+    if target["instant"]:
+        values = [series["value"][1] for series in running.instant(query)]
+    else:
+        values = [value for series in running.lately(query) for _, value in series["values"]]
+    return any(math.isfinite(float(value)) for value in values)
+
+
+@pytest.mark.parametrize(("panel", "target"), QUERIES)
+def test_a_query_of_the_dashboard_gives_what_its_panel_shows(
+    watched: Prometheus, panel: dict[str, Any], target: dict[str, Any]
+) -> None:
+    if panel["title"] in EMPTY:
+        assert not has_data(watched, target)
+    else:
+        watched.until(lambda: has_data(watched, target), lambda: target["expr"])
+
+
+def test_every_rule_can_be_evaluated_and_only_what_is_wrong_raises_alerts(watched: Prometheus) -> None:
+    def active() -> set[str]:
+        return {alert["labels"]["alertname"] for alert in watched.get("alerts")["alerts"]}
+
+    # The example's pod over its share, the bad label among the policies, and what the page of others says.
+    expected = {"KaisharePodOverShare", "KaisharePolicyInvalid", "KaishareFailedOpen"}
+    watched.until(lambda: active() == expected, active)
+    rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == len(list(known_metrics.rules()))
+    assert {(rule["health"], rule.get("lastError")) for rule in rules} == {("ok", None)}
+
+
+def test_series_keep_the_namespace_and_the_pod_they_are_about(watched: Prometheus) -> None:
+    watched.until(lambda: watched.instant("kaishare_pod_gpu_memory_used_bytes"))
+    found = watched.instant('kaishare_pod_gpu_memory_used_bytes{namespace="training", pod="train-resnet"}')
+    assert len(found) == 1
+    assert watched.instant('{exported_pod=~".+"} or {exported_namespace=~".+"}') == []
+
+
+def test_every_panel_without_data_is_a_panel() -> None:
+    assert EMPTY.keys() <= {panel["title"] for panel in PANELS}
+
+
+def test_the_dashboard_names_only_metrics_that_exist() -> None:
+    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    asked += [variable.get("definition", "") for variable in DASHBOARD["templating"]["list"]]
+    assert known_metrics.unknown(asked) == set()
+
+
+def test_the_dashboard_shows_every_figure_about_gpus_and_pods() -> None:
+    text = json.dumps([panel["targets"] for panel in PANELS])
+    figures = {name for name in known_metrics.documented() if re.match(r"kaishare_(gpu|pod)_", name)}
+    assert {name for name in figures if name not in text} == {"kaishare_pod_gpu_memory_limit_bytes"}
+
+
+def test_panels_have_an_id_a_place_and_a_source_of_their_own() -> None:
+    panels = DASHBOARD["panels"]
+    ids = [panel["id"] for panel in panels]
+    assert len(set(ids)) == len(ids)
+    for panel in PANELS:
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+    for one, other in itertools.combinations(panels, 2):
+        a, b = one["gridPos"], other["gridPos"]
+        apart = (
+            a["x"] + a["w"] <= b["x"]
+            or b["x"] + b["w"] <= a["x"]
+            or a["y"] + a["h"] <= b["y"]
+            or b["y"] + b["h"] <= a["y"]
+        )
+        assert apart, (one["title"], other["title"])
+
+
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    assert DASHBOARD["schemaVersion"] == 42
+    assert "id" not in DASHBOARD
+    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {
+        "datasource",
+        "node",
+        "queue",
+        "namespace",
+    }
