@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 
-_COMING = {"kaishare_certificate_rotations_total"}
+_COMING = {"kaishare_agent_evictions_total"}
 _SUFFIXES = ("_bucket", "_sum", "_count")
 _NAME = re.compile(r"[a-z_:]*kaishare_[a-z0-9_:]+")
 
