@@ -42,7 +42,7 @@ class ChangeLog:
             self._log("gpus answer", gpus=gpus, driver=snapshot.driver_version)
         notes = {note: claim for claim in snapshot.claims for note in claim.notes}
         for note in sorted(notes.keys() - self._notes):
-            self._log("pod has an unreadable value", WARNING, **_named(notes[note]), problem=note)
+            self._log("pod has an unreadable value", WARNING, **named(notes[note]), problem=note)
         self._notes = frozenset(notes)
 
     def wishes(self, notes: Iterable[str]) -> None:
@@ -62,7 +62,7 @@ class ChangeLog:
                 message,
                 level,
                 reason=verdict.key.reason,
-                **_named(verdict.claim),
+                **named(verdict.claim),
                 gpu=verdict.key.gpu_uuid,
                 **{name: figure for name, figure in known.items() if figure is not None},
             )
@@ -71,9 +71,10 @@ class ChangeLog:
         self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
 
 
-def _named(claim: PodClaim) -> dict[str, str]:
-    named = {"namespace": claim.pod.namespace, "pod": claim.pod.name, "uid": claim.pod.uid}
+def named(claim: PodClaim) -> dict[str, str]:
+    """Return the fields by which lines of the log name a pod."""
+    fields = {"namespace": claim.pod.namespace, "pod": claim.pod.name, "uid": claim.pod.uid}
     if claim.tenant:
         tenant = claim.tenant
-        named |= {"vcluster": tenant.vcluster, "virtualPod": f"{tenant.namespace}/{tenant.pod}"}
-    return named
+        fields |= {"vcluster": tenant.vcluster, "virtualPod": f"{tenant.namespace}/{tenant.pod}"}
+    return fields

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from gpuagent.eviction.settings import Budget, EvictionMode
 from gpuagent.verdicts.slack import Slack
 from kai.namespaces import EXCLUDED_NAMESPACES
-from kai.over_share import OVER_SHARE_GRACE
+from kai.over_share import OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
 from service.about import version
 from service.command import Parser, UsageError, names, read_by
@@ -98,6 +99,20 @@ def _parser() -> argparse.ArgumentParser:
         "--events",
         choices=("true", "false"),
         help="whether a flag becomes an Event on its pod (default true, with --pods cluster only)",
+    )
+    serving.add_argument(
+        "--eviction",
+        choices=tuple(EvictionMode),
+        default=EvictionMode.OFF,
+        help=f"the most that a namespace gets by {OVER_SHARE}=evict; dry-run decides, counts and logs,"
+        " and asks the API server for nothing (default %(default)s)",
+    )
+    serving.add_argument(
+        "--eviction-budget",
+        type=read_by(Budget.parse),
+        default="1/10m",
+        metavar="N/DURATION",
+        help="evictions of this node in a time (default %(default)s)",
     )
     serving.set_defaults(run=_serve)
 
@@ -189,6 +204,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     scenario = _scenario(arguments)
     is_cluster = scenario is None and arguments.pods in (None, "cluster")
+    eviction = EvictionMode(arguments.eviction)
+    if eviction is not EvictionMode.OFF and not is_cluster:
+        raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions are asked of the API server")
     if arguments.events == "true" and not is_cluster:
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
     node = arguments.node or os.environ.get("NODE_NAME", "")
@@ -205,6 +223,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             scenario=scenario,
             grace_bounds=GraceBounds(shortest=arguments.grace_min, longest=arguments.grace_max),
             pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
+            eviction=eviction,
+            eviction_budget=arguments.eviction_budget,
             events=arguments.events != "false",
             node=arguments.node if scenario is not None else node,
             listen=listen,

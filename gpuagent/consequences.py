@@ -1,28 +1,52 @@
-"""What follows from verdicts beyond metrics: Events. Only where pods come from the API server."""
+"""What follows from verdicts beyond metrics, where pods come from the API server: Events, and evictions."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
+from gpuagent.eviction.evictor import Evictor
+from gpuagent.eviction.rules import Rules
+from gpuagent.eviction.settings import Budget, EvictionMode
 from gpuagent.judged import Judged
+from gpuagent.pods.inventory import NodePod
 from gpuagent.report.events import COMPONENT, FlagEvents
+from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
+from kube.eviction import Evicted, evict
 from service.log import INFO, WARNING, JsonLog
 
 _BEGIN_ANEW_SECONDS: Final = 30.0
+_TO_WRITE_SECONDS: Final = 5.0
+_TO_MIRROR_SECONDS: Final = 1.0
+"""A vCluster copies an Event in some 20 ms (seen on v0.36.1), and no more once its own pod is gone."""
+_NOTHING: Final[Mapping[str, int]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionSettings:
+    """What may follow from a verdict."""
+
+    events: bool
+    eviction: EvictionMode
+    budget: Budget
+    rules: Rules
 
 
 class Consequences:
-    """Tells people of flags. Metrics and verdicts go on whatever becomes of it."""
+    """Tells people of flags, and evicts. Metrics and verdicts go on whatever becomes of it."""
 
     def __init__(
         self,
         client: KubeClient,
+        settings: ActionSettings,
         *,
         node: str,
+        sample_now: Callable[[], None],
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -30,31 +54,60 @@ class Consequences:
 
         Args:
             client: to the API server.
+            settings: what may be done.
             node: name of this node.
+            sample_now: takes a sample that begins after the call.
             log: where trouble is said.
-            clock: monotonic seconds.
+            clock: monotonic seconds, the samples' own.
         """
         self.events: Counter[tuple[str, str]] = Counter()
         """By reason and result."""
+        self._client = client
         self._log = log
-        self._writer = EventWriter(
-            client,
-            component=COMPONENT,
-            host=node,
-            on_result=lambda reason, result: self.events.update([(reason, result)]),
-            on_trouble=self._say_trouble,
-            clock=clock,
-        )
-        self._flags = FlagEvents(self._writer, clock=clock)
+        self._clock = clock
+        self._writer: EventWriter | None = None
+        self._flags: FlagEvents | None = None
+        if settings.events:
+            self._writer = EventWriter(
+                client,
+                component=COMPONENT,
+                host=node,
+                on_result=lambda reason, result: self.events.update([(reason, result)]),
+                on_trouble=self._say_trouble,
+                clock=clock,
+            )
+            self._flags = FlagEvents(self._writer, clock=clock)
+        self._evictor: Evictor | None = None
+        if settings.eviction is not EvictionMode.OFF:
+            self._evictor = Evictor(
+                rules=settings.rules,
+                budget=settings.budget,
+                ask=self._ask if settings.eviction is EvictionMode.ON else None,
+                announce=self._announce,
+                sample_now=sample_now,
+                log=log,
+                clock=clock,
+            )
+
+    @property
+    def evictions(self) -> Mapping[str, int]:
+        """Decisions by result."""
+        return self._evictor.results if self._evictor else _NOTHING
 
     def take(self, judged: Judged) -> None:
         """Take the newest verdicts. Never waits."""
-        self._flags.take(judged.snapshot, judged.transitions)
+        if self._flags is not None:
+            self._flags.take(judged.snapshot, judged.transitions)
+        if self._evictor is not None:
+            self._evictor.take(judged)
 
     async def run(self) -> None:
         """Do what there is to do until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_up(self._writer.run, "Events"))
+            if self._writer is not None:
+                group.create_task(self._keep_up(self._writer.run, "writing Events"))
+            if self._evictor is not None:
+                group.create_task(self._keep_up(self._evictor.run, "evicting"))
 
     async def _keep_up(self, run: Callable[[], Awaitable[None]], what: str) -> None:
         """Run something that must not take the agent with it, whatever becomes of it."""
@@ -62,8 +115,27 @@ class Consequences:
             try:
                 await run()
             except Exception as error:  # noqa: BLE001 - nobody foresaw it, and measuring goes on
-                self._log.failure(f"{what} failed, and begin anew", error)
+                self._log.failure(f"{what} failed, and begins anew", error)
             await asyncio.sleep(_BEGIN_ANEW_SECONDS)
+
+    async def _ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
+        return await evict(
+            self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=is_trial
+        )
+
+    async def _announce(self, verdict: Verdict, judged: Judged) -> None:
+        """Have the Event written before the pod goes, if the API server has a moment for it."""
+        if self._flags is None or self._writer is None:
+            return
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in judged.snapshot.gpus}
+        began = self._clock() if verdict.since is None else verdict.since
+        lasted = max(0.0, judged.snapshot.taken_at - began)
+        self._flags.evicting(verdict, lasted, totals.get(verdict.key.gpu_uuid))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TO_WRITE_SECONDS):
+                await self._writer.settled()
+        if verdict.claim.tenant is not None:
+            await asyncio.sleep(_TO_MIRROR_SECONDS)
 
     def _say_trouble(self, problem: str) -> None:
         if problem:

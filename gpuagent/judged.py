@@ -17,3 +17,5 @@ class Judged:
     transitions: tuple[Transition, ...] = ()
     wishes: Mapping[str, Wish] = field(default_factory=dict)
     """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
+    reservation_uids: frozenset[str] = frozenset()
+    """UIDs of pods that are, or pose as, KAI's reservation pods."""

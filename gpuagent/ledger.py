@@ -130,9 +130,11 @@ class _Held:
     known_bytes: int = 0
     processes: int = 0
     unknown: int = 0
+    is_by_uid: bool = True
 
-    def add(self, process: GpuProcess) -> None:
+    def add(self, process: GpuProcess, *, is_by_uid: bool = True) -> None:
         self.processes += 1
+        self.is_by_uid &= is_by_uid
         if process.used_bytes is None:
             self.unknown += 1
         else:
@@ -187,7 +189,8 @@ class _Tally:
             if owner is None:
                 self._host.add(process)
             elif isinstance(owner, NodePod):
-                by_pod.setdefault(owner.uid, _Held()).add(process)
+                held = by_pod.setdefault(owner.uid, _Held())
+                held.add(process, is_by_uid=owner.uid in origin.pod_uids)
 
     @property
     def host_bytes(self) -> int | None:
@@ -228,6 +231,7 @@ class _Tally:
                         processes=held.processes,
                         is_mig=self._gpu.mig,
                         has_unknown_memory=held.unknown > 0,
+                        is_by_uid=held.is_by_uid,
                     )
                 )
         return made

@@ -14,7 +14,9 @@ from typing import Final
 
 from gpuagent.bookkeeper import Bookkeeper
 from gpuagent.changes import ChangeLog
-from gpuagent.consequences import Consequences
+from gpuagent.consequences import ActionSettings, Consequences
+from gpuagent.eviction.rules import Rules
+from gpuagent.eviction.settings import Budget, EvictionMode
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
@@ -67,6 +69,8 @@ class Settings:
     read_config_maps: bool = False
     events: bool = True
     """Whether flags become Events, where pods come from the API server."""
+    eviction: EvictionMode = EvictionMode.OFF
+    eviction_budget: Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +129,11 @@ def _node(settings: Settings) -> _Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cluster:
-    """Where pods come from, and what follows from verdicts on them."""
+    """Where pods come from."""
 
     pods: FilePods | ClusterPods
-    consequences: Consequences | None = None
-    """None: nothing but log and metrics."""
+    client: KubeClient | None = None
+    """None: from a file."""
 
 
 @contextlib.asynccontextmanager
@@ -151,7 +155,7 @@ async def _cluster(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterat
                 log=log,
                 read_config_maps=settings.read_config_maps,
             ),
-            consequences=Consequences(client, node=node.name, log=log) if settings.events else None,
+            client=client,
         )
 
 
@@ -164,7 +168,16 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
 async def _serve_cluster(
     settings: Settings, node: _Node, cluster: _Cluster, log: JsonLog
 ) -> tuple[int, bool]:
-    pods, consequences = cluster.pods, cluster.consequences
+    pods = cluster.pods
+    consequences: Consequences | None = None
+    if cluster.client is not None:
+        consequences = Consequences(
+            cluster.client,
+            _actions(settings),
+            node=node.name,
+            sample_now=lambda: sampler.sample_now(),  # noqa: PLW0108 - there is no sampler yet
+            log=log,
+        )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -197,6 +210,7 @@ async def _serve_cluster(
         is_simulated=node.source.is_simulated,
         watch=pods.watch if isinstance(pods, ClusterPods) else None,
         events=consequences.events if consequences else {},
+        evictions=consequences.evictions if consequences else {},
     )
 
     def on_sample(sample: Sample) -> None:
@@ -244,6 +258,19 @@ async def _serve_cluster(
         log(reason, ERROR)
     log("stopped", hung=is_hung)
     return (START_AGAIN if fatal else 0), is_hung
+
+
+def _actions(settings: Settings) -> ActionSettings:
+    return ActionSettings(
+        events=settings.events,
+        eviction=settings.eviction,
+        budget=settings.eviction_budget,
+        rules=Rules(
+            excluded_namespaces=settings.excluded_namespaces,
+            reservation_namespace=settings.reservation_namespace,
+            slack=settings.slack,
+        ),
+    )
 
 
 async def _watch(bookkeeper: Bookkeeper, seconds: float) -> None:

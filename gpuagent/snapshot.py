@@ -22,6 +22,9 @@ class Holding:
     """On a MIG device, or on a GPU that is split into some: reported, never judged."""
     has_unknown_memory: bool = False
     """The driver cannot tell the memory of one of these processes: stops every verdict on the pod."""
+    is_by_uid: bool = True
+    """Whether the cgroup path of every process names the pod by the UID that the API server gave it. A
+    container's ID and a static pod's hash stand in fields that others may write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,6 +145,8 @@ class EventWriter:
         self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
         self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
         self._told = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._problem = ""
 
     @property
@@ -158,11 +160,16 @@ class EventWriter:
         event = replace(event, message=_cut(event.message))
         self._queue(_Waiting(event, told_at=self._clock(), first_at=now, last_at=now))
 
+    async def settled(self) -> None:
+        """Wait until nothing waits, and nothing is being written."""
+        await self._idle.wait()
+
     async def run(self) -> None:
         """Write until cancelled; what waits then is lost."""
         pause = self._pace.first_pause
         while True:
             if not self._waiting:
+                self._idle.set()
                 self._told.clear()
                 await self._told.wait()
             await asyncio.sleep(self._bucket.seconds_until_next())
@@ -191,6 +198,7 @@ class EventWriter:
                 times=same.times + new.times,
             )
         self._waiting[key] = new
+        self._idle.clear()
         if len(self._waiting) > self._pace.most_waiting:
             oldest = min(self._waiting, key=lambda one: self._waiting[one].told_at)
             self._on_result(self._waiting.pop(oldest).event.reason, "dropped")

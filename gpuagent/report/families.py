@@ -160,6 +160,13 @@ class Family(Enum):
         help="Events about pods, by what became of them: created, updated, dropped or failed.",
         absent="there was none, pods come from a file, or --events=false",
     )
+    EVICTIONS = Described(
+        name="kaishare_agent_evictions_total",
+        kind="counter",
+        labels=("result",),
+        help="Decisions on pods that their namespaces want evicted, by what came of them.",
+        absent="there was none, or --eviction=off",
+    )
     WATCH_CONTACT = Described(
         name="kaishare_watch_last_contact_timestamp_seconds",
         kind="gauge",

@@ -14,6 +14,7 @@ from kube.watch import Watch
 from service.about import version
 
 _NO_EVENTS: Final[Mapping[tuple[str, str], int]] = {}
+_NO_EVICTIONS: Final[Mapping[str, int]] = {}
 
 
 class Metrics:
@@ -27,13 +28,15 @@ class Metrics:
         is_simulated: bool,
         watch: Watch[Any] | None = None,
         events: Mapping[tuple[str, str], int] = _NO_EVENTS,
+        evictions: Mapping[str, int] = _NO_EVICTIONS,
     ) -> None:
-        """Take where to read: `events` counts by reason and result, and may grow."""
+        """Take where to read: `events` counts by reason and result, `evictions` by result; both may grow."""
         self._status = status
         self._node = node
         self._is_simulated = is_simulated
         self._watch = watch
         self._events = events
+        self._evictions = evictions
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
 
@@ -106,6 +109,8 @@ class Metrics:
             page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
         for (reason, result), count in sorted(self._events.items()):
             page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
+        for result, count in sorted(self._evictions.items()):
+            page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
         if self._watch is not None:
             self._add_watch(page, self._watch)
         simulated = "true" if self._is_simulated else "false"

@@ -113,6 +113,11 @@ def snapshot_of(
     return balance(taken, books)
 
 
+def balance_of(taken: Sample, claims: Iterable[PodClaim], pods: PodIndex) -> Snapshot:
+    """The accounts, with this list of pods."""
+    return balance(taken, Books(claims=tuple(claims), pods=pods))
+
+
 def holding(snapshot: Snapshot, name: str, uuid: str = A) -> Holding | None:
     """What the pod holds on the GPU."""
     found = [h for h in snapshot.holdings if h.claim.pod.name == name and h.gpu_uuid == uuid]

@@ -56,6 +56,12 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         (f"{NVML} --grace-min 1h --grace-max 59m", "--grace-min is longer than --grace-max"),
         (f"{NVML} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
         (f"{SIMULATED} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
+        (f"{NVML} --eviction on", "--eviction=on needs --pods cluster: evictions are asked of the API server"),
+        (f"{NVML} --eviction dry-run", "--eviction=dry-run needs --pods cluster: evictions are asked of the API server"),
+        (f"{NVML} --eviction=yes", "argument --eviction: invalid choice: 'yes'"),
+        (f"{NVML} --eviction-budget 0/10m", '"0/10m" is not a budget; allowed: a number and a time, such as 1/10m'),
+        (f"{NVML} --eviction-budget 1/0s", '"1/0s" is not a budget'),
+        (f"{NVML} --eviction-budget 10m", '"10m" is not a budget'),
         (f"{NVML} --events=yes", "argument --events: invalid choice: 'yes'"),
         (f"{NVML} --interval 1.5s", '"1.5s" is not a duration; allowed: an integer and ms, s, m or h, such as 5s'),
         (f"{NVML} --grace 5", '"5" is not a duration'),
@@ -64,7 +70,7 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         ("--node n --pods pods.yaml --listen nowhere", '"nowhere" is not HOST:PORT'),
         ("--node n --pods pods.yaml --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
         (f"{SIMULATED} --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
-        (f"{NVML} --evict", "unrecognized arguments: --evict"),
+        (f"{NVML} --delete", "unrecognized arguments: --delete"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_one_line_and_status_2(
@@ -86,7 +92,7 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
     for option in (
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
-        "--events", "--grace-min", "--grace-max",
+        "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget",
     ):  # fmt: skip
         assert option in shown
     for default in (

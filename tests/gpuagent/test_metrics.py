@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -202,6 +202,7 @@ def test_a_mig_device_has_a_used_series_of_its_own_and_no_verdict() -> None:
     assert "kaishare_pod_flagged" not in text
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_whatever_a_pod_is_called_the_page_reads_back(name: str, queue: str) -> None:
     strange = replace(claim("train", GIB, pod=pod("train", name=name)), queue=queue)
@@ -223,6 +224,15 @@ def test_a_lone_surrogate_breaks_nothing() -> None:
 EVENTS = {("GPUNotAssigned", "created"): 1, ("GPUMemoryOverShare", "updated"): 3}
 
 
+EVICTIONS = {"evicted": 1, "disruption-budget": 4}
+
+
+def test_evictions_are_counted_by_result() -> None:
+    found = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
+    assert found == {'result="evicted"': 1, 'result="disruption-budget"': 4}
+    assert "evictions_total" not in text_of(OVER)
+
+
 def test_events_are_counted_by_reason_and_result() -> None:
     counts = dict(EVENTS)
     assert series(text_of(OVER, events=counts), "kaishare_agent_events_total") == {
@@ -234,7 +244,12 @@ def test_events_are_counted_by_reason_and_result() -> None:
 
 def every_family() -> str:
     heard = Watched(1_800_000_000.5, closed=3, gone=1)
-    text = text_of(status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))), watch=heard, events=EVENTS)
+    text = text_of(
+        status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))),
+        watch=heard,
+        events=EVENTS,
+        evictions=EVICTIONS,
+    )
     assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
     return text
 

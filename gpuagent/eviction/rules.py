@@ -1,0 +1,138 @@
+"""Which pods may be evicted, and why not. Pure.
+
+A pod is evicted for what its own processes hold, by the kernel's word, against a figure that nobody but KAI
+or the pod itself could write: so that no tenant can have another's pod evicted.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuagent.judged import Judged
+from gpuagent.shares.claims import Amount, LimitSource, PodClaim, ShareSource
+from gpuagent.verdicts.grounds import Key, Reason
+from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.slack import Slack
+from kai import keys
+
+_EVICTABLE: Final = frozenset({Reason.OVER_SHARE, Reason.LIMIT_BYPASSED})
+_WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
+"""Whoever may make a ConfigMap in the pod's namespace could have written these."""
+
+
+class Refusal(StrEnum):
+    """Why a pod is not evicted, whatever its namespace asks; results of `kaishare_agent_evictions_total`."""
+
+    EXCLUDED_NAMESPACE = "excluded-namespace"
+    RESERVATION_POD = "reservation-pod"
+    STATIC_POD = "static-pod"
+    WEAK_EVIDENCE = "weak-evidence"
+
+
+_LINES: Final = {
+    Refusal.EXCLUDED_NAMESPACE: "its namespace is one of --exclude-namespaces",
+    Refusal.RESERVATION_POD: "it is a reservation pod of KAI's, or poses as one",
+    Refusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
+    Refusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others could have"
+    " written: that is no ground to evict it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the administrator set."""
+
+    excluded_namespaces: frozenset[str]
+    reservation_namespace: str
+    slack: Slack
+
+    def refusal(self, verdict: Verdict, judged: Judged) -> Refusal | None:
+        """Say why a pod must not be evicted; None: nothing speaks against it."""
+        pod = verdict.claim.pod
+        if pod.uid in judged.reservation_uids or pod.namespace == self.reservation_namespace:
+            return Refusal.RESERVATION_POD
+        if pod.namespace in self.excluded_namespaces:
+            return Refusal.EXCLUDED_NAMESPACE
+        if keys.MIRROR_POD in pod.annotations:
+            return Refusal.STATIC_POD
+        if not self._is_proven(verdict, judged):
+            return Refusal.WEAK_EVIDENCE
+        return None
+
+    def _is_proven(self, verdict: Verdict, judged: Judged) -> bool:
+        key, amount = verdict.key, _figure(verdict)
+        if amount is None or verdict.used_bytes is None:
+            return False
+        if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
+            return False
+        return any(
+            holding.claim.pod.uid == key.uid and holding.gpu_uuid == key.gpu_uuid and holding.is_by_uid
+            for holding in judged.snapshot.holdings
+        )
+
+
+def explained(refusal: Refusal) -> str:
+    """Say it for the log."""
+    return _LINES[refusal]
+
+
+def candidates(judged: Judged) -> list[Verdict]:
+    """Find the pods that are flagged, are over in this very sample, and are to be evicted for it.
+
+    One verdict for each pod, the worst first.
+    """
+    worst: dict[str, Verdict] = {}
+    for verdict in sorted(_asked(judged), key=_excess, reverse=True):
+        worst.setdefault(verdict.key.uid, verdict)
+    return list(worst.values())
+
+
+def still(key: Key, judged: Judged) -> Verdict | None:
+    """Return the candidate of that key, if it is one by a newer sample."""
+    return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
+
+
+def owner_of(claim: PodClaim) -> str:
+    """Name what would make the pod anew, or the pod itself where nothing would.
+
+    In a vCluster the host's owner is none or the vCluster, so what the tenant's pod says of its owners
+    counts, for pods of that vCluster only: a tenant who writes there what is not true harms himself.
+    """
+    pod, tenant = claim.pod, claim.tenant
+    if tenant is None:
+        return pod.controller_uid or f"{pod.namespace}/{pod.name}"
+    said = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
+    owner = hashlib.sha256(said.encode()).hexdigest() if said else f"{tenant.namespace}/{tenant.pod}"
+    return f"{pod.namespace}/{tenant.vcluster}/{owner}"
+
+
+def _asked(judged: Judged) -> Iterator[Verdict]:
+    for verdict in judged.verdicts.judged.values():
+        wish, pod = judged.wishes.get(verdict.key.uid), verdict.claim.pod
+        if (
+            verdict.key.reason in _EVICTABLE
+            and verdict.is_flagged
+            and verdict.since is not None
+            and wish is not None
+            and wish.evict
+            and pod.phase == "Running"
+            and not pod.is_terminating
+        ):
+            yield verdict
+
+
+def _excess(verdict: Verdict) -> int:
+    return (verdict.used_bytes or 0) - (verdict.allowed_bytes or 0)
+
+
+def _figure(verdict: Verdict) -> Amount | None:
+    """The figure that the verdict is held against, or the share where others could have written that one."""
+    claim, gpu = verdict.claim, verdict.key.gpu_uuid
+    share = claim.shares.get(gpu)
+    judged_by = claim.limits.get(gpu) if verdict.key.reason is Reason.LIMIT_BYPASSED else share
+    for amount in (judged_by, share):
+        if amount is not None and amount.source not in _WEAK:
+            return amount
+    return None

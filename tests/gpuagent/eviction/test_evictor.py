@@ -1,0 +1,268 @@
+"""From verdicts to evictions: in which order, how often, and never without a fresh look."""
+
+import asyncio
+import contextlib
+import io
+import itertools
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gpuagent.eviction.evictor import EvictionPace, Evictor
+from gpuagent.eviction.holds import Holds
+from gpuagent.eviction.settings import Budget
+from gpuagent.judged import Judged
+from gpuagent.pods.inventory import NodePod
+from gpuagent.verdicts.judge import Verdict
+from kube.eviction import Answer, Evicted
+from service.log import JsonLog
+from tests.gpuagent.eviction.judging import RULES, SHARE, Node, of_pod
+from tests.gpuagent.nodes import GIB, claim
+from tests.kube.watching import until
+
+YES = Evicted(Answer.EVICTED)
+NO = Evicted(Answer.DISRUPTION_BUDGET, "the budget forbids it")
+OVER = 12 * GIB
+
+
+@dataclass
+class Desk:
+    """An evictor on a node of the test's making, and all that it did, in order."""
+
+    node: Node = field(default_factory=Node)
+    budget: Budget = field(default_factory=lambda: Budget(1, 600))
+    is_dry_run: bool = False
+    fresh: float = 5.0
+    now: float = 10.0
+    held: dict[str, int] = field(default_factory=lambda: {"train": OVER})
+    fresh_held: dict[str, int] | None = None
+    """What a fresh sample shows, if not the same."""
+    answers: list[Evicted] = field(default_factory=list)
+    """To what is asked in turn; then yes."""
+    done: list[str] = field(default_factory=list)
+    samples: bool = True
+
+    def __post_init__(self) -> None:
+        self.stream = io.BytesIO()
+        self.evictor = Evictor(
+            rules=RULES,
+            budget=self.budget,
+            ask=None if self.is_dry_run else self.ask,
+            announce=self.announce,
+            sample_now=self.sample_now,
+            log=JsonLog(self.stream),
+            clock=lambda: self.now,
+            pace=EvictionPace(fresh=self.fresh),
+        )
+        self.node.judged(0, self.held)
+
+    async def ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
+        self.done.append(f"{'try' if is_trial else 'evict'} {pod.name}")
+        return self.answers.pop(0) if self.answers else YES
+
+    async def announce(self, verdict: Verdict, judged: Judged) -> None:
+        self.done.append(f"tell {verdict.claim.pod.name}")
+
+    def sample_now(self) -> None:
+        self.done.append("sample")
+        if self.samples:
+            held = self.held if self.fresh_held is None else self.fresh_held
+            asyncio.get_running_loop().call_soon(self.sample, held)
+
+    def sample(self, held: dict[str, int] | None = None) -> None:
+        self.evictor.take(self.node.judged(self.now, self.held if held is None else held))
+
+    async def step(self, seconds: float = 5.0) -> None:
+        """Let time pass, and take a sample; wait until nothing more comes of it."""
+        self.now += seconds
+        before = -1
+        self.sample()
+        while before != len(self.done):
+            before = len(self.done)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    @property
+    def results(self) -> dict[str, int]:
+        return dict(self.evictor.results)
+
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@contextlib.asynccontextmanager
+async def desk(**fields: Any) -> AsyncIterator[Desk]:
+    made = Desk(**fields)
+    task = asyncio.create_task(made.evictor.run())
+    await asyncio.sleep(0)
+    try:
+        yield made
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_fresh_sample_a_trial_the_event_and_then_the_eviction() -> None:
+    async with desk() as run:
+        await run.step()
+        assert run.done == ["sample", "try train", "tell train", "evict train"]
+        assert run.results == {"evicted": 1}
+        (line,) = run.said()
+    assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")
+    assert (line["usedBytes"], line["allowedBytes"]) == (OVER, SHARE)
+
+
+async def test_a_pod_that_was_evicted_is_not_evicted_again_while_it_leaves() -> None:
+    async with desk(budget=Budget(9, 1)) as run:
+        for _ in range(50):
+            await run.step(60)
+        assert run.results == {"evicted": 1}
+
+
+async def test_a_pod_that_recovered_stays_and_is_looked_at_later() -> None:
+    async with desk(fresh_held={"train": SHARE}) as run:
+        await run.step()
+        assert run.done == ["sample"]
+        assert run.results == {"recovered": 1}
+        await run.step(1)
+        assert run.done == ["sample"]
+        run.fresh_held = None
+        await run.step(40)
+        assert run.results == {"recovered": 1, "evicted": 1}
+
+
+async def test_without_a_fresh_sample_nothing_happens() -> None:
+    async with desk(samples=False, fresh=0.05) as run:
+        await run.step()
+        await until(lambda: run.results == {"no-fresh-sample": 1})
+        assert run.done == ["sample"]
+
+
+async def test_a_sample_that_began_before_the_question_is_not_fresh() -> None:
+    async with desk(samples=False, fresh=0.1) as run:
+        await run.step()
+        asked = run.now
+        run.now -= 1
+        run.sample()
+        run.now = asked
+        await until(lambda: run.results == {"no-fresh-sample": 1})
+
+
+async def test_a_disruption_budget_is_honoured_and_asked_again_less_and_less_often() -> None:
+    async with desk(answers=[NO] * 100) as run:
+        asked = []
+        for _ in range(900):
+            before = len(run.done)
+            await run.step(4)
+            asked += [run.now] * run.done[before:].count("try train")
+        assert "tell train" not in run.done, "nobody is told of what does not happen"
+        assert "evict train" not in run.done
+        waits = [after - before for before, after in itertools.pairwise(asked)]
+        for wait, least in zip(waits, (30, 60, 120, 240, 480, 600), strict=False):
+            assert least <= wait <= least * 1.2 + 4
+        assert run.results == {"disruption-budget": len(asked)}
+        run.answers.clear()
+        await run.step(800)
+        assert run.results["evicted"] == 1
+        assert "the budget forbids it" in run.said()[0]["why"]
+
+
+async def test_a_server_that_asks_for_time_gets_it() -> None:
+    async with desk(answers=[replace(NO, retry_after=250.0)]) as run:
+        await run.step()
+        await run.step(240)
+        assert run.done.count("try train") == 1
+        await run.step(20)
+        assert run.results == {"disruption-budget": 1, "evicted": 1}
+
+
+async def test_a_refusal_after_the_trial_costs_no_budget() -> None:
+    async with desk(answers=[YES, Evicted(Answer.FAILED, "away")]) as run:
+        await run.step()
+        assert run.results == {"failed": 1}
+        await run.step(40)
+        assert run.results == {"failed": 1, "evicted": 1}
+
+
+@pytest.mark.parametrize("answer", [Answer.GONE, Answer.FORBIDDEN, Answer.FAILED])
+async def test_every_answer_is_counted(answer: Answer) -> None:
+    async with desk(answers=[Evicted(answer, "why")]) as run:
+        await run.step()
+        assert run.results == {answer: 1}
+        assert run.said()[0]["why"] == "why"
+
+
+async def test_a_pod_that_is_gone_is_not_asked_for_again() -> None:
+    async with desk(answers=[Evicted(Answer.GONE, "not found")]) as run:
+        for _ in range(10):
+            await run.step(600)
+        assert run.results == {"gone": 1}
+
+
+def several(count: int, **fields: Any) -> dict[str, Any]:
+    claims = [claim(f"pod-{number}", SHARE // count) for number in range(count)]
+    claims = [of_pod(each, **fields) for each in claims]
+    return {"node": Node(*claims), "held": {each.pod.name: SHARE // count * 2 for each in claims}}
+
+
+async def test_the_node_has_a_budget_whoever_is_over() -> None:
+    async with desk(**several(4)) as run:
+        evicted = []
+        for _ in range(600):
+            before = run.results.get("evicted", 0)
+            await run.step(5)
+            evicted += [run.now] * (run.results.get("evicted", 0) - before)
+        assert len(evicted) == 4
+        assert all(later - sooner >= 600 for sooner, later in itertools.pairwise(evicted))
+        assert run.results == {"evicted": 4, "budget": 3}, "each refusal is counted once, not in each sample"
+
+
+async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
+    fields = several(2, controller_uid="rs-1")
+    async with desk(budget=Budget(9, 1), **fields) as run:
+        await run.step()
+        assert run.results == {"evicted": 1}
+        await run.step(590)
+        assert run.results == {"evicted": 1, "owner-backoff": 1}
+        await run.step(140)
+        assert run.results == {"evicted": 2, "owner-backoff": 1}
+
+
+async def test_a_dry_run_asks_for_nothing_tells_nobody_and_keeps_to_the_budget() -> None:
+    async with desk(is_dry_run=True, **several(2)) as run:
+        for _ in range(20):
+            await run.step(5)
+        assert set(run.done) == {"sample"}
+        assert run.results == {"dry-run": 1, "budget": 1}
+        assert run.said()[0]["message"] == "pod would be evicted"
+
+
+async def test_what_must_not_be_evicted_is_said_once_and_holds_up_nobody() -> None:
+    system = of_pod(claim("system", GIB), namespace="kube-system")
+    fields = {"node": Node(claim("train", SHARE), system), "held": {"system": 8 * GIB, "train": OVER}}
+    async with desk(**fields) as run:
+        for _ in range(5):
+            await run.step()
+        assert run.results == {"excluded-namespace": 1, "evicted": 1}
+        assert run.done.count("evict train") == 1
+        assert "evict system" not in run.done
+
+
+def test_holds_grow_and_are_forgotten() -> None:
+    holds = Holds(first=10, most=40)
+    for start, least in ((0, 10), (40, 20), (90, 40), (150, 40)):
+        holds.hold("a", start)
+        assert holds.is_held("a", start + least - 0.1)
+        assert not holds.is_held("a", start + least * 1.2 + 0.1)
+    assert not holds.is_held("b", 0)
+    holds.hold("a", 1000)
+    assert holds.is_held("a", 1009.9)
+    assert not holds.is_held("a", 1012.1)
+    for number in range(100):
+        holds.hold(f"key-{number}", 2000 + 100 * number)
+    assert len(holds) <= 2

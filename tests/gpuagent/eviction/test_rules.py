@@ -1,0 +1,165 @@
+"""Whom the rules let go, and whom never."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.eviction.rules import Refusal, candidates, owner_of, still
+from gpuagent.eviction.settings import Budget
+from gpuagent.processes.origin import Found, Origin
+from gpuagent.shares.claims import Amount, LimitSource, PodClaim, ShareSource
+from gpuagent.tenants import Tenant
+from gpuagent.verdicts.grounds import Reason
+from gpuagent.wishes import Wish
+from kai import keys
+from tests.gpuagent.eviction.judging import EVICT, RULES, SHARE, Node, of_pod
+from tests.gpuagent.nodes import GIB, MIB, A, B, claim, uid_of
+
+TRAIN = claim("train", SHARE)
+OVER = {"train": 12 * GIB}
+
+
+def names(judged: Any) -> list[str]:
+    return [verdict.claim.pod.name for verdict in candidates(judged)]
+
+
+def refusal(made: PodClaim = TRAIN, **options: Any) -> Refusal | None:
+    judged = Node(made).flagged(options.pop("held", OVER), **options)
+    (verdict,) = candidates(judged)
+    return RULES.refusal(verdict, judged)
+
+
+def test_a_flagged_pod_whose_namespace_asks_is_a_candidate() -> None:
+    assert names(Node().flagged(OVER)) == ["train"]
+    assert refusal() is None
+
+
+@pytest.mark.parametrize(
+    "wishes", [{}, {uid_of("train"): Wish()}, {uid_of("train"): Wish(grace=30)}, {uid_of("other"): EVICT}]
+)
+def test_nobody_is_a_candidate_whose_namespace_does_not_ask(wishes: dict[str, Wish]) -> None:
+    assert names(Node().flagged(OVER, wishes=wishes)) == []
+
+
+def test_a_pod_is_a_candidate_only_while_it_is_over_in_the_very_sample() -> None:
+    node = Node()
+    node.flagged(OVER)
+    between = node.judged(15, {"train": SHARE + 100 * MIB})
+    assert any(verdict.is_flagged for verdict in between.verdicts.judged.values())
+    assert names(between) == []
+    assert names(node.judged(20, OVER)) == ["train"]
+
+
+def test_before_the_grace_nobody_is() -> None:
+    node = Node()
+    assert names(node.judged(0, OVER)) == []
+    assert names(node.judged(9, OVER)) == []
+
+
+def test_pods_that_are_leaving_or_have_not_begun_are_left_alone() -> None:
+    for fields in ({"is_terminating": True}, {"phase": "Pending"}):
+        assert names(Node(of_pod(TRAIN, **fields)).flagged(OVER)) == []
+
+
+def test_the_worst_comes_first_and_each_pod_once() -> None:
+    two = claim("two", 4 * GIB)
+    small = claim("small", 2 * GIB)
+    judged = Node(small, two, TRAIN).flagged({"small": 3 * GIB, "two": 10 * GIB, "train": 9 * GIB})
+    assert names(judged) == ["two", "small", "train"]
+
+
+@pytest.mark.parametrize("reason", set(Reason) - {Reason.OVER_SHARE, Reason.LIMIT_BYPASSED})
+def test_for_no_other_flag_is_anybody_a_candidate(reason: Reason) -> None:
+    made = {
+        Reason.UNASSIGNED_GPU: claim("train", SHARE, gpus=(B,)),
+        Reason.NO_SHARE: claim("train"),
+        Reason.SHARE_CHANGED: replace(TRAIN, changed="it says 0.9"),
+        Reason.NO_RESERVATION: replace(TRAIN, lacks_reservation=True),
+    }[reason]
+    within = {"train": SHARE} if made.shares and A in made.shares else OVER
+    judged = Node(made).flagged(within)
+    assert reason in {key.reason for key, verdict in judged.verdicts.judged.items() if verdict.is_flagged}
+    assert names(judged) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "refused"),
+    [
+        (of_pod(TRAIN, namespace="kube-system"), Refusal.EXCLUDED_NAMESPACE),
+        (of_pod(TRAIN, namespace="kai-resource-reservation"), Refusal.RESERVATION_POD),
+        (of_pod(TRAIN, annotations={keys.MIRROR_POD: "0" * 32}), Refusal.STATIC_POD),
+        (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.KAI_CONFIGMAP)}), Refusal.WEAK_EVIDENCE),
+        (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.ANNOTATION)}), None),
+    ],
+    ids=["excluded", "reservation namespace", "static", "a share of a ConfigMap", "its own word"],
+)
+def test_some_are_never_evicted(made: PodClaim, refused: Refusal | None) -> None:
+    assert refusal(made) is refused
+
+
+def test_what_poses_as_a_reservation_pod_is_not_evicted() -> None:
+    assert refusal(reservations=[uid_of("train")]) is Refusal.RESERVATION_POD
+
+
+@pytest.mark.parametrize(
+    ("limits", "held", "refused"),
+    [
+        ({A: Amount(9 * GIB, LimitSource.ANNOTATION)}, 12, None),
+        ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 12, None),
+        ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 8, Refusal.WEAK_EVIDENCE),
+    ],
+    ids=["its own limit", "over its share as well", "only over what a ConfigMap says"],
+)
+def test_a_limit_of_a_config_map_alone_is_no_ground(
+    limits: dict[str, Amount], held: int, refused: Refusal | None
+) -> None:
+    assert refusal(replace(TRAIN, limits=limits), held={"train": held * GIB}) is refused
+
+
+@pytest.mark.parametrize(
+    ("origin", "refused"),
+    [
+        (Origin(found=Found.CONTAINER, pod_uids=(uid_of("train"),)), None),
+        (Origin(found=Found.CONTAINER, container_id="c" * 64), Refusal.WEAK_EVIDENCE),
+        (Origin(found=Found.CONTAINER, pod_uids=("0" * 32,)), Refusal.WEAK_EVIDENCE),
+    ],
+    ids=["the pod's UID", "only a container's ID", "a static pod's hash"],
+)
+def test_processes_count_only_by_the_pods_uid(origin: Origin, refused: Refusal | None) -> None:
+    known = replace(TRAIN.pod.containers[0], container_id="c" * 64)
+    made = of_pod(TRAIN, containers=(known,), config_hash="0" * 32)
+    assert refusal(made, origins={"train": origin}) is refused
+
+
+def test_a_candidate_is_looked_for_again_by_its_key() -> None:
+    node = Node()
+    (verdict,) = candidates(node.flagged(OVER))
+    assert still(verdict.key, node.judged(11, OVER)) is not None
+    assert still(verdict.key, node.judged(12, {"train": SHARE})) is None
+
+
+def owner(**fields: Any) -> str:
+    tenant = fields.pop("tenant", None)
+    return owner_of(replace(of_pod(TRAIN, **fields), tenant=tenant))
+
+
+def test_pods_of_one_owner_are_told_by_what_makes_them() -> None:
+    assert owner(controller_uid="rs") == owner(name="other", controller_uid="rs")
+    assert owner() != owner(name="other")
+    vc, other = (Tenant(vcluster=name, namespace="ml", pod="train-0") for name in ("vc", "vc2"))
+    said = {keys.VCLUSTER_OWNER_REFERENCES: '[{"kind":"ReplicaSet","uid":"v"}]'}
+    first = owner(tenant=vc, annotations=said, controller_uid="the vCluster's Service")
+    assert first == owner(tenant=vc, annotations=said, name="other", controller_uid="the same Service")
+    assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
+    assert first != owner(tenant=other, annotations=said)
+    assert first != owner(tenant=vc, annotations=said, namespace="other")
+    assert first != owner(annotations=said), "outside a vCluster anybody may write that annotation"
+
+
+def test_a_budget_is_so_many_in_a_time() -> None:
+    assert Budget.parse("1/10m") == Budget(1, 600)
+    assert Budget.parse("3/1h").per_second == pytest.approx(3 / 3600)
+    for wrong in ("", "1", "10m", "0/1m", "1/0s", "1/10", "-1/1m", "1000/1m", "1/1m/1m"):
+        with pytest.raises(ValueError, match="is not a budget"):
+            Budget.parse(wrong)

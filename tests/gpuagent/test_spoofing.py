@@ -1,0 +1,289 @@
+"""What a tenant may write on its pods: each trick is seen, and none accuses or evicts anybody else.
+
+The whole way from objects and samples to Events and candidates for eviction. Every namespace asks for
+evictions, and the victim holds as much as it may.
+"""
+
+import copy
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpuagent.bookkeeper import Bookkeeper
+from gpuagent.changes import ChangeLog
+from gpuagent.eviction.rules import Rules, candidates
+from gpuagent.judged import Judged
+from gpuagent.pods.inventory import Inventory
+from gpuagent.processes.origin import Found, Origin
+from gpuagent.report.events import FlagEvents
+from gpuagent.shares.claims import Claims
+from gpuagent.tenants import namespace_label_key
+from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.slack import DEFAULT_SLACK
+from kai.over_share import OVER_SHARE, OVER_SHARE_GRACE
+from kube.events import Event
+from service.log import JsonLog
+from tests.gpuagent.inventories import inventory
+from tests.gpuagent.nodes import MIB, gpu, sample
+from tests.gpuagent.objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    RESERVATIONS,
+    bind_request,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+
+HALF = 11500 * MIB
+RULES = Rules(excluded_namespaces=frozenset(), reservation_namespace=RESERVATIONS, slack=DEFAULT_SLACK)
+VICTIM, ATTACKER = uid(1), uid(2)
+
+
+def synced(name: str, vcluster: str, **more: str) -> dict[str, Any]:
+    """What a vCluster's syncer writes on a host pod."""
+    host = f"vcluster-{vcluster}"
+    annotations = {
+        "vcluster.loft.sh/object-name": name,
+        "vcluster.loft.sh/object-namespace": "ml",
+        "vcluster.loft.sh/object-host-name": f"{name}-x-ml-x-{vcluster}",
+        "vcluster.loft.sh/object-host-namespace": host,
+    }
+    return {
+        "name": f"{name}-x-ml-x-{vcluster}",
+        "namespace": host,
+        "labels": {"vcluster.loft.sh/managed-by": vcluster, **more},
+        "annotations": annotations,
+    }
+
+
+def victim() -> dict[str, Any]:
+    return fraction(number=1, **synced("train", "victim"))
+
+
+def attacker(share: str = "0.5", **more: Any) -> dict[str, Any]:
+    return fraction(number=2, share=share, group=GROUP_1, **{**synced("evil", "evil"), **more})
+
+
+def marked(item: dict[str, Any], **metadata: dict[str, str | None]) -> dict[str, Any]:
+    """The object after somebody wrote on it; None takes a key away."""
+    made = copy.deepcopy(item)
+    for kind, values in metadata.items():
+        for key, value in values.items():
+            if value is None:
+                made["metadata"][kind].pop(key, None)
+            else:
+                made["metadata"][kind][key] = value
+    return made
+
+
+@dataclass
+class Chain:
+    """An agent's inside, without its edges."""
+
+    now: float = 0.0
+    inventory: Inventory | None = None
+    judged: list[Judged] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.flags = FlagEvents(self, clock=lambda: self.now)
+        self.books = Bookkeeper(
+            pods=self,
+            claims=Claims(),
+            judge=Judge(grace=10, longest_gap=15),
+            is_simulated=False,
+            interval=5,
+            clock=lambda: self.now,
+            changes=ChangeLog(JsonLog(io.BytesIO())),
+            on_judged=self.take,
+        )
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def take(self, judged: Judged) -> None:
+        self.judged.append(judged)
+        self.flags.take(judged.snapshot, judged.transitions)
+
+    def seconds_since_contact(self) -> float:
+        return 0.0
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    def see(
+        self,
+        *items: dict[str, Any],
+        held: dict[int, tuple[str, int]],
+        origins: dict[int, Origin],
+        times: int = 1,
+    ) -> None:
+        """Samples, 5 s apart: PID to (GPU, bytes) and to whose it is."""
+        asking = {"apiVersion": "v1", "kind": "Namespace"}
+        namespaces = [
+            {**asking, "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
+            for name in ("vcluster-victim", "vcluster-evil", "research")
+        ]
+        made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
+        for _ in range(times):
+            self.inventory = made
+            gpus = [
+                gpu(
+                    *((pid, each) for pid, (where, each) in held.items() if where == uuid),
+                    uuid=uuid,
+                    index=index,
+                )
+                for index, uuid in enumerate((GPU_0, GPU_1))
+            ]
+            self.books.take(sample(*gpus, origins=origins, at=self.now), {})
+            self.now += 5
+
+    @property
+    def flagged(self) -> set[tuple[str, str]]:
+        """Pod UID and reason."""
+        judged = self.judged[-1].verdicts.judged
+        return {(key.uid, key.reason) for key, verdict in judged.items() if verdict.is_flagged}
+
+    @property
+    def accused(self) -> set[str]:
+        """Of whom an Event was ever told, or who was ever to be evicted."""
+        evicted = {
+            verdict.key.uid
+            for judged in self.judged
+            for verdict in candidates(judged)
+            if RULES.refusal(verdict, judged) is None
+        }
+        return evicted | {event.about.uid for event in self.events}
+
+    @property
+    def to_evict(self) -> set[str]:
+        judged = self.judged[-1]
+        return {v.key.uid for v in candidates(judged) if RULES.refusal(v, judged) is None}
+
+
+def of(*uids: str, container: str = "") -> Origin:
+    return Origin(found=Found.CONTAINER, pod_uids=uids, container_id=container)
+
+
+ORIGINS = {11: of(VICTIM), 12: of(ATTACKER)}
+BOTH_FULL = {11: (GPU_0, HALF), 12: (GPU_1, HALF)}
+ATTACKER_OVER = {11: (GPU_0, HALF), 12: (GPU_1, HALF + 2000 * MIB)}
+EDITS: list[tuple[str, dict[str, dict[str, str | None]]]] = [
+    ("raises its fraction", {"annotations": {"gpu-fraction": "0.9"}}),
+    ("deletes its fraction", {"annotations": {"gpu-fraction": None}}),
+    ("asks for memory instead", {"annotations": {"gpu-fraction": None, "gpu-memory": "22000"}}),
+]
+
+
+@pytest.mark.parametrize(("trick", "edit"), EDITS, ids=[trick for trick, _ in EDITS])
+@pytest.mark.parametrize(
+    "is_bound_by_kai", [True, False], ids=["with a BindRequest", "with nothing but its word"]
+)
+def test_an_edit_of_a_running_pod_is_flagged_at_once_and_changes_no_share(
+    trick: str, edit: dict[str, Any], is_bound_by_kai: bool
+) -> None:
+    chain, before = Chain(), attacker()
+    name, namespace = before["metadata"]["name"], before["metadata"]["namespace"]
+    bound = [bind_request(name, 2, groups=(GROUP_1,), namespace=namespace)] if is_bound_by_kai else []
+    chain.see(victim(), before, *bound, held=BOTH_FULL, origins=ORIGINS, times=3)
+    assert chain.flagged == set()
+    chain.see(victim(), marked(before, **edit), *bound, held=ATTACKER_OVER, origins=ORIGINS)
+    assert chain.flagged == {(ATTACKER, "share-changed")}
+    chain.see(victim(), marked(before, **edit), *bound, held=ATTACKER_OVER, origins=ORIGINS, times=3)
+    assert chain.flagged == {(ATTACKER, "share-changed"), (ATTACKER, "over-share")}
+    assert chain.to_evict == {ATTACKER}, "the trick does not save it"
+    assert chain.accused == {ATTACKER}
+    assert {event.about.name for event in chain.events} == {name}
+
+
+@pytest.mark.parametrize("namespace", ["research", "vcluster-victim"])
+def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
+    """On the host; inside a vCluster the syncer writes its own over them (seen live)."""
+    names = synced("train", "victim")
+    evil = fraction(number=2, group=GROUP_1, **{**names, "name": "evil", "namespace": namespace})
+    chain = Chain()
+    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    claims = {claim.pod.uid: claim for claim in chain.judged[-1].snapshot.claims}
+    assert claims[ATTACKER].tenant is None
+    assert claims[VICTIM].tenant is not None
+    assert chain.accused == {ATTACKER}
+    (event,) = chain.events
+    assert (event.namespace, event.about.name) == (namespace, "evil")
+    assert "train" not in event.message + event.name
+
+
+@pytest.mark.parametrize(
+    "label", [{"runai-gpu-group": GROUP_0}, {f"runai-gpu-group/{GROUP_0}": GROUP_0}], ids=["one", "several"]
+)
+@pytest.mark.parametrize("has_share", [True, False])
+def test_a_group_written_beforehand_accuses_nobody_but_its_writer(
+    label: dict[str, str], has_share: bool
+) -> None:
+    about = synced("evil", "evil", **label)
+    evil = fraction(number=2, group=None, **about) if has_share else pod(number=2, **about)
+    chain = Chain()
+    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    assert {uid_ for uid_, _ in chain.flagged} == {ATTACKER}
+    assert chain.accused == {ATTACKER}
+    assert chain.to_evict == set(), "for that nobody is evicted"
+
+
+def test_a_cgroup_named_after_the_victim_is_its_makers() -> None:
+    """Who runs in a container may make cgroups below its own, with any name."""
+    chain = Chain()
+    held = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
+    chain.see(victim(), attacker(), held=held, origins={**ORIGINS, 13: of(ATTACKER, VICTIM)}, times=4)
+    assert chain.accused == chain.to_evict == {ATTACKER}
+
+
+def test_a_container_id_of_the_victims_accuses_neither() -> None:
+    """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
+    own = "c" * 64
+    stolen: dict[str, Any] = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
+    chain = Chain()
+    evil = attacker(**stolen)
+    only_container = {11: of(container=own), 12: of(ATTACKER)}
+    held = {11: (GPU_0, 2 * HALF), 12: (GPU_1, HALF)}
+    chain.see(victim(), evil, held=held, origins=only_container, times=4)
+    honest = fraction(number=1, **synced("train", "victim"), **stolen)
+    chain.see(honest, evil, held=held, origins=only_container, times=4)
+    assert VICTIM not in chain.accused
+    assert chain.to_evict == set()
+
+
+def test_the_hash_of_a_static_pod_brings_nobody_but_its_writer_under_suspicion() -> None:
+    chain, hash_ = Chain(), "0f" * 16
+    evil = marked(attacker(), annotations={"kubernetes.io/config.hash": hash_})
+    held = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
+    chain.see(victim(), evil, held=held, origins={**ORIGINS, 13: of(hash_)}, times=4)
+    assert chain.flagged == {(ATTACKER, "over-share")}
+    assert chain.to_evict == set(), "nor is that a ground to evict anybody"
+
+
+def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
+    """On a pod that no vCluster made; a grace of its own would hide it for a day."""
+    about = synced("evil", "evil")
+    wish = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
+    unmanaged = {key: value for key, value in about["annotations"].items() if "host" not in key}
+    evil = attacker(labels={**about["labels"], **wish}, annotations=unmanaged)
+    chain = Chain()
+    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=12)
+    assert chain.flagged == {(ATTACKER, "over-share")}
+
+
+def test_a_token_that_a_vcluster_keeps_on_a_pod_is_told_to_nobody() -> None:
+    chain = Chain()
+    evil = marked(attacker(), annotations={"vcluster.loft.sh/token-abcd1234": "eyJhbGciOi"})
+    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=3)
+    chain.see(
+        victim(), marked(evil, annotations={"gpu-fraction": "0.9"}), held=ATTACKER_OVER, origins=ORIGINS
+    )
+    assert len(chain.events) == 2
+    assert "eyJhbGciOi" not in repr(chain.events)

@@ -1,0 +1,68 @@
+"""Evictions: what is asked, and how each answer is understood."""
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kube.client import KubeClient
+from kube.eviction import Answer, evict
+from tests.kube.api_server import ApiServer, refuses, says
+
+BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
+ANSWERS = [
+    (says("{}", status=201), Answer.EVICTED, 0),
+    (refuses(429, "TooManyRequests", BUDGET, Retry_After="7"), Answer.DISRUPTION_BUDGET, 7),
+    (refuses(429, "TooManyRequests", "The disruption budget x is still being processed by the server."), Answer.DISRUPTION_BUDGET, 0),
+    (refuses(500, "InternalError", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."), Answer.DISRUPTION_BUDGET, 0),
+    (refuses(429, "TooManyRequests", "too many requests", Retry_After="1"), Answer.FAILED, 1),
+    (refuses(404, "NotFound", 'pods "train" not found'), Answer.GONE, 0),
+    (refuses(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b"), Answer.GONE, 0),
+    (refuses(403, "Forbidden", "cannot create resource"), Answer.FORBIDDEN, 0),
+    (refuses(500, "InternalError", "etcd is away"), Answer.FAILED, 0),
+    (says("<h1>?</h1>", status=502, kind="text/html"), Answer.FAILED, 0),
+]  # fmt: skip
+
+
+async def ask(client: KubeClient, **options: Any) -> tuple[Answer, str, float]:
+    found = await evict(client, namespace="team-a", name="train", uid="u-1", **options)
+    return found.answer, found.line, found.retry_after
+
+
+@pytest.mark.parametrize(("answer", "understood", "retry_after"), ANSWERS)
+async def test_every_answer_is_understood(
+    server: ApiServer, client: KubeClient, answer: Any, understood: Answer, retry_after: float
+) -> None:
+    server.answers = [answer]
+    found, line, seconds = await ask(client)
+    assert (found, seconds) == (understood, retry_after)
+    assert bool(line) == (understood is not Answer.EVICTED)
+
+
+async def test_no_answer_is_a_failure_and_no_exception(server: ApiServer, client: KubeClient) -> None:
+    await server.stop()
+    answer, line, _ = await ask(client)
+    assert answer is Answer.FAILED
+    assert "Connection refused" in line
+
+
+@pytest.mark.parametrize(("is_trial", "more"), [(False, {}), (True, {"dryRun": ["All"]})])
+async def test_it_asks_for_this_pod_and_no_other_of_its_name(
+    server: ApiServer, client: KubeClient, is_trial: bool, more: dict[str, Any]
+) -> None:
+    asked = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        asked.append((request.method, request.path, json.loads(await request.read())))
+        return web.json_response({}, status=201)
+
+    server.answers = [take]
+    await ask(client, is_trial=is_trial)
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "train", "namespace": "team-a"},
+        "deleteOptions": {"preconditions": {"uid": "u-1"}, **more},
+    }
+    assert asked == [("POST", "/api/v1/namespaces/team-a/pods/train/eviction", body)]
