@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
-.PHONY: help test demo lint docs lock clean
+.PHONY: help test demo lint docs manifests lock clean
 
 help:
 	@echo "make demo   run webhook and agent on the examples and show what became of each pod (KEEP=1 leaves them running)"
 	@echo "make test   run the tests"
 	@echo "make docs   write the documentation's tables from the code"
+	@echo "make manifests  write the plain manifests and the table of rights from the chart (needs helm)"
 	@echo "make lint   run ruff, mypy and import-linter"
 
 $(STAMP): requirements/dev.txt pyproject.toml
@@ -31,6 +32,10 @@ demo: $(STAMP)
 # Writes the tables of the documentation anew from the code.
 docs: $(STAMP)
 	$(BIN)/python -m webhook.reference README.md docs/policy.md
+
+# Writes plain manifests, the chart's copies, and the tables of rights. Needs helm.
+manifests: $(STAMP)
+	$(BIN)/python deploy/render.py
 
 # Needs uv. Writes every requirement with its hashes and no index address.
 lock:

@@ -1,0 +1,99 @@
+{{- define "kaishare.labels" -}}
+app.kubernetes.io/name: kaishare
+app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* What selectors select by; it can never change. */ -}}
+{{- define "kaishare.selector" -}}
+app.kubernetes.io/name: kaishare
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+
+{{- define "kaishare.image" -}}
+{{- if .image.digest -}}
+{{ printf "%s@%s" .image.repository .image.digest }}
+{{- else -}}
+{{ printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- define "kaishare.pullSecrets" -}}
+{{- with .Values.imagePullSecrets -}}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Namespaces that are never touched, as a JSON list. */ -}}
+{{- define "kaishare.excluded" -}}
+{{- concat .Values.excludedNamespaces (list .Release.Namespace .Values.agent.namespace) | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{- define "kaishare.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "kaishare.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+{{- end }}
+
+{{- /* Where to schedule, of one service's values. */ -}}
+{{- define "kaishare.placement" -}}
+{{- with .priorityClassName -}}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* A webhook's clientConfig, without a caBundle where somebody else writes it: an upgrade must not take it away. */ -}}
+{{- define "kaishare.clientConfig" -}}
+clientConfig:
+  service:
+    namespace: {{ .root.Release.Namespace }}
+    name: kaishare-webhook
+    path: {{ .path }}
+    port: {{ .root.Values.webhook.servicePort }}
+  {{- with .root.Values.webhook.certificates }}
+  {{- if eq .mode "secret" }}
+  caBundle: {{ required "webhook.certificates.caBundle is empty; mode secret needs the CA's PEM certificates" .caBundle | b64enc }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- /* What all three webhooks have in common. */ -}}
+{{- define "kaishare.webhookCommon" -}}
+admissionReviewVersions: [v1]
+matchPolicy: Equivalent
+sideEffects: None
+timeoutSeconds: 5
+{{- end }}
+
+{{- define "kaishare.configurationAnnotations" -}}
+{{- if eq .Values.webhook.certificates.mode "cert-manager" }}
+annotations:
+  cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/kaishare-webhook
+{{- end }}
+{{- end }}

@@ -1,0 +1,154 @@
+"""The chart installed in a cluster by the real helm, and what it needs there."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.cluster.control_plane import ControlPlane
+from tests.deploy.charts import CHART, NAMESPACE, Object, helm, options
+
+_KINDS = {
+    "monitoring.coreos.com/v1": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
+    "cert-manager.io/v1": {"Issuer": "issuers", "Certificate": "certificates"},
+}
+_PLURALS = {
+    "ConfigMap": "configmaps",
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    **{kind: plural for kinds in _KINDS.values() for kind, plural in kinds.items()},
+}
+
+
+@dataclass(kw_only=True)
+class Release:
+    """One release of the chart, with values that can change."""
+
+    plane: ControlPlane
+    values: dict[str, Any]
+    namespace: str = NAMESPACE
+    chart: Path = field(default=CHART)
+
+    def install(self) -> str:
+        """Install it; return what helm says."""
+        return self._helm("install", *self._what(), "--create-namespace")
+
+    def upgrade(self, folder: Path, *, version: str) -> str:
+        """Upgrade to the chart as it is, under another version."""
+        chart = folder / f"chart-{version}"
+        shutil.copytree(CHART, chart)
+        about = yaml.safe_load((chart / "Chart.yaml").read_text())
+        (chart / "Chart.yaml").write_text(
+            yaml.safe_dump({**about, "version": version, "appVersion": version})
+        )
+        self.chart = chart
+        return self._helm("upgrade", *self._what())
+
+    def uninstall(self) -> str:
+        """Take it away; return what helm says, which names every deletion in order."""
+        return self._helm(
+            "uninstall", "kaishare", "--namespace", self.namespace, "--debug", "--ignore-not-found"
+        )
+
+    def _what(self) -> list[str]:
+        return ["kaishare", str(self.chart), "--namespace", self.namespace, *options(self.values)]
+
+    def _helm(self, *arguments: str) -> str:
+        done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+
+async def define_others_kinds(client: KubeClient) -> None:
+    """As much of the Prometheus operator's and cert-manager's kinds as it takes to keep their objects."""
+    for version, kinds in _KINDS.items():
+        group, _, served = version.partition("/")
+        for kind, plural in kinds.items():
+            names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+            schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            definition = {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {
+                    "group": group,
+                    "scope": "Namespaced",
+                    "names": names,
+                    "versions": [
+                        {
+                            "name": served,
+                            "served": True,
+                            "storage": True,
+                            "schema": {"openAPIV3Schema": schema},
+                        }
+                    ],
+                },
+            }
+            await _unless_there(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+            await _until_served(client, f"/apis/{version}/{plural}")
+
+
+async def ensure_namespace(client: KubeClient, name: str) -> None:
+    """Have a namespace."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await _unless_there(client, "/api/v1/namespaces", namespace)
+
+
+async def _unless_there(client: KubeClient, path: str, item: Mapping[str, Any]) -> None:
+    try:
+        await client.request("POST", path, body=json.dumps(item).encode())
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+async def _until_served(client: KubeClient, path: str) -> None:
+    for _ in range(200):
+        try:
+            await client.get(path)
+        except ApiError:  # a definition takes a moment to be served
+            await asyncio.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"{path} is not served")
+
+
+def path_of(item: Object) -> str:
+    """Where an object is in the API."""
+    version, kind = item["apiVersion"], item["kind"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    namespace = item["metadata"].get("namespace")
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{where}/{_PLURALS.get(kind, kind.lower() + 's')}/{item['metadata']['name']}"
+
+
+async def would_take(client: KubeClient, item: Object) -> None:
+    """Let the API server check a new object to the last field, and keep nothing.
+
+    One of that name may be there: that is found last, once all else is right.
+
+    Raises:
+        ApiError: it does not take it.
+    """
+    strict = {"dryRun": "All", "fieldValidation": "Strict"}
+    collection = path_of(item).rpartition("/")[0]
+    try:
+        await client.request("POST", collection, params=strict, body=json.dumps(item).encode())
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
+
+
+async def token_of(client: KubeClient, name: str, namespace: str) -> str:
+    """A token of a service account that is there."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+    answer = json.loads(await client.request("POST", path, body=json.dumps(asked).encode()))
+    return str(answer["status"]["token"])

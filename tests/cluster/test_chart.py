@@ -1,0 +1,226 @@
+"""The chart on a real API server: installed, used with its own service accounts, upgraded, taken away."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.gpu_node import GpuNode
+from tests.cluster.gpu_node import until as until_agent
+from tests.cluster.in_a_pod import in_a_pod
+from tests.cluster.releases import (
+    Release,
+    define_others_kinds,
+    token_of,
+    would_take,
+)
+from tests.cluster.webhooks import Canary, ensure_namespaces, has_share, managed_namespace, serving
+from tests.deploy.charts import EVERYTHING, NAMESPACE, one, rendered
+from tests.deploy.test_chart import VARIANTS
+from tests.deploy.test_rendering import base
+from tests.gpuagent.objects import reservation
+from webhook.configurations import CONFIGURATION_NAME
+
+AGENT_NAMESPACE = "kaishare-agent"
+CONFIGURATIONS = [
+    f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{CONFIGURATION_NAME}"
+    for kind in ("mutating", "validating")
+]
+CA_SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kaishare-webhook-ca"
+PORT = 29443  # API servers call the Service's port, and here nothing stands in between
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def release(plane: ControlPlane) -> Iterator[Release]:
+    async def prepare() -> None:
+        async with KubeClient(plane.access()) as client:
+            await define_others_kinds(client)
+
+    asyncio.run(prepare())
+    values = {**EVERYTHING, "webhook": {**EVERYTHING.get("webhook", {}), "servicePort": PORT}}
+    installed = Release(plane=plane, values=values)
+    installed.install()
+    try:
+        yield installed
+    finally:
+        installed.uninstall()
+
+
+async def get(client: KubeClient, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await client.get(path))
+    return found
+
+
+async def merge(client: KubeClient, path: str, patch: dict[str, Any], kind: str = STRATEGIC) -> None:
+    await client.request("PATCH", path, body=json.dumps(patch).encode(), content_type=kind)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+async def test_an_api_server_takes_every_object_of_every_kind_of_installation(
+    variant: str, release: Release, admin: Administrator
+) -> None:
+    for item in rendered(VARIANTS[variant], tests=True):
+        await would_take(admin.client, item)
+
+
+@pytest.mark.parametrize("part", ["webhook", "agent"])
+async def test_an_api_server_takes_the_plain_manifests(
+    part: str, release: Release, admin: Administrator
+) -> None:
+    objects = base(part)
+    assert objects
+    for item in objects:
+        await would_take(admin.client, item)
+
+
+@pytest.fixture
+async def accounts(
+    plane: ControlPlane, release: Release, admin: Administrator
+) -> AsyncIterator[dict[str, KubeClient]]:
+    webhook = await token_of(admin.client, "kaishare-webhook", NAMESPACE)
+    agent = await token_of(admin.client, "kaishare-agent", AGENT_NAMESPACE)
+    async with KubeClient(plane.access(webhook)) as first, KubeClient(plane.access(agent)) as second:
+        yield {"webhook": first, "agent": second}
+
+
+POD = {"metadata": {"name": "mine"}, "spec": {"containers": [{"name": "main", "image": "image"}]}}
+LABEL = {"metadata": {"labels": {"a": "b"}}}
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+REFUSED = [
+    ("webhook", "GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None),
+    ("webhook", "GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/another", None),
+    ("webhook", "GET", "/api/v1/namespaces/kube-system/secrets/kaishare-webhook-ca", None),
+    ("webhook", "GET", "/api/v1/secrets", None),
+    ("webhook", "POST", f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": "another"}}),
+    ("webhook", "DELETE", CA_SECRET, None),
+    ("webhook", "PATCH", f"{GROUP}/mutatingwebhookconfigurations/mutating-kai-admission", LABEL),
+    ("webhook", "PATCH", f"{GROUP}/validatingwebhookconfigurations/another", LABEL),
+    ("webhook", "DELETE", CONFIGURATIONS[0], None),
+    ("webhook", "POST", f"{GROUP}/mutatingwebhookconfigurations", {"metadata": {"name": "another"}}),
+    ("webhook", "PATCH", "/api/v1/namespaces/team-a", LABEL),
+    ("webhook", "GET", "/api/v1/namespaces/team-a/pods", None),
+    ("webhook", "POST", "/api/v1/namespaces/team-a/pods", POD),
+    ("webhook", "PATCH", "/api/v1/namespaces/team-a/pods/any", LABEL),
+    ("webhook", "GET", "/api/v1/namespaces/team-a/events", None),
+    ("agent", "GET", "/api/v1/secrets", None),
+    ("agent", "GET", CA_SECRET, None),
+    ("agent", "PATCH", "/api/v1/namespaces/team-a/pods/any", LABEL),
+    ("agent", "PATCH", "/api/v1/namespaces/team-a/pods/any/status", LABEL),
+    ("agent", "DELETE", "/api/v1/namespaces/team-a/pods/any", None),
+    ("agent", "POST", "/api/v1/namespaces/team-a/pods", POD),
+    ("agent", "GET", "/api/v1/nodes", None),
+    ("agent", "PATCH", "/api/v1/nodes/any", LABEL),
+    ("agent", "GET", "/api/v1/namespaces", None),
+    ("agent", "GET", "/api/v1/configmaps", None),
+    ("agent", "GET", "/apis/scheduling.run.ai/v1alpha2/bindrequests", None),
+    ("agent", "PATCH", "/apis/scheduling.run.ai/v1alpha2/namespaces/team-a/bindrequests/any", LABEL),
+    ("agent", "GET", f"{GROUP}/mutatingwebhookconfigurations", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("account", "method", "path", "body"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
+)
+async def test_what_an_account_has_no_business_with_is_refused(
+    account: str, method: str, path: str, body: dict[str, Any] | None, accounts: dict[str, KubeClient]
+) -> None:
+    content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    written = json.dumps(body).encode() if body else None
+    with pytest.raises(ApiError) as refusal:
+        await accounts[account].request(method, path, body=written, content_type=content_type)
+    assert refusal.value.status == 403
+
+
+async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_and_keeps_it_through_an_upgrade(
+    plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
+) -> None:
+    client = admin.client
+    await ensure_namespaces(client, managed_namespace("chart-users", gpu_fraction="0.5", priority="train"))
+    # What a Service's address is in a cluster: the way to the process.
+    way = {
+        "spec": {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
+    }
+    await merge(client, f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook", way)
+    (deployed,) = one(rendered(release.values), "Deployment", "kaishare-webhook")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    options = [option for option in deployed["args"][1:] if not re.match("--(ops-)?listen=|--drain=", option)]
+    pod = in_a_pod(plane, await token_of(client, "kaishare-webhook", NAMESPACE), tmp_path)
+    canary = Canary(client, "chart-users")
+    async with serving(
+        tmp_path / "log", *options, listen=PORT, program=pod.program, environment=pod.environment
+    ) as webhook:
+        await canary.until_mutated()
+        assert has_share(await canary.pod())
+        assert (await webhook.get("/readyz"))[0] == 200
+        secret = (await get(client, CA_SECRET))["data"]
+        bundles = [await get(client, path) for path in CONFIGURATIONS]
+        assert secret
+        assert all(hook["clientConfig"]["caBundle"] for one_of in bundles for hook in one_of["webhooks"])
+
+        unmutated = 0
+        upgrading = asyncio.create_task(asyncio.to_thread(release.upgrade, tmp_path, version="0.2.0"))
+        while not upgrading.done():
+            unmutated += not await canary.is_mutated()
+        await upgrading
+        assert unmutated == 0
+
+        upgraded = await get(client, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook")
+        assert upgraded["metadata"]["labels"]["app.kubernetes.io/version"] == "0.2.0"
+        assert (await get(client, CA_SECRET))["data"] == secret
+        for path, before in zip(CONFIGURATIONS, bundles, strict=True):
+            after = await get(client, path)
+            assert after["webhooks"] == before["webhooks"]
+            assert after["metadata"]["labels"]["app.kubernetes.io/version"] == "0.2.0"
+        assert await webhook.stop() == 0
+    assert "403 Forbidden" not in (tmp_path / "log").read_text()
+
+
+async def test_the_agent_of_the_chart_does_its_work_with_its_own_account(
+    plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
+) -> None:
+    await admin.create(reservation())
+    node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
+    uid = await node.pod()
+    token = await token_of(admin.client, "kaishare-agent", AGENT_NAMESPACE)
+    with node.agent(token, "--read-kai-configmaps") as running:
+        node.hold({uid: 20000})
+        await until_agent(lambda: node.events(uid), running)
+        assert await asyncio.to_thread(running.stop) == 0
+        log = running.log.read_text()
+    assert "403 Forbidden" not in log
+
+
+async def test_uninstalling_takes_the_webhooks_away_first_and_leaves_nothing(
+    release: Release, admin: Administrator
+) -> None:
+    before = {(item["kind"], item["metadata"]["name"]) for item in rendered(release.values)}
+    deleted = re.findall(r'Starting delete for "([\w-]+)" (\w+)', release.uninstall())
+    assert before <= {(kind, name) for name, kind in deleted}
+    others = [number for number, (_, kind) in enumerate(deleted) if not kind.endswith("WebhookConfiguration")]
+    assert set(deleted[: others[0]]) == {
+        (CONFIGURATION_NAME, "ValidatingWebhookConfiguration"),
+        (CONFIGURATION_NAME, "MutatingWebhookConfiguration"),
+    }
+    for path in CONFIGURATIONS:
+        with pytest.raises(ApiError) as gone:
+            await admin.client.get(path)
+        assert gone.value.status == 404
+    for path in (
+        CA_SECRET,
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/kaishare-webhook",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/kaishare-agent",
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook",
+    ):
+        with pytest.raises(ApiError) as gone:
+            await admin.client.get(path)
+        assert gone.value.status == 404

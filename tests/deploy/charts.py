@@ -1,0 +1,86 @@
+"""The chart, rendered by the real helm."""
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "kaishare"
+NAMESPACE = "kaishare"
+EVERYTHING: dict[str, Any] = {
+    "agent": {"readKaiConfigMaps": True},
+    "monitors": {"enabled": True},
+    "alerts": {"enabled": True},
+}
+"""Every switch on, in its largest setting."""
+
+Object = dict[str, Any]
+
+
+def helm_program() -> Path:
+    """Where helm is; skips loudly where it is not."""
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    program = Path(folder or "/nonexistent") / "helm"
+    if not program.is_file():
+        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={folder} holds no helm, so the chart is not rendered")
+    return program
+
+
+def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run helm, away from the settings of whoever runs this."""
+    home = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"), "/nonexistent/helm")
+    environment = {**os.environ, **home, "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig")}
+    return subprocess.run(
+        [str(helm_program()), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+
+
+def options(values: dict[str, Any]) -> list[str]:
+    """Values as options: each top-level key as JSON."""
+    return [
+        option for key, value in values.items() for option in ("--set-json", f"{key}={json.dumps(value)}")
+    ]
+
+
+@cache
+def _rendered(values: str) -> str:
+    done = helm(
+        "template", "kaishare", str(CHART), "--namespace", NAMESPACE, "--kube-version", "1.30.0",
+        *options(json.loads(values)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+def rendered_text(values: dict[str, Any] | None = None) -> str:
+    """The chart as helm prints it."""
+    return _rendered(json.dumps(values or {}, sort_keys=True))
+
+
+def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> list[Object]:
+    """The chart's objects, hooks only if asked for."""
+    found = [item for item in yaml.safe_load_all(rendered_text(values)) if item is not None]
+    return [item for item in found if tests or "helm.sh/hook" not in item["metadata"].get("annotations", {})]
+
+
+def one(objects: list[Object], kind: str, name: str) -> Object:
+    """The object of this kind and name."""
+    (found,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def kinds(objects: list[Object]) -> set[tuple[str, str]]:
+    """Kinds and names."""
+    return {(item["kind"], item["metadata"]["name"]) for item in objects}

@@ -1,0 +1,429 @@
+"""What the chart makes of its values, and that it agrees with the programs it starts."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.cli import _parser as agent_parser
+from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, Right
+from kai.namespaces import EXCLUDED_NAMESPACES
+from tests.deploy.charts import CHART, EVERYTHING, NAMESPACE, Object, helm, kinds, one, options, rendered
+from webhook.cli import _parser as webhook_parser
+from webhook.configurations import (
+    CONFIGURATION_NAME,
+    ServiceTarget,
+    mutating_configuration,
+    validating_configuration,
+)
+
+WEBHOOK: dict[str, Any] = {"agent": {"enabled": False}}
+AGENT: dict[str, Any] = {"webhook": {"enabled": False}}
+CERT_MANAGER: dict[str, Any] = {"webhook": {"certificates": {"mode": "cert-manager"}}}
+PEM = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
+GIVEN: dict[str, Any] = {"webhook": {"certificates": {"mode": "secret", "caBundle": PEM}}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "everything": EVERYTHING,
+    "only the webhook": WEBHOOK,
+    "only the agent": AGENT,
+    "nothing": {**WEBHOOK, **AGENT},
+    "certificates of cert-manager": CERT_MANAGER,
+    "certificates of an issuer": {
+        "webhook": {"certificates": {"mode": "cert-manager", "certManager": {"issuerRef": {"kind": "ClusterIssuer", "name": "in-house"}}}}
+    },
+    "certificates of a Secret": GIVEN,
+    "namespace of its own": {"webhook": {"createNamespace": True}},
+    "GPUs by a mount": {"agent": {"gpuAccess": "volume-mounts"}},
+    "GPUs by CDI": {"agent": {"gpuAccess": "cdi"}},
+    "no runtime class": {"agent": {"runtimeClassName": ""}},
+    "no network policies": {"networkPolicies": {"enabled": False}},
+    "one namespace": {"agent": {"namespace": NAMESPACE}},
+    "an image by its digest": {"webhook": {"image": {"digest": "sha256:" + "0" * 64}}},
+    "all the rest": {
+        "kaiVersion": "0.13.0",
+        "imagePullSecrets": ["registry"],
+        "webhook": {
+            "priorityClassName": "system-cluster-critical",
+            "nodeSelector": {"a": "b"},
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {}},
+            "podAnnotations": {"a": "b"},
+            "injectShares": False,
+            "drainSeconds": 20,
+        },
+        "agent": {
+            "priorityClassName": "system-node-critical",
+            "affinity": {"nodeAffinity": {}},
+            "seLinuxOptions": {"type": "spc_t"},
+            "podAnnotations": {"a": "b"},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(params=VARIANTS, scope="module")
+def variant(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return VARIANTS[request.param]
+
+
+def pod_of(objects: list[Object], kind: str, name: str) -> Object:
+    found: Object = one(objects, kind, name)["spec"]["template"]
+    return found
+
+
+def webhook_pod(values: dict[str, Any] | None = None) -> Object:
+    return pod_of(rendered(values), "Deployment", "kaishare-webhook")
+
+
+def agent_pod(values: dict[str, Any] | None = None) -> Object:
+    return pod_of(rendered(values), "DaemonSet", "kaishare-agent")
+
+
+def container(pod: Object) -> Object:
+    (found,) = pod["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_helm_lint_finds_nothing() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What must hold whatever the values are.
+
+
+def test_the_options_are_ones_that_the_programs_take(variant: dict[str, Any]) -> None:
+    for item in rendered(variant):
+        if item["kind"] == "Deployment":
+            webhook_parser().parse_args(container(item["spec"]["template"])["args"])
+        if item["kind"] == "DaemonSet":
+            agent_parser().parse_args(container(item["spec"]["template"])["args"])
+
+
+def test_pods_are_restricted_but_for_the_hosts_processes(variant: dict[str, Any]) -> None:
+    for item in rendered(variant, tests=True):
+        if item["kind"] not in ("Deployment", "DaemonSet", "Pod"):
+            continue
+        spec = item["spec"] if item["kind"] == "Pod" else item["spec"]["template"]["spec"]
+        assert spec["securityContext"].items() >= {"runAsNonRoot": True, "runAsUser": 65532}.items()
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (one_container,) = spec["containers"]
+        assert one_container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+        assert "limits" in one_container["resources"]
+        assert "nvidia.com/gpu" not in json.dumps(one_container["resources"])
+        assert spec.get("hostPID", False) is (item["kind"] == "DaemonSet")
+        assert not spec.get("hostNetwork")
+        assert not spec.get("hostIPC")
+
+
+def test_selectors_find_the_pods(variant: dict[str, Any]) -> None:
+    objects = rendered(variant)
+    pods = [item["spec"]["template"] for item in objects if item["kind"] in ("Deployment", "DaemonSet")]
+    for item in objects:
+        spec = item.get("spec", {})
+        selector = spec.get("podSelector") or spec.get("selector")
+        if selector is None or "template" in spec:
+            continue
+        wanted = selector.get("matchLabels", selector)
+        name = item["metadata"]["name"]
+        assert [
+            pod["spec"]["serviceAccountName"]
+            for pod in pods
+            if wanted.items() <= pod["metadata"]["labels"].items()
+        ] == [name]
+
+
+def test_every_port_that_is_named_is_a_containers(variant: dict[str, Any]) -> None:
+    ports: dict[str, dict[str, int]] = {}
+    for item in rendered(variant):
+        if item["kind"] in ("Deployment", "DaemonSet"):
+            one_container = container(item["spec"]["template"])
+            ports[item["metadata"]["name"]] = {
+                port["name"]: port["containerPort"] for port in one_container["ports"]
+            }
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                assert one_container[probe]["httpGet"]["port"] in ports[item["metadata"]["name"]]
+    for item in rendered(variant):
+        spec = item.get("spec", {})
+        named: list[str] = []
+        if item["kind"] == "Service":
+            named = [port["targetPort"] for port in spec["ports"]]
+        elif item["kind"] == "NetworkPolicy":
+            named = [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
+        elif item["kind"] == "PodMonitor":
+            named = [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
+        assert set(named) <= set(ports.get(item["metadata"]["name"], {})), item["kind"]
+
+
+def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None:
+    for item in rendered(variant):
+        for rule in item.get("rules", []):
+            assert "*" not in json.dumps(rule)
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+            if "secrets" in rule["resources"]:
+                assert rule["resourceNames"]
+            if {"patch", "update", "delete"} & set(rule["verbs"]):
+                assert rule["resources"] == ["events"] or rule["resourceNames"]
+
+
+def test_a_pod_can_finish_what_is_in_flight_after_the_drain(variant: dict[str, Any]) -> None:
+    for item in rendered(variant):
+        if item["kind"] == "Deployment":
+            spec = item["spec"]["template"]["spec"]
+            (drain,) = (
+                re.fullmatch(r"--drain=(\d+)s", argument)
+                for argument in container({"spec": spec})["args"]
+                if argument.startswith("--drain=")
+            )
+            assert drain is not None
+            assert spec["terminationGracePeriodSeconds"] >= int(drain[1]) + 15
+            assert "lifecycle" not in spec["containers"][0]
+
+
+# What the programs and the chart say alike.
+
+
+@pytest.mark.parametrize("values", [{}, CERT_MANAGER, GIVEN], ids=["self", "cert-manager", "secret"])
+def test_the_configurations_are_the_ones_that_the_webhook_would_write(values: dict[str, Any]) -> None:
+    target = ServiceTarget(namespace=NAMESPACE, name="kaishare-webhook")
+    bundle = PEM.encode() if values is GIVEN else b""
+    for build in (mutating_configuration, validating_configuration):
+        expected = build(target, ca_bundle=bundle)
+        found = one(rendered(values), expected["kind"], CONFIGURATION_NAME)
+        assert found["webhooks"] == expected["webhooks"]
+        assert found["apiVersion"] == expected["apiVersion"]
+
+
+def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
+    (excluded,) = (argument for argument in container(webhook_pod())["args"] if "exclude" in argument)
+    assert excluded == "--exclude-namespaces=" + ",".join(sorted(EXCLUDED_NAMESPACES))
+    assert excluded in container(agent_pod())["args"]
+    elsewhere = rendered({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]})
+    webhook = one(elsewhere, "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
+    assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == [
+        "kaishare",
+        "kube-system",
+        "watchers",
+    ]
+    for kind in ("Deployment", "DaemonSet"):
+        (item,) = (item for item in elsewhere if item["kind"] == kind)
+        assert (
+            "--exclude-namespaces=kaishare,kube-system,watchers"
+            in container(item["spec"]["template"])["args"]
+        )
+
+
+def test_the_agent_gets_the_rights_that_its_doctor_asks_for() -> None:
+    def granted(objects: list[Object], right: Right) -> bool:
+        resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
+        return any(
+            right.group in rule["apiGroups"] and resource in rule["resources"] and right.verb in rule["verbs"]
+            for rule in one(objects, "ClusterRole", "kaishare-agent")["rules"]
+        )
+
+    usual, most = rendered(), rendered(EVERYTHING)
+    for right in RIGHTS:
+        if right.subresource == "eviction":
+            assert not granted(usual, right)
+        else:
+            assert granted(usual, right), str(right)
+    assert granted(most, CONFIG_MAPS)
+    assert not granted(usual, CONFIG_MAPS)
+
+
+def test_only_the_services_accounts_are_bound() -> None:
+    for item in rendered(EVERYTHING):
+        if item["kind"].endswith("RoleBinding"):
+            name = item["metadata"]["name"]
+            namespace = {"kaishare-webhook": NAMESPACE, "kaishare-agent": "kaishare-agent"}[name]
+            assert item["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+            assert item["roleRef"]["name"] == name
+
+
+# What single values do.
+
+
+def test_each_service_can_be_left_out() -> None:
+    every = kinds(rendered(EVERYTHING))
+    webhook, agent = kinds(rendered({**EVERYTHING, **WEBHOOK})), kinds(rendered({**EVERYTHING, **AGENT}))
+    assert webhook | agent == every
+    assert {name for _, name in webhook & agent} <= {"kaishare"}
+    assert rendered({**WEBHOOK, **AGENT}) == []
+
+
+def test_in_mode_self_the_secret_is_made_without_data_and_nobody_writes_a_bundle() -> None:
+    objects = rendered()
+    secret = one(objects, "Secret", "kaishare-webhook-ca")
+    assert not {"data", "stringData"} & set(secret)
+    assert "caBundle" not in json.dumps(objects)
+    role = one(objects, "Role", "kaishare-webhook")
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": ["kaishare-webhook-ca"],
+            "verbs": ["get", "patch"],
+        }
+    ]
+
+
+@pytest.mark.parametrize("values", [CERT_MANAGER, GIVEN], ids=["cert-manager", "secret"])
+def test_other_certificates_need_no_right_to_secrets_or_to_patch_a_configuration(
+    values: dict[str, Any],
+) -> None:
+    objects = rendered(values)
+    assert not {"Secret", "Role", "RoleBinding"} & {kind for kind, _ in kinds(objects)}
+    for rule in one(objects, "ClusterRole", "kaishare-webhook")["rules"]:
+        assert "patch" not in rule["verbs"] or rule["resources"] == ["events"]
+    pod = pod_of(objects, "Deployment", "kaishare-webhook")
+    assert "--certs=/etc/kaishare/certs" in container(pod)["args"]
+    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "kaishare-webhook-tls"
+    assert container(pod)["volumeMounts"][0]["mountPath"] == "/etc/kaishare/certs"
+
+
+def test_cert_manager_makes_the_certificate_that_api_servers_ask_for() -> None:
+    objects = rendered(CERT_MANAGER)
+    certificate = one(objects, "Certificate", "kaishare-webhook")["spec"]
+    assert certificate["dnsNames"] == ["kaishare-webhook.kaishare.svc", "kaishare-webhook.kaishare"]
+    assert certificate["issuerRef"] == {"kind": "Issuer", "name": "kaishare-webhook"}
+    assert (
+        one(objects, "Issuer", "kaishare-webhook")["spec"]["ca"]["secretName"]
+        == one(objects, "Certificate", "kaishare-webhook-ca")["spec"]["secretName"]
+    )
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        annotations = one(objects, kind, CONFIGURATION_NAME)["metadata"]["annotations"]
+        assert annotations == {"cert-manager.io/inject-ca-from": "kaishare/kaishare-webhook"}
+    theirs = rendered(VARIANTS["certificates of an issuer"])
+    assert not any(kind == "Issuer" for kind, _ in kinds(theirs))
+    assert one(theirs, "Certificate", "kaishare-webhook")["spec"]["issuerRef"]["name"] == "in-house"
+
+
+def environment(pod: Object) -> dict[str, str]:
+    return {item["name"]: item["value"] for item in container(pod)["env"] if "value" in item}
+
+
+def test_the_agent_reaches_the_driver_in_three_ways_and_takes_no_gpu() -> None:
+    by_env = agent_pod()
+    assert environment(by_env) == {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+    assert by_env["spec"]["runtimeClassName"] == "nvidia"
+    assert "volumes" not in by_env["spec"]
+    by_mount = agent_pod(VARIANTS["GPUs by a mount"])
+    assert environment(by_mount)["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+    assert container(by_mount)["volumeMounts"][0]["mountPath"] == "/var/run/nvidia-container-devices/all"
+    assert by_mount["spec"]["volumes"][0]["hostPath"]["path"] == "/dev/null"
+    by_cdi = agent_pod(VARIANTS["GPUs by CDI"])
+    assert environment(by_cdi) == {}
+    assert "runtimeClassName" not in by_cdi["spec"]
+    assert by_cdi["metadata"]["annotations"]["cdi.k8s.io/kaishare"] == "management.nvidia.com/gpu=all"
+    assert "runtimeClassName" not in agent_pod(VARIANTS["no runtime class"])["spec"]
+
+
+def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> None:
+    namespace = one(rendered(), "Namespace", "kaishare-agent")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert not any(kind == "Namespace" for kind, _ in kinds(rendered(VARIANTS["one namespace"])))
+    own = one(rendered(VARIANTS["namespace of its own"]), "Namespace", NAMESPACE)
+    assert own["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_ports_but_the_admission_port_are_for_the_monitoring_namespace() -> None:
+    objects = rendered({"networkPolicies": {"monitoringNamespace": "observers"}})
+    source = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observers"}}}]
+    assert one(objects, "NetworkPolicy", "kaishare-webhook")["spec"]["ingress"] == [
+        {"ports": [{"port": "admission"}]},
+        {"ports": [{"port": "ops"}], "from": source},
+    ]
+    assert one(objects, "NetworkPolicy", "kaishare-agent")["spec"]["ingress"] == [
+        {"ports": [{"port": "http"}], "from": source}
+    ]
+
+
+def test_monitors_keep_the_labels_that_say_whose_memory_it_is() -> None:
+    objects = rendered({"monitors": {"enabled": True, "labels": {"release": "prometheus"}}})
+    for name in ("kaishare-webhook", "kaishare-agent"):
+        monitor = one(objects, "PodMonitor", name)
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["honorLabels"] is True
+
+
+# What values are refused.
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"webhok": {}}, "'webhok' not allowed"),
+        ({"webhook": {"replica": 3}}, "'replica' not allowed"),
+        ({"webhook": {"replicas": 0}}, "/webhook/replicas"),
+        ({"webhook": {"certificates": {"mode": "none"}}}, "/webhook/certificates/mode"),
+        ({"webhook": {"certificates": {"mode": "secret"}}}, "mode secret needs the CA's PEM certificates"),
+        ({"webhook": {"certificates": {"caBundle": "MIIB"}}}, "/webhook/certificates/caBundle"),
+        ({"webhook": {"port": 8080}}, "/webhook/port"),
+        ({"agent": {"gpuAccess": "privileged"}}, "/agent/gpuAccess"),
+        ({"agent": {"interval": "5"}}, "/agent/interval"),
+        ({"agent": {"slack": "5%"}}, "/agent/slack"),
+        ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
+        ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
+        ({"kaiVersion": "latest"}, "/kaiVersion"),
+    ],
+    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_by_name(values: dict[str, Any], said: str) -> None:
+    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.30.0", *options(values))
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_an_old_kubernetes_is_refused() -> None:
+    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.29.9")
+    assert done.returncode != 0
+    assert ">=1.30.0" in done.stderr
+
+
+def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
+    """Keys that only one of both knows."""
+    known = schema["properties"]
+    odd = [f"{path}.{key}" for key in set(known) ^ set(values) if key != "global"]
+    for key in set(known) & set(values):
+        inner = (
+            known[key]
+            if "$ref" not in known[key]
+            else SCHEMA["definitions"][known[key]["$ref"].split("/")[-1]]
+        )
+        if "properties" in inner and isinstance(values[key], dict) and values[key]:
+            odd += every_key(inner, values[key], f"{path}.{key}")
+    return odd
+
+
+SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    assert every_key(SCHEMA, yaml.safe_load((CHART / "values.yaml").read_text())) == []
+
+
+# What Kubernetes itself explains, and switches named after what they switch.
+PLAIN = {
+    "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
+    "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
+    "requests", "limits", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace",
+}  # fmt: skip
+
+
+def test_every_value_is_explained() -> None:
+    above, odd = "", []
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        key = re.match(r" *(\w+):", line)
+        if key and key[1] not in PLAIN and not above.lstrip().startswith("#"):
+            odd.append(key[1])
+        above = line
+    assert odd == []

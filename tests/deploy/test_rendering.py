@@ -1,0 +1,61 @@
+"""What is made of the chart is what the chart gives now, and is whole."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy import render
+from tests.deploy.charts import Object, helm_program, kinds, rendered
+
+
+@pytest.fixture(autouse=True)
+def _helm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELM", str(helm_program()))
+
+
+def test_manifests_copies_and_tables_are_up_to_date() -> None:
+    assert [str(path.relative_to(render.ROOT)) for path in render.stale()] == []
+
+
+def test_what_is_out_of_date_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = render.MANIFESTS / "webhook" / "left-over.yaml"
+    old.write_text("kind: List\n")
+    try:
+        assert render.main(["--check"]) == 1
+    finally:
+        old.unlink()
+    assert (
+        capsys.readouterr().out
+        == f"out of date: {old.relative_to(render.ROOT)}; run python deploy/render.py\n"
+    )
+
+
+def base(part: str) -> list[Object]:
+    """The objects of a kustomize base without patches."""
+    folder = render.MANIFESTS / part
+    names = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert sorted([*names, "kustomization.yaml"]) == sorted(path.name for path in folder.iterdir())
+    return [item for name in names for item in yaml.safe_load_all((folder / name).read_text())]
+
+
+def test_the_manifests_hold_every_object_of_the_chart_and_nothing_of_helm() -> None:
+    every = kinds(rendered({"webhook": {"createNamespace": True}}))
+    webhook, agent = base("webhook"), base("agent")
+    assert kinds(webhook) | kinds(agent) == every
+    assert not kinds(webhook) & kinds(agent)
+    for item in (*webhook, *agent):
+        assert item["metadata"]["labels"]["app.kubernetes.io/name"] == "kaishare"
+        assert "managed-by" not in str(item)
+        assert "helm" not in str(item)
+
+
+def test_a_rule_without_its_reason_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = render.rendered(render.EVERY_RIGHT)
+    cut = full.replace("# why: the labels of namespaces", "# the labels of namespaces")
+    assert cut != full
+    monkeypatch.setattr(render, "rendered", lambda values: cut)
+    with pytest.raises(SystemExit, match="ClusterRole kaishare-webhook: not every rule"):
+        render.rights_table("kaishare-webhook")
