@@ -75,7 +75,7 @@ async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path)
         await create_all(client, PATH, namespaces(count))
         rights = [right("namespaces", "get", "list", "watch"), right("events", "create", "patch")]
         pod = in_a_pod(plane, await admin.token("webhook", *rights), folder)
-        options = ("--policies", "cluster", "--tls-dir", f"{folder}/tls")
+        options = ("--policies", "cluster", "--certs", f"{folder}/tls")
         async with serving(
             folder / "log", *options, program=pod.program, environment=pod.environment
         ) as webhook:

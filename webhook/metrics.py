@@ -72,8 +72,8 @@ class Metrics:
         build.info({"version": version(), "component": "webhook"})
         self._watches: list[Watch[Any]] = []
 
-    def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy]]) -> None:
-        """Show the managed namespaces of a source, which may be read from any thread."""
+    def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
+        """Show managed namespaces, which may be read from any thread; nothing while there is None."""
         self.registry.register(_Policies(policies))
 
     def show_order(self, is_ok: Callable[[], bool | None]) -> None:
@@ -110,7 +110,7 @@ class Metrics:
 class _Policies(Collector):
     """Policies by state, built fresh at every scrape: a namespace that is gone leaves no series behind."""
 
-    def __init__(self, policies: Callable[[], Mapping[str, NamespacePolicy]]) -> None:
+    def __init__(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
         self._read = policies
 
     def collect(self) -> Iterable[Metric]:
@@ -123,13 +123,14 @@ class _Policies(Collector):
             labels=["namespace", "label"],
         )
         policies = self._read()
-        counts = dict.fromkeys(STATES, 0)
-        for name, policy in policies.items():
-            counts[policy.state] += 1
-            for label in sorted({problem.label for problem in policy.problems}):
-                invalid.add_metric([name, label], 1)
-        for state, count in counts.items():
-            by_state.add_metric([state], count)
+        if policies is not None:
+            counts = dict.fromkeys(STATES, 0)
+            for name, policy in policies.items():
+                counts[policy.state] += 1
+                for label in sorted({problem.label for problem in policy.problems}):
+                    invalid.add_metric([name, label], 1)
+            for state, count in counts.items():
+                by_state.add_metric([state], count)
         yield by_state
         yield invalid
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kube.access import find_access
 from kube.client import KubeClient
@@ -22,6 +22,7 @@ from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.http.server import Server
 from webhook.metrics import Metrics
 from webhook.policies.opening import open_cluster, open_files
+from webhook.policies.source import PolicySource
 
 DRAIN_SECONDS: Final = 5.0
 """How long to serve on after SIGTERM, not ready, each answer closing its connection.
@@ -118,8 +119,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                 else:
                     gc.collect()
                     gc.freeze()  # a full collection of all imports would stop a review for some 15 ms
-                    where = {"admission": f"https://{admission}", "ops": f"http://{ops}"}
-                    log("serving", **where, namespaces=len(policies.all()))
+                    log("serving", admission=f"https://{admission}", ops=f"http://{ops}", **_known(policies))
             await _wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
@@ -131,6 +131,11 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     if unheard is not None:
         raise unheard
     log("stopped")
+
+
+def _known(policies: PolicySource) -> dict[str, Any]:
+    """How many namespaces are managed, as soon as that is known."""
+    return {"namespaces": len(policies.all())} if policies.ready else {}
 
 
 class _Cluster:

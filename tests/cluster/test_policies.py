@@ -274,6 +274,8 @@ async def test_a_webhook_without_rights_starts_and_says_which(
         assert (await running.get("/healthz"))[0] == 200
         (line,) = running.said("trouble with the API server")
         assert 'cannot list resource "namespaces"' in line["error"]
+        assert not any(name.startswith("kaishare_webhook_policies") for name in await running.series())
+        assert "namespaces" not in running.said("serving")[0], "what is not known is not zero"
 
 
 async def test_explain_reads_the_cluster(plane: ControlPlane, namespaces: Namespaces, tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ def test_policies_from_a_directory(capsys: pytest.CaptureFixture[str], tmp_path:
         ["explain", "--policies", POLICIES, "-f", "-", "--kai-version", "latest"],
         ["explain", "--policies", POLICIES, "-f", "-", "--inject-shares=yes"],
         ["explain", "--policies", POLICIES, "-f", "/does/not/exist"],
+        ["explain", "--policies", "cluster", "--kubeconfig", "/does/not/exist", "-f", POLICIES],
     ],
 )  # fmt: skip
 def test_bad_options_end_with_2_and_one_line(
@@ -250,6 +251,18 @@ def test_explain_imports_no_server(tmp_path: Path) -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_serving_a_cluster_that_cannot_be_reached_ends_with_2_and_one_line(tmp_path: Path) -> None:
+    command = f"serve --kubeconfig {tmp_path}/none --certs {tmp_path}/tls"
+    done = subprocess.run(
+        [sys.executable, "-m", "webhook", *command.split()],
+        cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"kaishare-webhook: {tmp_path}/none: no such kubeconfig; ")
+    assert "--policies" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def serving(log: Path) -> dict[str, str]:
