@@ -23,6 +23,7 @@ from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.address import Address
+from tests.cluster.administrator import right
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.recorder import Recorder, Reply
 from tests.webhook.kai_standin import mutated_by_kai
@@ -42,6 +43,23 @@ _PATHS = {
     "MutatingWebhookConfiguration": f"/apis/{_GROUP}/v1/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"/apis/{_GROUP}/v1/validatingwebhookconfigurations",
 }
+WEBHOOK_RIGHTS = (
+    right("namespaces", "get", "list", "watch"),
+    right("events", "create", "patch"),
+    {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
+    right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),
+    right("validatingwebhookconfigurations", "list", "watch", group=_GROUP),
+    {
+        **right("mutatingwebhookconfigurations", "patch", group=_GROUP),
+        "resourceNames": [CONFIGURATION_NAME],
+    },
+    {
+        **right("validatingwebhookconfigurations", "patch", group=_GROUP),
+        "resourceNames": [CONFIGURATION_NAME],
+    },
+)
+"""All that a webhook needs which takes policies and certificates from the cluster."""
+
 _SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 
 
