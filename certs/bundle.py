@@ -19,22 +19,27 @@ def merged(bundle: bytes, wanted: Collection[bytes], *, now: datetime) -> bytes:
 
     Args:
         bundle: PEM, or whatever is in its place.
-        wanted: readable certificates in PEM.
+        wanted: certificates in PEM.
         now: the time by which certificates expire.
     """
     found = blocks(bundle)
-    kept: dict[bytes, bytes] = {}
-    for pem in found:
-        certificate = certificate_of(pem)
-        if certificate is not None and now < certificate.not_valid_after_utc:
-            kept.setdefault(der(pem), pem)
-    asked = {der(pem): pem.strip() + b"\n" for pem in wanted}
+    kept, asked = _valid(found, now), _valid(wanted, now)
     if len(kept) == len(found) <= _MOST and asked.keys() <= kept.keys():
         return bundle
     others = [key for key in kept if key not in asked]
     for key in others[: max(0, len(others) + len(asked) - _MOST)]:
         del kept[key]
     return b"".join((kept | asked).values())
+
+
+def _valid(certificates: Collection[bytes], now: datetime) -> dict[bytes, bytes]:
+    """Return those that can be read and have not expired, by their DER."""
+    valid: dict[bytes, bytes] = {}
+    for pem in certificates:
+        certificate = certificate_of(pem)
+        if certificate is not None and now < certificate.not_valid_after_utc:
+            valid.setdefault(der(pem), pem.strip() + b"\n")
+    return valid
 
 
 def held(bundle: bytes) -> frozenset[bytes]:

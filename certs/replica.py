@@ -22,6 +22,8 @@ LOOK_EVERY_SECONDS: Final = 10.0
 
 _FIRST_PAUSE: Final = 0.5
 _SHORTEST: Final = 0.2
+_GATHER: Final = 0.05
+"""How long changes are gathered that come at once."""
 _TRIES: Final = 5
 _LONGEST_LIFE_TIMES: Final = 30
 """Looks there are in the life of a CA at least, however short that is."""
@@ -124,6 +126,7 @@ class Replica:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._woken.wait()
+                        await asyncio.sleep(_GATHER)
 
     def now(self) -> datetime:
         """Return the API server's time, this machine's where that is not known."""

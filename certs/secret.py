@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -30,7 +30,7 @@ class Stored:
 
     version: str
     """Its resourceVersion."""
-    data: Mapping[str, bytes]
+    data: Mapping[str, bytes] = field(repr=False)
 
 
 class _Metadata(Struct):

@@ -25,6 +25,8 @@ _SECONDS: Final = 10.0
 _LIST_SECONDS: Final = 30.0
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_ERROR: Final = 65536  # bytes
+_BY_THE_CLOCK: Final = (9, 10)
+"""OpenSSL's codes for a certificate that is not valid yet, or no longer."""
 _TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
@@ -272,6 +274,8 @@ def _said(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         refused = error.certificate_error
         why = getattr(refused, "verify_message", "") or str(refused)
+        if getattr(refused, "verify_code", 0) in _BY_THE_CLOCK:
+            why += f" (on this machine it is {datetime.now(UTC):%Y-%m-%d})"
         return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(why)}"
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error

@@ -32,10 +32,12 @@ A, B, THEIRS, EXPIRED = ca(), ca(), ca("theirs", 2000), ca(days=0)
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + A, [A, B], [A, B]),
         (A + A, [A], [A]),
         (b"\xff\x00", [A, A], [A]),
+        (A, [A, EXPIRED], [A]),
     ],
     ids=[
         "nothing", "one more", "one that is not asked for", "an expired one", "somebody else's", "no PEM",
         "no certificate", "twice", "twice wanted",
+        "an expired one wanted",
     ],
 )  # fmt: skip
 def test_what_is_wanted_is_added_and_what_is_valid_stays(

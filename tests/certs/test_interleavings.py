@@ -164,7 +164,7 @@ def run(seed: int, replicas: int, idle: float, restarts: float) -> World:
     return world
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     replicas=st.integers(2, 3),
@@ -184,3 +184,37 @@ def test_without_the_wait_a_leaf_would_be_distrusted(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(f"{__name__}.LIVES", hurried)
     with pytest.raises(AssertionError, match="distrusted at second"):
         run(1, 3, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("years", [2, -2, 40])
+def test_a_clock_that_jumps_by_years_and_back_is_lived_through(years: int) -> None:
+    world = World()
+    participants = [Participant(lag=0), Participant(lag=0)]
+
+    def live(second: int) -> None:
+        world.second = second
+        for _ in range(3):
+            for participant in participants:
+                for step in (*STEPS, *STEPS):
+                    step(participant, world)
+        for participant in participants:
+            assert participant.leaf is not None
+            certificate = participant.leaf.pair.certificate
+            assert certificate.not_valid_before_utc <= world.now < certificate.not_valid_after_utc
+            assert participant.leaf.issuer.signed(certificate)
+            assert der(participant.leaf.issuer.pair.certificate_pem) in see(world.bundles[-1][1])
+            assert participant.leaf.issuer == participant.ring.current == participants[0].ring.current  # type: ignore[union-attr]
+
+    live(0)
+    jumped = years * 365 * 86400
+    live(jumped)
+    live(jumped + 60)
+    versions = world.version
+    live(jumped + 70)
+    assert world.version == versions, "nothing is left to do"
+    world.bundles = [(0, world.bundles[-1][1])]
+    live(80)
+    versions = world.version
+    live(90)
+    assert world.version == versions, "nothing is left to do"
+    assert len(world.data["old.crt"].split(b"BEGIN")) - 1 <= 2

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -18,11 +19,14 @@ from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import Authority
 from certs.bundle import held
+from certs.keeper import BundleKeeper
 from certs.pem import der
-from certs.rotation import Ring, written
+from certs.replica import Replica
+from certs.rotation import Leaf, Lifetimes, Ring, written
 from kube.errors import ApiError
 from tests.cluster.administrator import Administrator, right
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.in_a_pod import in_a_pod
 from tests.cluster.webhooks import (
     Canary,
     Serving,
@@ -78,11 +82,11 @@ async def start(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> As
 
     async def start_one(*options: str, rights: tuple[dict[str, Any], ...] = RIGHTS) -> Serving:
         name = f"replica-{next(numbers)}"
-        token = await admin.token(name, *rights)
+        pod = in_a_pod(plane, await admin.token(name, *rights), tmp_path)
         served = await start_serving(
-            tmp_path / name, "--policies", f"{tmp_path}/policies.yaml", "--certs", "self",
-            "--namespace", NAMESPACE, "--host-name", "127.0.0.1", "--drain", "0s",
-            "--kubeconfig", str(plane.kubeconfig(token=token)), *options,
+            tmp_path / name, "--policies", f"{tmp_path}/policies.yaml", "--namespace", NAMESPACE,
+            "--host-name", "127.0.0.1", "--drain", "0s", *options,
+            program=pod.program, environment=pod.environment,
         )  # fmt: skip
         running.append(served)
         return served
@@ -156,9 +160,14 @@ def is_of(leaf: bytes, ca: bytes) -> bool:
     return True
 
 
-def configurations(target: UrlTarget | ServiceTarget, validating: UrlTarget | None = None) -> list[Any]:
+def configurations(
+    target: UrlTarget | ServiceTarget, validating: UrlTarget | None = None, *, ca_bundle: bytes = b""
+) -> list[Any]:
     """As a chart installs them: without a caBundle."""
-    return [mutating_configuration(target), validating_configuration(validating or target)]
+    return [
+        mutating_configuration(target, ca_bundle=ca_bundle),
+        validating_configuration(validating or target, ca_bundle=ca_bundle),
+    ]
 
 
 def authority(*, age: timedelta, lifetime: timedelta) -> Authority:
@@ -222,8 +231,8 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
     await put_secret(admin, written(Ring(current=due)))
     options = ["--ca-lifetime", "90s", "--leaf-lifetime", "60s", "--bundle-wait", "3s"]
     mutates, validates = await start(*options), await start(*options)
-    targets = configurations(mutates.target, validates.target)
-    async with configured(admin.client, *targets):
+    known = configurations(mutates.target, validates.target, ca_bundle=due.pair.certificate_pem)
+    async with configured(admin.client, *known):
         canary = Canary(admin.client, "certified-strictly")
         await canary.until_mutated()
         before, created = await failed_open(admin.client, MUTATE), 0
@@ -300,10 +309,7 @@ async def test_a_ca_that_expired_while_all_was_off_is_replaced_at_once(
 ) -> None:
     expired = authority(age=timedelta(days=91), lifetime=timedelta(days=90))
     await put_secret(admin, written(Ring(current=expired)))
-    stale = [
-        build(NOWHERE, ca_bundle=expired.pair.certificate_pem)
-        for build in (mutating_configuration, validating_configuration)
-    ]
+    stale = configurations(NOWHERE, ca_bundle=expired.pair.certificate_pem)
     async with configured(admin.client, *stale):
         replica = await start()
         (line,) = replica.said("CA replaced")
@@ -326,11 +332,7 @@ async def test_a_bundle_that_is_overwritten_is_right_again_and_nothing_else_is_t
         kept = await admin.read(MUTATING)
         theirs = authority(age=timedelta(0), lifetime=timedelta(days=1)).pair.certificate_pem
         for text, expected in ((b"garbage", [ca]), (b"", [ca]), (theirs, [theirs, ca])):
-            value = base64.b64encode(text).decode()
-            patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": value}]
-            await admin.client.request(
-                "PATCH", MUTATING, body=json.dumps(patch).encode(), content_type="application/json-patch+json"
-            )
+            await overwrite(admin, text)
             wanted = {der(pem) for pem in expected}
 
             async def is_right(wanted: set[bytes] = wanted) -> bool:
@@ -375,6 +377,83 @@ async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
         status, text = await replica.get("/readyz")
         assert status == 503
         assert said in text
+
+
+async def overwrite(admin: Administrator, bundle: bytes) -> None:
+    """Write the first bundle of the mutating configuration as somebody else would."""
+    value = base64.b64encode(bundle).decode()
+    patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": value}]
+    body, kind = json.dumps(patch).encode(), "application/json-patch+json"
+    await admin.client.request("PATCH", MUTATING, body=body, content_type=kind)
+
+
+async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
+    admin: Administrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("certs.keeper._SECONDS_A_PATCH", 3.0)
+    ca = authority(age=timedelta(0), lifetime=timedelta(days=1)).pair.certificate_pem
+    troubles: list[str] = []
+    woken = asyncio.Event()
+    keeper = BundleKeeper(
+        admin.client, name=CONFIGURATION_NAME, on_change=woken.set, on_trouble=troubles.append
+    )
+
+    async def keep() -> None:
+        while True:
+            woken.clear()
+            again = await keeper.keep([ca], now=datetime.now(UTC))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(again):
+                    await woken.wait()
+
+    async with configured(admin.client, *configurations(NOWHERE)):
+        annotation = {"cert-manager.io/inject-ca-from": "kaishare/theirs"}
+        await admin.merge(MUTATING, {"metadata": {"annotations": annotation}})
+        tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keep())]
+        try:
+            await until_trusted(admin, ca)
+            while not any(troubles):
+                await overwrite(admin, b"theirs")
+                await asyncio.sleep(0.05)
+            said = "mutatingwebhookconfigurations kai-00-kaishare: its caBundle is overwritten again and again: its annotation cert-manager.io/inject-ca-from tells somebody else to"
+            assert next(filter(None, troubles)) == said
+            changes = (await admin.read(MUTATING))["metadata"]["generation"]
+            await asyncio.sleep(0.5)
+            assert (await admin.read(MUTATING))["metadata"]["generation"] == changes
+            await until_trusted(admin, ca)
+            await until(lambda: troubles[-1] == "", "all is well")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def test_this_machines_clock_has_no_part_in_it(admin: Administrator, start: Start) -> None:
+    leaves: list[Leaf] = []
+    troubles: list[tuple[str, str]] = []
+    replica = Replica(
+        admin.client,
+        namespace=NAMESPACE,
+        secret="kaishare-webhook-ca",
+        configuration=CONFIGURATION_NAME,
+        names=["localhost"],
+        lifetimes=Lifetimes(),
+        on_leaf=lambda leaf, _reason: leaves.append(leaf),
+        on_trouble=lambda part, problem: troubles.append((part, problem)),
+        wall_clock=lambda: time.time() + 5 * 365 * 86400,
+    )
+    task = asyncio.create_task(replica.run())
+    try:
+        async with configured(admin.client, *configurations(NOWHERE)):
+            await until(lambda: leaves and not replica.problem, "it is trusted")
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    ((_, said),) = [trouble for trouble in troubles if trouble[0] == "clock"]
+    assert said.startswith("this machine's clock is 1576")
+    assert said.endswith(" s ahead of the API server's: set it right")
+    in_a_week = datetime.now(UTC) + timedelta(days=7)
+    assert abs(leaves[0].pair.not_after - in_a_week) < timedelta(minutes=1)
 
 
 async def test_a_replica_serves_on_while_the_api_server_is_away(

@@ -16,10 +16,11 @@ A_DAY = timedelta(days=1)
 
 
 def serving_context(
-    authority: Authority, folder: Path, *, asks_for_certificate: bool = False
+    authority: Authority, folder: Path, *, asks_for_certificate: bool = False, age: timedelta = timedelta(0)
 ) -> ssl.SSLContext:
-    """What a server on 127.0.0.1 answers with."""
-    pair = authority.issue(["127.0.0.1", "localhost", "api.example"], now=datetime.now(UTC), lifetime=A_DAY)
+    """What a server on 127.0.0.1 answers with; its certificate lasts a day."""
+    names = ["127.0.0.1", "localhost", "api.example"]
+    pair = authority.issue(names, now=datetime.now(UTC) - age, lifetime=A_DAY)
     (folder / "tls.crt").write_bytes(pair.certificate_pem)
     (folder / "tls.key").write_bytes(pair.key_pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

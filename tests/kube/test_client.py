@@ -5,7 +5,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,20 @@ async def test_a_server_with_another_ca_is_not_believed(
         await client.get(PODS)
     assert not server.requests
     assert "0x" not in str(caught.value), "an address would make each try another problem"
+
+
+@pytest.mark.parametrize(
+    ("days", "why"), [(2, "certificate has expired"), (-2, "certificate is not yet valid")]
+)
+async def test_where_a_certificate_is_out_of_date_this_machines_date_is_told(
+    client: KubeClient, server: ApiServer, authority: Authority, tmp_path: Path, days: int, why: str
+) -> None:
+    await server.stop()
+    server.trust = serving_context(authority, tmp_path, age=timedelta(days=days))
+    await server.start()
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    with pytest.raises(Unreachable, match=rf": {why} \(on this machine it is {today}\)$"):
+        await client.get(PODS)
 
 
 async def test_cookies_of_a_load_balancer_are_not_kept(server: ApiServer, account: Path) -> None:
