@@ -97,7 +97,7 @@ class Administrator:
         made = {**item, "metadata": metadata}
         namespace = metadata.get("namespace", "")
         if item["kind"] == "Pod":
-            made = _admissible(made)
+            made = admissible(made)
         path = _PATHS[item["kind"]].format(namespace)
         kept = await self._post(path, made)
         where = f"{path}/{metadata['name']}"
@@ -183,7 +183,8 @@ def right(resource: str, *verbs: str, group: str = "") -> dict[str, Any]:
     return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
 
 
-def _admissible(pod: dict[str, Any]) -> dict[str, Any]:
+def admissible(pod: dict[str, Any]) -> dict[str, Any]:
+    """A recorded pod as this cluster takes it: without what only the recording's cluster had."""
     spec = {key: value for key, value in pod["spec"].items() if key not in _NOT_HERE}
     for kind in ("containers", "initContainers"):
         if kind in spec:

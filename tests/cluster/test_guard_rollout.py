@@ -1,0 +1,86 @@
+"""The steps before the guard refuses anything, and its end."""
+
+import re
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.cluster.asking import Asker
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.guards import (
+    GUARD,
+    PROBES,
+    SYNCER,
+    is_refused,
+    is_warned_of,
+    put_on,
+    rendered,
+    synced_pod,
+    take_off,
+    until_all,
+)
+
+_COUNTED = re.compile(
+    r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
+)
+
+
+@pytest.fixture
+async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
+    async with Asker(plane) as asking:
+        yield asking
+
+
+async def counted(asker: Asker, action: str) -> set[str]:
+    """The policies that did this at least once, by the API server's own metrics."""
+    text = (await asker.send("GET", "/metrics")).body["text"]
+    found = [dict(re.findall(r'(\w+)="([^"]*)"', match["labels"])) for match in _COUNTED.finditer(text)]
+    return {labels["policy"] for labels in found if labels["enforcement_action"] == action}
+
+
+async def until_counted(asker: Asker, policies: set[str]) -> None:
+    """Send the probes until these policies have been audited; every one must pass without a word."""
+    ends = time.monotonic() + 20
+    while not policies <= await counted(asker, "audit"):
+        assert time.monotonic() < ends
+        for probe in PROBES:
+            answer = await asker.create(probe.item, user=probe.user, dry_run=True)
+            assert (answer.status, answer.warnings) == (201, []), answer
+
+
+async def test_from_audit_to_warn_to_deny_and_away(asker: Asker) -> None:
+    made = await put_on(asker, GUARD)
+    try:
+        await until_counted(asker, {probe.policy for probe in PROBES})
+        await put_on(asker, GUARD / "warn")
+        await until_all(asker, is_warned_of)
+        assert (await asker.create(synced_pod(), user=SYNCER, dry_run=True)).warnings == []
+        await put_on(asker, GUARD / "deny")
+        await until_all(asker, is_refused)
+    finally:
+        await take_off(asker, made)
+
+
+async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
+    """What failurePolicy Fail means is the binding's validationActions too (verified on Kubernetes 1.36.3)."""
+    audited = {item["metadata"]["name"]: item for item in rendered(GUARD)}
+    broken, binding = audited["kaishare-guard-keys"], audited["kaishare-guard-keys-vclusters"]
+    for item in (broken, binding):
+        item["metadata"]["name"] = "broken"
+    binding["spec"]["policyName"] = "broken"
+    broken["spec"]["validations"] = [{"expression": "object.metadata.annotations['absent'] == ''"}]
+    pod = synced_pod()
+    await put_on(asker, GUARD)
+    try:
+        for item in (broken, binding):
+            await asker.apply(item)
+        await until_counted(asker, {"broken"})
+        binding["spec"]["validationActions"] = ["Deny"]
+        await asker.apply(binding)
+        ends = time.monotonic() + 20
+        while (answer := await asker.create(pod, user=SYNCER, dry_run=True)).status == 201:
+            assert time.monotonic() < ends
+        assert "no such key: absent" in answer.message
+    finally:
+        await take_off(asker, [broken, binding, *audited.values(), *rendered(GUARD)])

@@ -1,0 +1,118 @@
+"""deploy/guard without a cluster: its lists are the code's, and its overlays differ in what they should."""
+
+import ast
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kai import keys
+from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.share import is_container_memory_key
+from tests.builders import pod, view
+from tests.cluster.guards import GUARD, QUEUES, rendered
+from webhook import checks
+from webhook.policy import MODE
+
+
+def variable(name: str, *, policy: str = "keys") -> Any:
+    """A constant of a policy; CEL's lists and strings read as Python's."""
+    document = yaml.safe_load((GUARD / "policies" / f"{policy}.yaml").read_text())
+    [expression] = [one["expression"] for one in document["spec"]["variables"] if one["name"] == name]
+    return ast.literal_eval(expression)
+
+
+def named(folder: Path) -> dict[str, dict[str, Any]]:
+    return {item["metadata"]["name"]: item for item in rendered(folder)}
+
+
+def test_the_keys_that_only_kai_may_write_are_those_the_webhook_knows() -> None:
+    labels, prefix, annotations = (
+        variable(name) for name in ("kaiLabels", "kaiLabelPrefix", "kaiAnnotations")
+    )
+    assert {*labels, prefix, keys.VCLUSTER_PREFIX} == set(checks._RESERVED_LABELS)
+    assert set(annotations) == checks._KAI_ANNOTATIONS
+    for key in (*labels, prefix + "a"):
+        assert list(checks.reserved_key_findings(view(pod(labels={key: "x"})))), key
+
+
+def test_what_stays_as_it_was_is_queue_and_share() -> None:
+    assert set(variable("fixedLabels")) == {keys.QUEUE_LABEL, keys.VCLUSTER_MANAGED_BY}
+    share = {keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES, keys.CONTAINER_NAME, keys.MPS}
+    assert set(variable("fixedAnnotations")) == {*share, keys.SHARED_GPU_CONFIGMAP}
+    assert is_container_memory_key(variable("fixedAnnotationPrefix") + "main.gpu-memory.request")
+
+
+@pytest.mark.parametrize("policy", ["keys", "queues", "owners"])
+def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
+    """Beside the constants above, expressions name keys themselves."""
+    text = (GUARD / "policies" / f"{policy}.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]
+    known = {value for name, value in vars(keys).items() if name.isupper()}
+    known |= {
+        QUEUES,
+        "vcluster.loft.sh/managed-annotations",
+        variable("fixedAnnotationPrefix"),
+        keys.GPU_RESOURCE,
+    }
+    expressions = [one["expression"] for one in [*spec.get("variables", []), *spec["validations"]]]
+    named_keys = {
+        word for text in expressions for word in text.split("'")[1::2] if "/" in word and " " not in word
+    }
+    assert named_keys <= known
+
+
+def test_the_bindings_leave_the_webhooks_namespaces_alone() -> None:
+    found = named(GUARD)
+    for name in ("kaishare-guard-keys-enforce", "kaishare-guard-owners-enforce"):
+        selector = found[name]["spec"]["matchResources"]["namespaceSelector"]
+        [excluded] = [one["values"] for one in selector["matchExpressions"] if one["operator"] == "NotIn"]
+        assert set(excluded) == EXCLUDED_NAMESPACES
+        assert selector["matchLabels"] == {MODE: "enforce"}
+
+
+def test_every_policy_is_bound_and_closed_in_doubt() -> None:
+    found = named(GUARD).values()
+    policies = {one["metadata"]["name"]: one for one in found if one["kind"].endswith("Policy")}
+    bindings = [one for one in found if one["kind"].endswith("Binding")]
+    assert {one["spec"]["policyName"] for one in bindings} == set(policies)
+    assert {one["spec"]["failurePolicy"] for one in policies.values()} == {"Fail"}
+    assert len(policies) + len(bindings) == len(found)
+
+
+def test_the_folder_itself_is_its_first_step() -> None:
+    assert named(GUARD) == named(GUARD / "audit")
+
+
+@pytest.mark.parametrize(
+    ("overlay", "actions"), [("audit", ["Audit"]), ("warn", ["Warn", "Audit"]), ("deny", ["Deny"])]
+)
+def test_overlays_differ_in_what_follows_alone(overlay: str, actions: list[str]) -> None:
+    found, audit = named(GUARD / overlay), named(GUARD / "audit")
+    for name, item in found.items():
+        if item["kind"].endswith("Binding"):
+            assert item["spec"].pop("validationActions") == actions, name
+            del audit[name]["spec"]["validationActions"]
+    assert found == audit
+
+
+def test_where_kai_is_is_said_once(tmp_path: Path) -> None:
+    folder = tmp_path / "guard"
+    shutil.copytree(GUARD, folder)
+    settings = folder / "policies" / "settings.yaml"
+    text = settings.read_text()
+    settings.write_text(text.replace("'kai-scheduler'", "'kai-elsewhere'"))
+    assert named(GUARD) != named(folder)
+    for item in rendered(folder):
+        said = [value for value in strings(item.get("spec", {}).get("variables", [])) if "kai-" in value]
+        assert not [value for value in said if "'kai-scheduler'" in value], item["metadata"]["name"]
+
+
+def strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in strings(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in strings(one)]
+    return [value] if isinstance(value, str) else []
