@@ -116,5 +116,5 @@ class Asker:
         assert answer.status < 300, answer.message
 
     async def remove(self, path: str) -> None:
-        answer = await self.send("DELETE", path, gracePeriodSeconds="0")
+        answer = await self.send("DELETE", path, gracePeriodSeconds="0", propagationPolicy="Background")
         assert answer.status < 300 or answer.status == 404, answer.message

@@ -113,6 +113,11 @@ async def refused(asked: Any, *words: str) -> None:
             id="a ConfigMap that no container reads",
         ),
         pytest.param(
+            synced_pod(annotations={"runai/shared-gpu-configmap": "hal"}, container=READS_CONFIG_MAP),
+            ["runai/shared-gpu-configmap may only be written by KAI"],
+            id="a ConfigMap of another name than the one a container reads",
+        ),
+        pytest.param(
             synced_pod(
                 annotations={
                     "runai/shared-gpu-configmap": "half",
@@ -328,6 +333,14 @@ async def test_another_account_of_that_name_is_not_kai(asker: Asker, running: st
         ADMINISTRATOR,
     ):
         await refused(asker.merge(running, changes({"runai-gpu-group": None}), user=user))
+
+
+async def test_kai_may_create_pods_with_its_keys(asker: Asker) -> None:
+    pod = synced_pod(
+        labels=GROUP, annotations={"pod-group-name": "pg-1", "runai/shared-gpu-configmap": "half"}
+    )
+    await admitted(asker.create(pod, user=BINDER, dry_run=True))
+    await refused(asker.create(pod, user=SYNCER, dry_run=True))
 
 
 async def test_a_syncer_that_has_not_seen_kais_writes_meets_a_conflict_and_no_refusal(asker: Asker) -> None:
@@ -547,6 +560,14 @@ async def test_an_owners_queue_label_is_the_namespaces(asker: Asker, kind: str) 
     await admitted(asker.merge(where(made), changes({"kai.scheduler/queue": "team-a"})))
     await refused(asker.merge(where(made), changes({"kai.scheduler/queue": "team-b"})), *words)
     await admitted(asker.merge(where(made), changes({"kai.scheduler/queue": None})))
+    await asker.remove(where(made))
+
+
+async def test_a_label_comes_by_no_other_way(asker: Asker) -> None:
+    made = owner("Job", None)
+    await admitted(asker.create(made))
+    await refused(asker.merge(where(made) + "/status", changes({"kai.scheduler/queue": "team-b"})))
+    await admitted(asker.merge(where(made) + "/status", {"status": {"active": 1}}))
     await asker.remove(where(made))
 
 

@@ -1,7 +1,9 @@
 """deploy/guard without a cluster: its lists are the code's, and its overlays differ in what they should."""
 
 import ast
+import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,25 @@ def strings(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for one in value for text in strings(one)]
     return [value] if isinstance(value, str) else []
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guard.md"
+
+
+def test_the_document_names_every_policy_and_no_other() -> None:
+    found = set(re.findall(r"`(kaishare-guard-[a-z-]+)`", DOCUMENT.read_text()))
+    assert found == {name for name, item in named(GUARD).items() if item["kind"].endswith("Policy")}
+    assert f"{QUEUES}=" in DOCUMENT.read_text()
+
+
+def test_the_documents_overlay_leaves_one_namespace_out(tmp_path: Path) -> None:
+    shutil.copytree(GUARD, tmp_path / "kaishare" / "deploy" / "guard")
+    blocks = re.findall(r"(?:^(?:    .*)?\n)+", DOCUMENT.read_text(), re.MULTILINE)
+    [overlay] = [textwrap.dedent(block) for block in blocks if "resources: [" in block]
+    (tmp_path / "kustomization.yaml").write_text(overlay)
+    found, plain = named(tmp_path), named(GUARD / "deny")
+    for name, item in plain.items():
+        if name.endswith("-vclusters"):
+            selector = found[name]["spec"]["matchResources"].pop("namespaceSelector")
+            assert selector["matchExpressions"][0]["values"] == ["vcluster-team-b"]
+        assert found[name] == item
