@@ -8,9 +8,10 @@ import pytest
 from kube.client import KubeClient
 from tests.builders import gpu_container, pod
 from tests.kube.api_server import ApiServer, refuses
+from tests.kube.watching import until
 from tests.webhook.conftest import review_of
 from tests.webhook.live import request, serving
-from tests.webhook.policies.following import namespace, serve_by_name, source
+from tests.webhook.policies.following import following, namespace, serve_by_name, serve_namespaces, source
 
 ASKED = request(json.dumps(review_of(pod(gpu_container()))).encode())
 
@@ -23,6 +24,30 @@ async def test_a_pod_of_a_namespace_made_a_moment_ago_is_filled_in(
         connection = await live.connect()
         await connection.send(ASKED)
         assert "patch" in (await connection.reply()).response
+
+
+@pytest.mark.parametrize(
+    ("known", "really", "path", "said"),
+    [
+        ({"mode": "off"}, {"gpu_fraction": "0.5"}, "/mutate", "patch"),
+        ({}, {"mode": "enforce"}, "/validate/pods", "status"),
+    ],
+    ids=["switched on", "enforced"],
+)
+async def test_a_mode_that_the_api_server_knows_of_first_counts_from_its_first_review(
+    server: ApiServer,
+    client: KubeClient,
+    tmp_path: Path,
+    known: dict[str, str],
+    really: dict[str, str],
+    path: str,
+    said: str,
+) -> None:
+    serve_namespaces(server, namespace("team-a", **known))
+    serve_by_name(server, namespace("team-a", **really))
+    async with following(client) as follow, serving(tmp_path, follow.policies) as live:
+        await until(lambda: follow.names)
+        assert said in (await (await live.connect()).post(path=path)).response
 
 
 @pytest.mark.parametrize(
