@@ -32,7 +32,7 @@ _AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
-_CONTROLLERS = ("deployment-controller", "replicaset-controller", "job-controller")
+_CONTROLLERS = ("deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller")
 """No others: those that look after nodes and pods would undo what other tests make."""
 
 

@@ -1,0 +1,91 @@
+"""The examples in a cluster: each pod is kept as `explain` says beforehand."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.webhooks import Said, Serving, installed, kubectl, managed_namespace
+from tests.webhook.live import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMESPACES, WORKLOADS = str(EXAMPLES / "namespaces.yaml"), str(EXAMPLES / "workloads")
+FIRST = managed_namespace("examples", gpu_fraction="0.5", priority="train")
+
+
+def explained() -> list[dict[str, Any]]:
+    """What `explain` says of the workloads."""
+    command = ["-m", "webhook", "explain", "--policies", NAMESPACES, "-f", WORKLOADS, "-o", "json"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, check=True, timeout=30)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def applied(said: Said) -> None:
+    assert said.status == 0, said.errors
+
+
+async def test_pods_are_kept_as_explain_says(
+    plane: ControlPlane, admin: Administrator, controllers: None, tmp_path: Path
+) -> None:
+    expected = await asyncio.to_thread(explained)
+    assert len(expected) == 9
+    async with installed(plane, admin.client, tmp_path, FIRST) as webhook:
+        try:
+            applied(await kubectl(plane, "apply", "-f", NAMESPACES))
+            applied(await kubectl(plane, "apply", "-f", WORKLOADS))
+            for each in expected:
+                await compare(admin, each)
+            assert_decisions_are_the_same(webhook, expected)
+        finally:
+            await clean_up(plane, admin, {each["namespace"] for each in expected})
+
+
+async def compare(admin: Administrator, each: dict[str, Any]) -> None:
+    """Look up the pod of one workload, and compare what `explain` shows of it with what is kept."""
+
+    async def pods() -> list[dict[str, Any]]:
+        items = (await admin.read(f"/api/v1/namespaces/{each['namespace']}/pods"))["items"]
+        return [pod for pod in items if pod["metadata"]["name"].startswith(each["name"])]
+
+    (kept,) = await until(pods, f"{each['name']} has a pod")
+    shown = each["pod"]
+    for labels in ("labels", "annotations"):
+        assert shown["metadata"].get(labels, {}).items() <= kept["metadata"].get(labels, {}).items()
+    ours = {"gpu-fraction", "gpu-memory", "gpu-fraction-container-name", "kai.scheduler/queue"}
+    for labels in ("labels", "annotations"):
+        assert kept["metadata"].get(labels, {}).keys() & ours <= shown["metadata"].get(labels, {}).keys()
+    assert kept["spec"]["schedulerName"] == shown["spec"].get("schedulerName", "default-scheduler")
+    for container, want in zip(kept["spec"]["containers"], shown["spec"]["containers"], strict=True):
+        resources = want.get("resources", {})
+        limits, asked = resources.get("limits", {}), resources.get("requests", {})
+        assert container["resources"].get("limits", {}) == limits
+        assert container["resources"].get("requests", {}) == {**limits, **asked}
+    for toleration in shown["spec"].get("tolerations", ()):
+        assert toleration in kept["spec"]["tolerations"]
+
+
+def assert_decisions_are_the_same(webhook: Serving, expected: list[dict[str, Any]]) -> None:
+    """Action and reason in the log are those that `explain` gives."""
+    said = {
+        (line["namespace"], line["action"], line["reason"])
+        for line in webhook.said("decision")
+        if line["webhook"] == "mutate" and line["namespace"] != "examples"
+    }
+    managed = [each for each in expected if each["namespace"] != "research"]
+    assert said == {(each["namespace"], each["action"], each["reason"]) for each in managed}
+
+
+async def clean_up(plane: ControlPlane, admin: Administrator, namespaces: set[str]) -> None:
+    """Delete what was made; no garbage collector runs here."""
+    await kubectl(plane, "delete", "-f", WORKLOADS, "--wait=false", "--cascade=orphan")
+    for namespace in sorted(namespaces):
+        await admin.delete(f"/apis/apps/v1/namespaces/{namespace}/replicasets")
+        await admin.delete(f"/api/v1/namespaces/{namespace}/pods")
+        labels = json.loads(await admin.client.get(f"/api/v1/namespaces/{namespace}"))["metadata"]["labels"]
+        ours = {key: None for key in labels if key.startswith(("kai.scheduler/", "kaishare.dev/"))}
+        await admin.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": ours}})
