@@ -138,14 +138,17 @@ class InCluster:
 class KubeConfig:
     """A kubeconfig's current context, read by kubernetes-asyncio: it knows every log-in plugin."""
 
-    def __init__(self, path: str, configuration: Any) -> None:
+    def __init__(self, path: str, configuration: Any, *, context: str | None = None) -> None:
         self._path = path
+        self._context = context
         self._configuration = configuration
         self._trust = _trust_of_configuration(path, configuration)
 
     @classmethod
-    async def load(cls, path: str | None = None) -> "KubeConfig":
+    async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
         """Read a kubeconfig; without a path those of `$KUBECONFIG`, else `~/.kube/config`.
+
+        The context is the current one if none is named.
 
         A log-in plugin has all the time it wants, as with kubectl: it may be waiting for a person.
 
@@ -153,7 +156,7 @@ class KubeConfig:
             AccessError: it cannot be read, or its log-in fails.
         """
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        return cls(where, await _load_configuration(where))
+        return cls(where, await _load_configuration(where, context), context=context)
 
     @property
     def server(self) -> str:
@@ -182,21 +185,23 @@ class KubeConfig:
             AccessError: the kubeconfig is gone, or its log-in fails.
         """
         if renewed:
-            self._configuration = await _load_configuration(self._path)
+            self._configuration = await _load_configuration(self._path, self._context)
             self._trust = _trust_of_configuration(self._path, self._configuration)
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
         return {"Authorization": token.strip()} if token else {}
 
 
-async def find_access(kubeconfig: str | None = None) -> Access:
+async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
     """Find the way to an API server: a kubeconfig that is named, the service account, else `$KUBECONFIG`.
+
+    Who names a context means a kubeconfig.
 
     Raises:
         AccessError: there is none.
     """
-    if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+    if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
-    return await KubeConfig.load(kubeconfig)
+    return await KubeConfig.load(kubeconfig, context)
 
 
 def _exists(paths: str) -> bool:
@@ -206,7 +211,7 @@ def _exists(paths: str) -> bool:
         return False
 
 
-async def _load_configuration(where: str) -> Any:
+async def _load_configuration(where: str, context: str | None) -> Any:
     if not _exists(where):
         raise AccessError(f"{where}: no such kubeconfig")
     # Imported here: 66 MiB and a third of a second, which a service in a cluster never pays.
@@ -217,14 +222,14 @@ async def _load_configuration(where: str) -> Any:
     try:
         # Persisting would write to a person's file (and 36.1 fails at it with a TypeError).
         loader = await config.load_kube_config(
-            config_file=where, client_configuration=configuration, persist_config=False
+            config_file=where, context=context, client_configuration=configuration, persist_config=False
         )
     except Exception as error:  # noqa: BLE001 - its parser and its plugins fail with whatever they meet
         is_ours = isinstance(error, TypeError | AttributeError | KeyError | IndexError)  # of another shape
         problem = "no kubeconfig" if is_ours else one_line(str(error)) or "something is missing in it"
         raise AccessError(f"{where}: {problem}") from None
     if not hasattr(loader, "host"):
-        raise AccessError(f"{where}: the cluster of the current context has no server")
+        raise AccessError(f"{where}: the cluster of the context has no server")
     return configuration
 
 

@@ -14,6 +14,7 @@ from service.command import Parser, UsageError, names, read_by
 from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
 from webhook.certificates.options import add_certificate_options, told
+from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
 from webhook.explain import explain
 from webhook.policies.reading import Labels, PoliciesError, read_namespaces
@@ -144,6 +145,26 @@ def _parser() -> argparse.ArgumentParser:
         help="json and yaml hold everything, patch a JSON Patch per line (default %(default)s)",
     )
     explaining.set_defaults(run=_explain)
+
+    examining = commands.add_parser(
+        "doctor", help="say what in a cluster keeps pods from what their namespaces promise"
+    )
+    examining.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="way to the cluster (default: a pod's service account, else $KUBECONFIG, else ~/.kube/config)",
+    )
+    examining.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: the current one)")
+    examining.add_argument(
+        "--webhook-configuration",
+        default=CONFIGURATION_NAME,
+        metavar="NAME",
+        help="of kaishare's webhook configurations (default %(default)s)",
+    )
+    examining.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
+    )
+    examining.set_defaults(run=_doctor)
     return parser
 
 
@@ -269,6 +290,19 @@ def _serve(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"cannot listen: {error.strerror or error}") from None
     return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from webhook.doctor.command import DoctorSettings, run  # noqa: PLC0415
+
+    return run(
+        DoctorSettings(
+            kubeconfig=arguments.kubeconfig,
+            context=arguments.context,
+            configuration=arguments.webhook_configuration,
+            output=arguments.output,
+        )
+    )
 
 
 if __name__ == "__main__":

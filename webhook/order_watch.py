@@ -8,6 +8,7 @@ from kube.client import KubeClient
 from kube.errors import MALFORMED
 from kube.watch import Pace, Resource, Watch
 from service.log import ERROR, INFO, WARNING, JsonLog
+from webhook.hooks import read_configuration
 from webhook.order import Mutator, called_before_us
 
 STALE_SECONDS: Final = 180.0
@@ -89,6 +90,6 @@ class OrderWatch:
 
 def _read(document: bytes) -> Mutator | None:
     try:
-        return Mutator.read(document)
+        return Mutator.of(read_configuration(document))
     except MALFORMED:  # no API server keeps one like that
         return None

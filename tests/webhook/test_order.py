@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from webhook.hooks import read_configuration
 from webhook.order import Mutator, called_before_us
 
 OURS = "kai-00-kaishare"
@@ -18,8 +19,10 @@ def mutator(name: str, *conditions: str, **rule: Any) -> Mutator:
         "rules": rules,
         "matchConditions": [{"name": "c", "expression": c} for c in conditions],
     }
-    return Mutator.read(
-        json.dumps({"metadata": {"name": name}, "webhooks": [{"name": "x.y.z"}, hook]}).encode()
+    return Mutator.of(
+        read_configuration(
+            json.dumps({"metadata": {"name": name}, "webhooks": [{"name": "x.y.z"}, hook]}).encode()
+        )
     )
 
 
@@ -53,4 +56,5 @@ def test_without_ours_there_is_no_order() -> None:
 
 
 def test_a_configuration_may_be_empty() -> None:
-    assert Mutator.read(b'{"metadata": {"name": "a"}, "webhooks": null}') == Mutator("a", False)
+    empty = read_configuration(b'{"metadata": {"name": "a"}, "webhooks": null}')
+    assert Mutator.of(empty) == Mutator("a", False)

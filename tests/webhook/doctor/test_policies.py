@@ -1,0 +1,168 @@
+"""What policies promise, against what KAI has: namespaces, queues, priorities, KAI's own settings."""
+
+import json
+
+import msgspec
+import pytest
+
+from service.findings import State
+from tests.builders import folder_from
+from tests.webhook.doctor.clusters import (
+    KAI_CONDITION,
+    WELL,
+    but,
+    installed,
+    mutating,
+    namespace,
+    of_kai,
+    queue,
+    told,
+    validating,
+    whole,
+)
+from webhook.doctor.cluster import Cluster, Queue
+from webhook.doctor.kai import kai_findings, runtime_class_finding
+from webhook.doctor.namespaces import namespace_findings
+from webhook.doctor.queues import queue_findings
+from webhook.doctor.reading import Extent, Listed
+
+SELECTS_NOTHING = {"matchExpressions": [{"key": "never", "operator": "Exists"}]}
+DEPARTMENT = queue("department", "")
+
+
+def test_a_cluster_in_which_all_is_well() -> None:
+    for findings in (namespace_findings(WELL), queue_findings(WELL, ""), kai_findings(WELL)):
+        assert told(findings) == []
+    assert told([*namespace_findings(WELL), *queue_findings(WELL, ""), *kai_findings(WELL)], State.OK) == [
+        "ok: managed namespaces: 1: vision",
+        "ok: policies: every label can be followed",
+        "ok: queues: 1 queue that policies name: team-a",
+        "ok: KAI's version: v0.13.4; serve with --kai-version v0.13.4",
+        "ok: KAI's GPU sharing: on",
+        "ok: KAI's webhook: mutating-kai-admission",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (but(namespaces=whole()), "warning: managed namespaces: none"),
+        (but(namespaces=whole(namespace("a", mode="off"))), "warning: managed namespaces: a: switched off"),
+        (but(namespaces=whole(namespace("gpu-operator"))), "warning: managed namespaces: gpu-operator: labelled, but excluded"),
+        (but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), "problem: managed namespaces: vision: the namespaceSelector of pods.mutate"),
+        (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, and no validating"),
+        (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
+        (but(namespaces=whole(namespace("a", mode="enforce")), validating=Listed()), ""),
+        (but(namespaces=whole(namespace("a", mode="enforce"))), ""),
+        (but(namespaces=whole(namespace("a", gpu_fraction="2"))), 'problem: policies: a: kaishare.dev/gpu-fraction: "2" is not allowed'),
+        (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, mode="observe"))), "warning: policies: a: labels of kaishare without"),
+        (but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
+        (but(namespaces=Listed()), ""),
+    ],
+)  # fmt: skip
+def test_namespaces_are_told_by_name(cluster: Cluster, expected: str) -> None:
+    found = told(namespace_findings(cluster))
+    assert bool(found) is bool(expected), found
+    assert "".join(found[:1]).startswith(expected)
+
+
+def test_thousands_of_bad_labels_make_a_short_report() -> None:
+    many = [namespace(f"namespace-{number:05}", gpu_fraction="2", mode="x") for number in range(3000)]
+    found = told(namespace_findings(but(namespaces=whole(*many))))
+    assert len(found) == 11
+    assert found[-1] == "problem: policies: and 5990 more labels that are not followed"
+    assert max(map(len, found)) < 300
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (but(queues=whole(DEPARTMENT)), 'problem: queues: there is no queue "team-a" (for vision): pods stay Pending'),
+        (but(queues=Listed((DEPARTMENT,), Extent.PART)), ""),  # it may be among those that were not looked at
+        (but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), 'problem: queues: "team-a" (for vision) has queues below it (below)'),
+        (but(queues=whole(queue("team-a", ""))), 'problem: queues: "team-a" (for vision) has no parent'),
+        (but(queues=whole(queue("team-a", "gone"))), 'problem: queues: "team-a" (for vision) is below "gone", which does not exist'),
+        (but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
+        (but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
+        (but(queues=whole(), namespaces=whole(namespace("a", **{"kai.scheduler/queue": "Not A Queue"}))), ""),
+        (but(queues=Listed()), ""),
+        (but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: there is no PriorityClass "nowhere" (for vision)'),
+        (but(namespaces=whole(namespace("vision", priority="train"))), ""),
+        (but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=Listed()), ""),
+    ],
+)  # fmt: skip
+def test_queues_that_kai_cannot_use_are_told(cluster: Cluster, expected: str) -> None:
+    found = told(queue_findings(cluster, ""))
+    assert bool(found) is bool(expected), found
+    assert "".join(found[:1]).startswith(expected)
+
+
+@pytest.mark.parametrize("served", ["", "v1"])
+def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
+    (found,) = queue_findings(but(queues=Listed(extent=Extent.UNSERVED)), served)
+    assert found.state is State.UNKNOWN
+    assert ("v1" in found.what) is bool(served)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (but(installation=installed()), "warning: KAI's GPU sharing: off"),
+        (but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: off: KAI refuses every pod with a share, and a give pods one"),
+        (but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission misses vision"),
+        (but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), "problem: KAI's webhook: it looks only at pods of my-scheduler, and vision give theirs to \"kai-scheduler\""),
+        (but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: it looks only at pods of kai-scheduler, and a give"),
+        (but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
+        (but(mutating=whole(mutating())), ""),
+        (but(installation=None, mutating=Listed()), ""),
+    ],
+)  # fmt: skip
+def test_kai_must_take_the_pods_that_policies_give_it(cluster: Cluster, expected: str) -> None:
+    found = told(kai_findings(cluster))
+    assert bool(found) is bool(expected), found
+    assert "".join(found[:1]).startswith(expected)
+
+
+def test_what_of_kai_is_not_seen_is_not_known() -> None:
+    found = told(
+        kai_findings(but(mutating=whole(mutating()), installation=installed(tag="latest"))), State.UNKNOWN
+    )
+    assert found == [
+        "unknown: KAI's version: its images do not tell: example.invalid/admission:latest",
+        "unknown: KAI's webhook: none is registered here: inside a vCluster it is the host's",
+    ]
+
+
+def test_its_queue_label_selector_is_told() -> None:
+    selector = {"matchExpressions": [{"key": "kai.scheduler/queue", "operator": "Exists"}]}
+    found = told(kai_findings(but(mutating=whole(of_kai(namespaceSelector=selector)))), State.OK)
+    assert found[-1].endswith("for namespaces with the label kai.scheduler/queue (queueLabelSelector)")
+
+
+@pytest.mark.parametrize(
+    ("is_there", "state"),
+    [(True, State.OK), (False, State.PROBLEM), (Extent.UNREAD, State.UNKNOWN)],
+)
+def test_the_runtime_class_must_be_there(is_there: bool | Extent, state: State) -> None:
+    assert runtime_class_finding("nvidia", is_there).state is state
+
+
+def test_recorded_queues_are_read() -> None:
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / "kai-live-v0.13.4"
+    files = sorted(folder.glob("queue-*.json"))
+    assert len(files) == 5
+    queues = [msgspec.convert(json.loads(file.read_text()), Queue) for file in files]
+    cluster = but(
+        queues=whole(*queues),
+        namespaces=whole(
+            *(
+                namespace(f"in-{found.metadata.name}", **{"kai.scheduler/queue": found.metadata.name})
+                for found in queues
+            )
+        ),
+    )
+    problems = told(queue_findings(cluster, ""))
+    assert [line.partition('"')[2].partition('"')[0] for line in problems] == [
+        "default-parent-queue",
+        "department-1",
+    ]

@@ -1,0 +1,159 @@
+"""Our configurations as somebody left them, and who is called before them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from service.findings import State
+from tests.builders import folder_from
+from tests.webhook.doctor.clusters import (
+    KAI_CONDITION,
+    WELL,
+    but,
+    configuration,
+    installed,
+    mutating,
+    of_kai,
+    other,
+    told,
+    validating,
+    whole,
+)
+from webhook.doctor.cluster import Cluster, is_of_kai
+from webhook.doctor.reading import Listed
+from webhook.doctor.registration import registration_findings
+
+MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
+
+
+def test_as_the_chart_installs_them_all_is_well() -> None:
+    assert told(registration_findings(WELL)) == []
+    assert told(registration_findings(WELL), State.OK) == [
+        "ok: mutating webhook: kai-00-kaishare is as it is meant",
+        "ok: validating webhooks: kai-00-kaishare is as it is meant",
+        "ok: order: kai-00-kaishare is called before mutating-kai-admission",
+    ]
+
+
+def ours(hook: Any) -> Cluster:
+    return but(mutating=whole(hook, of_kai()))
+
+
+def enforcing(**changes: Any) -> Cluster:
+    return but(validating=whole(validating(**changes)))
+
+
+THREE_WAYS = "missing: not-of-a-daemon-set, not-on-a-node; not kaishare's: x; changed: no-mirror-pod"
+SELECTOR = mutating().hooks[0].namespace_selector.requirements
+EXPRESSIONS = [
+    {"key": key, "operator": operator, "values": list(values)} for key, operator, values in sorted(SELECTOR)
+]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (but(mutating=whole(of_kai())), ['problem: mutating webhook: there is no MutatingWebhookConfiguration "kai-00-kaishare"']),
+        (
+            but(validating=whole()),
+            ['problem: validating webhooks: there is no ValidatingWebhookConfiguration "kai-00-kaishare"'],
+        ),
+        (ours(mutating(reinvocationPolicy="Never")), [f"problem: mutating webhook: {MUTATE}: reinvocationPolicy is Never, not IfNeeded"]),
+        (
+            ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "namespaceObject.metadata.name != 'x'"}])),
+            [f"problem: mutating webhook: {MUTATE} asks for namespaceObject in its matchConditions"],
+        ),
+        (
+            ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "true"}, {"name": "x", "expression": "true"}])),
+            [f"problem: mutating webhook: {MUTATE} has other matchConditions: {THREE_WAYS}"],
+        ),
+        (ours(mutating(objectSelector={})), [f"problem: mutating webhook: {MUTATE}: objectSelector is empty, not kaishare.dev/inject NotIn false"]),
+        (ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector is another"]),
+        (ours(mutating(namespaceSelector={"matchExpressions": EXPRESSIONS})), []),  # in another order
+        (
+            ours(mutating(namespaceSelector={"matchExpressions": [*EXPRESSIONS, {"key": "a", "operator": "Exists"}]})),
+            [f"problem: mutating webhook: {MUTATE}: namespaceSelector is another"],
+        ),
+        (ours(mutating(clientConfig={"url": "https://a/"})), [f"problem: mutating webhook: {MUTATE}: it calls https://a/, which must end in /mutate"]),
+        (ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), [f"warning: mutating webhook: {MUTATE}: failurePolicy is Fail, not Ignore; timeoutSeconds is 10, not 5"]),
+        (
+            ours(mutating(name="x.y.z")),
+            [
+                f"problem: mutating webhook: {MUTATE} is missing from kai-00-kaishare",
+                "warning: mutating webhook: kai-00-kaishare has webhooks that are not kaishare's: x.y.z",
+            ],
+        ),
+        (enforcing(failurePolicy="Ignore"), [f"warning: validating webhooks: {VALIDATE}: failurePolicy is Ignore, not Fail"]),
+        (enforcing(matchConditions=[]), [f"problem: validating webhooks: {VALIDATE} has other matchConditions: missing"]),
+    ],
+)  # fmt: skip
+def test_what_somebody_changed_is_named(cluster: Cluster, expected: list[str]) -> None:
+    found = told(registration_findings(cluster))
+    assert len(found) == len(expected), found
+    for line, start in zip(found, expected, strict=True):
+        assert line.startswith(start)
+
+
+def test_another_list_of_excluded_namespaces_is_the_administrators() -> None:
+    excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
+    expressions = [one for one in EXPRESSIONS if one["key"] != "kubernetes.io/metadata.name"]
+    found = ours(mutating(namespaceSelector={"matchExpressions": [*expressions, excluded]}))
+    assert told(registration_findings(found)) == []
+    assert found.excluded == {"mine"}
+    assert (
+        told(registration_findings(ours(mutating(namespaceSelector={"matchExpressions": expressions})))) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (but(mutating=whole(mutating("zz-kaishare"), of_kai()), name="zz-kaishare"), "mutating-kai-admission is called before zz-kaishare and looks at schedulerName"),
+        (but(mutating=whole(mutating(), of_kai("a-kai"))), "a-kai is called before kai-00-kaishare"),
+        (but(mutating=whole(mutating(), of_kai("a-kai", "", reinvocationPolicy="Never"))), "a-kai is called before kai-00-kaishare and never again"),
+        (but(mutating=whole(mutating(), of_kai("kai-binder", "", reinvocationPolicy="Never"))), ""),
+        (but(mutating=whole(mutating(), of_kai("a-kai", ""))), ""),  # up to v0.12 it is called again
+        (but(mutating=whole(mutating("zz"), of_kai("m"), other("kai-pod-mutation", reinvocationPolicy="Never")), name="zz"), "m is called before zz"),
+        (but(mutating=whole(mutating(), other("sidecar-injector"))), ""),
+        (but(mutating=whole(mutating(), other("sidecar-injector")), installation=installed(tag="v0.9.8")), "sidecar-injector changes pods after kaishare"),
+        (but(mutating=whole(mutating(), other("istio-sidecar-injector")), installation=installed(tag="v0.9.8")), ""),
+        (but(mutating=whole(mutating(), other("sidecar-injector")), installation=None), "sidecar-injector changes pods after kaishare"),
+        (but(mutating=whole(mutating(), other("services", rules=[])), installation=None), ""),
+    ],
+)  # fmt: skip
+def test_the_place_of_others_is_judged_where_it_matters(cluster: Cluster, expected: str) -> None:
+    found = [line for line in told(registration_findings(cluster)) if ": order: " in line]
+    assert bool(found) is bool(expected), found
+    assert expected in "".join(found[:1])
+
+
+def test_ours_is_known_by_its_webhooks_whatever_its_name() -> None:
+    found = told(registration_findings(but(mutating=whole(mutating("zz-kaishare"), of_kai()))))
+    assert found[0] == 'warning: mutating webhook: it is named "zz-kaishare", not "kai-00-kaishare"'
+    assert "mutating-kai-admission is called before zz-kaishare" in found[1]
+
+
+def test_what_could_not_be_listed_is_not_missing() -> None:
+    assert list(registration_findings(but(mutating=Listed(), validating=Listed()))) == []
+
+
+def test_kais_own_is_known_by_its_service_or_by_what_it_asks() -> None:
+    assert is_of_kai(of_kai("renamed"))
+    assert is_of_kai(of_kai("renamed", ""))
+    assert is_of_kai(other("renamed", matchConditions=[{"name": "a", "expression": KAI_CONDITION}]))
+    assert not is_of_kai(other("sidecar-injector"))
+    assert not is_of_kai(mutating())
+
+
+@pytest.mark.parametrize("suffix", ["", "-queue-label-selector"])
+def test_what_kais_operator_wrote_is_read(suffix: str) -> None:
+    folder = folder_from("KAISHARE_FIXTURES", "the objects that KAI's operator wrote")
+    file = folder / "kai-live-v0.13.4" / f"operator-mutating-kai-admission{suffix}.json"
+    found = configuration(json.loads(file.read_text()))
+    assert is_of_kai(found)
+    assert found.asks_for_scheduler
+    selector = found.hooks[0].namespace_selector
+    assert selector.matches({"kubernetes.io/metadata.name": "vision"}) is (suffix == "")
+    assert selector.matches({"kubernetes.io/metadata.name": "vision", "kai.scheduler/queue": "a"})
+    assert not selector.matches({"kubernetes.io/metadata.name": "kube-system", "kai.scheduler/queue": "a"})

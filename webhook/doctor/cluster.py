@@ -1,0 +1,232 @@
+"""What is read of a cluster before anything is judged."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kai.installation import NAMESPACE, Installation, KaiPod
+from kai.namespaces import EXCLUDED_NAMESPACES
+from kube.watch import METADATA_ONLY
+from webhook.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
+from webhook.doctor.reading import Listed, Question, Reader
+from webhook.hooks import Configuration, Hook, read_configuration
+from webhook.policy import Mode, NamespacePolicy, own_labels
+
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_KAI_GROUP: Final = "scheduling.run.ai"
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+
+_MUTATING: Final = Question(
+    resource="mutatingwebhookconfigurations",
+    group=_ADMISSION,
+    path=f"/apis/{_ADMISSION}/v1/mutatingwebhookconfigurations",
+    without="whether pods reach the webhook, and in which order, was not checked",
+    is_needed=True,
+)
+_VALIDATING: Final = Question(
+    resource="validatingwebhookconfigurations",
+    group=_ADMISSION,
+    path=f"/apis/{_ADMISSION}/v1/validatingwebhookconfigurations",
+    without="whether enforce is in force was not checked",
+    is_needed=True,
+)
+_NAMESPACES: Final = Question(
+    resource="namespaces",
+    path="/api/v1/namespaces",
+    accept=METADATA_ONLY,
+    without="no policy was checked",
+    is_needed=True,
+)
+_QUEUES: Final = Question(
+    resource="queues",
+    group=_KAI_GROUP,
+    path=f"/apis/{_KAI_GROUP}/v2/queues",
+    without="whether the queues that policies name exist was not checked",
+)
+_PRIORITIES: Final = Question(
+    resource="priorityclasses",
+    group="scheduling.k8s.io",
+    path="/apis/scheduling.k8s.io/v1/priorityclasses",
+    accept=METADATA_ONLY,
+    without="whether the priorities that policies name exist was not checked",
+)
+_KAI_PODS: Final = Question(
+    resource="pods",
+    path="",
+    without="KAI's version and whether it shares GPUs are not known",
+)
+
+
+class _Metadata(Struct, frozen=True):
+    name: str
+    labels: dict[str, str] | None = None
+    deleted: str | None = msgspec.field(name="deletionTimestamp", default=None)
+
+
+class _Named(Struct, frozen=True):
+    metadata: _Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace with labels of ours."""
+
+    name: str
+    labels: Mapping[str, str]
+    policy: NamespacePolicy | None
+    """None: it is not managed."""
+
+
+class _QueueSpec(Struct, frozen=True):
+    parent: str = msgspec.field(name="parentQueue", default="")
+
+
+class Queue(Struct, frozen=True):
+    """A queue of KAI's."""
+
+    metadata: _Metadata
+    spec: _QueueSpec = _QueueSpec()
+
+
+_named = msgspec.json.Decoder(_Named).decode
+_queue = msgspec.json.Decoder(Queue).decode
+_kai_pod = msgspec.json.Decoder(KaiPod).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """All of it."""
+
+    name: str
+    """Of our configurations, as it should be."""
+    mutating: Listed[Configuration]
+    validating: Listed[Configuration]
+    namespaces: Listed[Namespace]
+    queues: Listed[Queue]
+    priorities: Listed[str]
+    installation: Installation | None
+    """None: the pods of KAI could not be listed."""
+    kai_namespace: str
+
+    @property
+    def our_mutating(self) -> Configuration | None:
+        """Ours, whatever it is named."""
+        return _ours(self.mutating, self.name, MUTATE)
+
+    @property
+    def our_validating(self) -> Configuration | None:
+        """Ours, whatever it is named."""
+        return _ours(self.validating, self.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
+
+    @property
+    def mutate(self) -> Hook | None:
+        """The webhook that fills pods in."""
+        return _hook(self.our_mutating, MUTATE)
+
+    @property
+    def validate_pods(self) -> Hook | None:
+        """The webhook that enforces."""
+        return _hook(self.our_validating, VALIDATE_PODS)
+
+    @property
+    def excluded(self) -> frozenset[str]:
+        """Namespaces that our webhook leaves out by name."""
+        return EXCLUDED_NAMESPACES if self.mutate is None else excluded_by(self.mutate)
+
+    @property
+    def managed(self) -> dict[str, Namespace]:
+        """Namespaces with a policy that is neither off nor excluded, by name."""
+        return {
+            one.name: one
+            for one in self.namespaces.items
+            if one.policy and one.policy.mode is not Mode.OFF and one.name not in self.excluded
+        }
+
+    @property
+    def kai_mutating(self) -> tuple[Configuration, ...]:
+        """KAI's own, by whatever name."""
+        return tuple(one for one in self.mutating.items if is_of_kai(one))
+
+
+def is_of_kai(configuration: Configuration) -> bool:
+    """Whether this is KAI's own admission: its objects may be renamed, its Service and paths may not.
+
+    Up to v0.7 the binder is the webhook (`binder-webhook.yaml` of v0.7.11).
+    """
+    for hook in configuration.hooks:
+        service = hook.client_config.service
+        is_served = (
+            service is not None
+            and service.name in ("admission", "binder")
+            and service.path.startswith("/mutate--v1-pod")
+        )
+        if hook.covers_new_pods and (is_served or hook.asks_for_scheduler):
+            return True
+    return False
+
+
+def excluded_by(hook: Hook) -> frozenset[str]:
+    """Return the namespaces that a webhook's selector leaves out by name."""
+    return frozenset(
+        name
+        for line in hook.namespace_selector.expressions or ()
+        if (line.key, line.operator) == (_NAME_LABEL, "NotIn")
+        for name in line.values or ()
+    )
+
+
+async def look_at(reader: Reader, name: str) -> Cluster:
+    """Read everything that is judged together.
+
+    Args:
+        reader: to the API server, as the caller.
+        name: of our configurations.
+    """
+    mutating = await reader.list(_MUTATING, read_configuration)
+    validating = await reader.list(_VALIDATING, read_configuration)
+    namespaces = await reader.list(_NAMESPACES, _namespace)
+    queues = await reader.list(_QUEUES, _queue)
+    priorities = await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name)
+    where = _kai_namespace(mutating)
+    pods = await reader.list(replace(_KAI_PODS, path=f"/api/v1/namespaces/{where}/pods"), _kai_pod)
+    return Cluster(
+        name=name,
+        mutating=mutating,
+        validating=validating,
+        namespaces=namespaces,
+        queues=queues,
+        priorities=priorities,
+        installation=Installation.seen_in(pods.items) if pods.is_known else None,
+        kai_namespace=where,
+    )
+
+
+def _ours(listed: Listed[Configuration], name: str, *hooks: str) -> Configuration | None:
+    named = {one.name: one for one in listed.items}
+    if name in named:
+        return named[name]
+    return next((one for one in listed.items if any(hook.name in hooks for hook in one.hooks)), None)
+
+
+def _hook(configuration: Configuration | None, name: str) -> Hook | None:
+    hooks = configuration.hooks if configuration else ()
+    return next((hook for hook in hooks if hook.name == name), None)
+
+
+def _kai_namespace(mutating: Listed[Configuration]) -> str:
+    for configuration in filter(is_of_kai, mutating.items):
+        for hook in configuration.hooks:
+            if hook.client_config.service:
+                return hook.client_config.service.namespace
+    return NAMESPACE
+
+
+def _namespace(item: Raw) -> Namespace | None:
+    found = _named(item).metadata
+    labels = found.labels or {}
+    if found.deleted or not own_labels(labels):
+        return None
+    return Namespace(found.name, labels, NamespacePolicy.from_labels(found.name, labels))

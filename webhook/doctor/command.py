@@ -1,0 +1,141 @@
+"""The command `doctor`: reads the cluster with the caller's own rights, and judges whatever it may read."""
+
+import asyncio
+import io
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from kube.access import Access, AccessError, find_access
+from kube.client import KubeClient
+from kube.errors import MALFORMED, ApiError, Unreachable
+from service.command import UsageError
+from service.findings import Finding, as_json, as_text, exit_status, ok, problem
+from service.log import JsonLog, capture_libraries
+from webhook.configurations import CONFIGURATION_NAME
+from webhook.doctor.cluster import Cluster, look_at
+from webhook.doctor.kai import kai_findings, runtime_class_finding
+from webhook.doctor.namespaces import namespace_findings
+from webhook.doctor.queues import queue_findings
+from webhook.doctor.reading import Extent, Question, Reader
+from webhook.doctor.registration import registration_findings
+from webhook.doctor.serving import serving_findings
+from webhook.doctor.trial import trial_findings
+from webhook.doctor.workloads import workload_findings
+
+_API: Final = "API server"
+_RUNTIME_CLASSES: Final = Question(
+    resource="runtimeclasses",
+    verb="get",
+    group="node.k8s.io",
+    path="/apis/node.k8s.io/v1/runtimeclasses",
+    without="whether the RuntimeClass of pods with a share exists was not checked",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorSettings:
+    """Everything `doctor` is told."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    configuration: str = CONFIGURATION_NAME
+    output: str = "text"
+    """`text` or `json`."""
+
+
+def run(settings: DoctorSettings) -> int:
+    """Check everything and say what was found; return 1 if something is wrong, else 0.
+
+    Raises:
+        UsageError: there is no way to a cluster.
+    """
+    capture_libraries(JsonLog(io.BytesIO()))  # what they complain of, a check says better
+    server, findings = asyncio.run(_examine(settings))
+    if settings.output == "json":
+        text = as_json(findings, {"server": server, "configuration": settings.configuration})
+    else:
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        text = as_text(findings, columns=columns)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    return exit_status(findings)
+
+
+async def _examine(settings: DoctorSettings) -> tuple[str, list[Finding]]:
+    try:
+        access = await find_access(settings.kubeconfig, settings.context)
+    except AccessError as error:
+        raise UsageError(f"no cluster: {error}") from None
+    return access.server, [finding async for finding in examine(access, settings.configuration)]
+
+
+async def examine(access: Access, configuration: str) -> AsyncIterator[Finding]:
+    """Ask everything, going on where a part fails."""
+    async with KubeClient(access) as client:
+        try:
+            await client.get("/version")
+        except ApiError as error:
+            yield ok(_API, f"{client.server} answers (no version: {error})")
+        except (Unreachable, AccessError) as error:
+            yield problem(_API, f"{client.server}: {error}", "nothing else was checked")
+            return
+        else:
+            yield ok(_API, f"{client.server} answers")
+        reader = Reader(client)
+        cluster = await look_at(reader, configuration)
+        async for finding in _judged(reader, cluster):
+            yield finding
+        for finding in reader.lacks:
+            yield finding
+
+
+async def _judged(reader: Reader, cluster: Cluster) -> AsyncIterator[Finding]:
+    for finding in registration_findings(cluster):
+        yield finding
+    hooks = [
+        hook
+        for configuration in (cluster.our_mutating, cluster.our_validating)
+        if configuration
+        for hook in configuration.hooks
+    ]
+    async for finding in serving_findings(reader, hooks, now=datetime.now(UTC)):
+        yield finding
+    for finding in namespace_findings(cluster):
+        yield finding
+    async for finding in trial_findings(reader.client, cluster):
+        yield finding
+    for finding in kai_findings(cluster):
+        yield finding
+    name = cluster.installation.runtime_class if cluster.installation else None
+    if name:
+        found = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
+        yield runtime_class_finding(name, found or False)
+    served = await _queue_versions(reader.client) if cluster.queues.extent is Extent.UNSERVED else ""
+    for finding in queue_findings(cluster, served):
+        yield finding
+    async for finding in workload_findings(reader, cluster):
+        yield finding
+
+
+class _Version(Struct):
+    version: str
+
+
+class _Group(Struct):
+    versions: list[_Version]
+
+
+async def _queue_versions(client: KubeClient) -> str:
+    """Which versions of KAI's API there are; empty for none."""
+    try:
+        answer = await client.get("/apis/scheduling.run.ai")
+        return ", ".join(sorted(one.version for one in msgspec.json.decode(answer, type=_Group).versions))
+    except (ApiError, Unreachable, AccessError, *MALFORMED):
+        return ""

@@ -1,0 +1,144 @@
+"""KAI as it is installed: release, sharing, whose pods its own webhook looks at, its RuntimeClass. Pure."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kai import keys
+from kai.installation import Installation
+from kube.errors import one_line
+from service.findings import Finding, ok, problem, unknown, warning
+from webhook.doctor.cluster import Cluster
+from webhook.doctor.reading import Extent
+from webhook.doctor.words import joined, listed
+from webhook.hooks import Configuration
+
+_VERSION: Final = "KAI's version"
+_SHARING: Final = "KAI's GPU sharing"
+_ADMISSION: Final = "KAI's webhook"
+_RUNTIME_CLASS: Final = "RuntimeClass"
+_SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
+
+
+def kai_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Say which KAI this is, and what it does with the pods of managed namespaces."""
+    installed = cluster.installation
+    if installed is not None:
+        yield _version(installed, cluster.kai_namespace)
+        yield _sharing(installed, cluster)
+    if cluster.mutating.is_known:
+        yield from _admission(cluster)
+
+
+def runtime_class_finding(name: str, is_there: bool | Extent) -> Finding:
+    """Say whether the RuntimeClass is there that KAI gives pods with a share."""
+    if is_there is Extent.UNREAD:
+        return unknown(_RUNTIME_CLASS, f'whether "{one_line(name)}" exists is not known')
+    if is_there:
+        return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI gives pods with a share, exists')
+    return problem(
+        _RUNTIME_CLASS,
+        f'there is no RuntimeClass "{one_line(name)}", which KAI gives pods with a share: they are refused',
+        "install NVIDIA's container toolkit or operator, which makes it, or tell KAI to set none",
+    )
+
+
+def _version(installed: Installation, namespace: str) -> Finding:
+    if not installed.programs:
+        return unknown(
+            _VERSION,
+            f"no pod of KAI is seen in the namespace {one_line(namespace)}",
+            "is KAI installed? Inside a vCluster it may be the host's",
+        )
+    if not installed.versions:
+        return unknown(
+            _VERSION,
+            f"its images do not tell: {listed(installed.images)}",
+            "tell serve with --kai-version",
+        )
+    if len(installed.versions) > 1:
+        shown = " and ".join(map(str, installed.versions))
+        return problem(_VERSION, f"{shown} at once", "finish, or undo, the update of KAI")
+    (version,) = installed.versions
+    return ok(_VERSION, f"{version}; serve with --kai-version {version}")
+
+
+def _sharing(installed: Installation, cluster: Cluster) -> Finding:
+    if installed.shares_gpus is None:
+        return unknown(_SHARING, f"no pod of KAI's admission is seen in {one_line(cluster.kai_namespace)}")
+    if installed.shares_gpus:
+        return ok(_SHARING, "on, with limits that HAMi-core enforces" if installed.has_hami else "on")
+    sharing = [name for name, one in cluster.managed.items() if one.policy and one.policy.share]
+    what = "off: KAI refuses every pod with a share"
+    if sharing:
+        return problem(
+            _SHARING,
+            f"{what}, and {listed(sharing)} give pods one",
+            "install KAI with global.gpuSharing=true, or serve with --inject-shares=false",
+        )
+    return warning(_SHARING, what, "install KAI with global.gpuSharing=true")
+
+
+def _admission(cluster: Cluster) -> Iterator[Finding]:
+    found = cluster.kai_mutating
+    if not found:
+        yield unknown(
+            _ADMISSION,
+            "none is registered here: inside a vCluster it is the host's",
+            "without one, pods with a share cannot start",
+        )
+        return
+    yield ok(_ADMISSION, joined(_described(one) for one in found))
+    for configuration in found:
+        yield from _missed(cluster, configuration)
+    yield from _schedulers(cluster)
+
+
+def _described(configuration: Configuration) -> str:
+    by_queue = any(
+        (line.key, line.operator) == (keys.QUEUE_LABEL, "Exists")
+        for hook in configuration.hooks
+        for line in hook.namespace_selector.expressions or ()
+    )
+    name = one_line(configuration.name)
+    return (
+        f"{name}, for namespaces with the label {keys.QUEUE_LABEL} (queueLabelSelector)" if by_queue else name
+    )
+
+
+def _missed(cluster: Cluster, configuration: Configuration) -> Iterator[Finding]:
+    hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
+    missed = [
+        name
+        for name, one in cluster.managed.items()
+        if not any(hook.namespace_selector.matches(one.labels) for hook in hooks)
+    ]
+    if missed:
+        yield problem(
+            _ADMISSION,
+            f"{one_line(configuration.name)} misses {listed(missed)}: pods with a share never start there",
+            "correct KAI's namespaceLabelSelector, or take the queue label from these namespaces",
+        )
+
+
+def _schedulers(cluster: Cluster) -> Iterator[Finding]:
+    """KAI may be told to be another scheduler than policies name."""
+    conditions = [
+        condition.expression
+        for configuration in cluster.kai_mutating
+        for hook in configuration.hooks
+        for condition in hook.match_conditions or ()
+    ]
+    known = {name for expression in conditions for name in _SCHEDULER.findall(expression)}
+    if not known:
+        return
+    for scheduler in sorted({one.policy.scheduler for one in cluster.managed.values() if one.policy} - known):
+        by = [
+            name for name, one in cluster.managed.items() if one.policy and one.policy.scheduler == scheduler
+        ]
+        yield problem(
+            _ADMISSION,
+            f"it looks only at pods of {listed(known)}, and {listed(by)} give theirs to"
+            f' "{one_line(scheduler)}"',
+            "correct the label kaishare.dev/scheduler",
+        )

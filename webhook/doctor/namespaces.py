@@ -1,0 +1,101 @@
+"""What the labels of namespaces say, and which namespaces the webhook is called for. Pure."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from kai import keys
+from kube.errors import one_line
+from service.findings import Finding, ok, problem, warning
+from webhook.doctor.cluster import Cluster, Namespace
+from webhook.doctor.words import MOST_LINES, counted, listed
+from webhook.policy import Mode, label_problems
+
+_POLICIES: Final = "policies"
+_MANAGED: Final = "managed namespaces"
+
+
+def namespace_findings(cluster: Cluster) -> Iterator[Finding]:
+    """Go through every namespace that has a label of ours."""
+    if cluster.namespaces.is_known:
+        yield from _managed(cluster)
+        yield from _invalid(cluster)
+
+
+def _managed(cluster: Cluster) -> Iterator[Finding]:
+    with_policy = [one for one in cluster.namespaces.items if one.policy]
+    if not with_policy:
+        yield warning(
+            _MANAGED,
+            f"none: no namespace carries the label {keys.QUEUE_LABEL}",
+            f"label one: kubectl label namespace NAME {keys.QUEUE_LABEL}=QUEUE",
+        )
+        return
+    excluded = {one.name for one in with_policy if one.name in cluster.excluded}
+    off = {one.name for one in with_policy if one.policy and one.policy.mode is Mode.OFF} - excluded
+    managed = cluster.managed
+    if managed:
+        yield ok(_MANAGED, f"{len(managed)}: {listed(managed)}")
+    if excluded:
+        yield warning(
+            _MANAGED,
+            f"{listed(excluded)}: labelled, but excluded from all that kaishare does",
+            "take the labels away, or the name from the excluded namespaces",
+        )
+    if off:
+        yield warning(_MANAGED, f"{listed(off)}: switched off by {keys_mode('off')}", "is that still meant?")
+    yield from _not_selected(cluster, managed)
+
+
+def _not_selected(cluster: Cluster, managed: dict[str, Namespace]) -> Iterator[Finding]:
+    """Namespaces that the API server does not send to us, though their labels ask for it."""
+    if cluster.mutate is not None:
+        selector = cluster.mutate.namespace_selector
+        missed = [name for name, one in managed.items() if not selector.matches(one.labels)]
+        if missed:
+            yield problem(
+                _MANAGED,
+                f"{listed(missed)}: the namespaceSelector of {cluster.mutate.name} leaves them out",
+                "install this version's chart again",
+            )
+    enforced = {name: one for name, one in managed.items() if one.policy and one.policy.mode is Mode.ENFORCE}
+    hook = cluster.validate_pods
+    if cluster.validating.is_known:
+        missed = [
+            name
+            for name, one in enforced.items()
+            if hook is None or not hook.namespace_selector.matches(one.labels)
+        ]
+        if missed:
+            yield problem(
+                "enforce",
+                f"{listed(missed)}: {keys_mode('enforce')}, and no validating webhook sees their pods",
+                "install this version's chart again",
+            )
+        elif enforced:
+            yield ok("enforce", f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
+
+
+def keys_mode(value: str) -> str:
+    """A mode label as a person types it."""
+    return f"kaishare.dev/mode={value}"
+
+
+def _invalid(cluster: Cluster) -> Iterator[Finding]:
+    """Labels that are not followed, one a line."""
+    wrong = [
+        (one.name, str(found)) for one in cluster.namespaces.items for found in label_problems(one.labels)
+    ]
+    for name, what in islice(sorted(wrong), MOST_LINES):
+        yield problem(_POLICIES, f"{one_line(name)}: {one_line(what)}")
+    if len(wrong) > MOST_LINES:
+        yield problem(_POLICIES, f"and {len(wrong) - MOST_LINES} more labels that are not followed")
+    unmanaged = [one.name for one in cluster.namespaces.items if not one.policy]
+    if unmanaged:
+        yield warning(
+            _POLICIES,
+            f"{listed(unmanaged)}: labels of kaishare without {keys.QUEUE_LABEL} do nothing",
+            f"set {keys.QUEUE_LABEL} too, or take them away",
+        )
+    if not wrong and any(one.policy for one in cluster.namespaces.items):
+        yield ok(_POLICIES, "every label can be followed")

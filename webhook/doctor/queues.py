@@ -1,0 +1,105 @@
+"""Queues and priorities that policies name, against those that KAI has. Pure.
+
+A pod of a queue that KAI cannot use stays Pending. Up to v0.9 nothing says why; of a queue that has children
+nothing does in v0.13.4 either.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from kube.errors import one_line
+from service.findings import Finding, ok, problem, unknown, warning
+from webhook.doctor.cluster import Cluster
+from webhook.doctor.reading import Extent
+from webhook.doctor.words import MOST_LINES, counted, listed
+
+_QUEUES: Final = "queues"
+_PRIORITIES: Final = "priorities"
+
+
+def queue_findings(cluster: Cluster, served: str) -> Iterator[Finding]:
+    """Check what managed namespaces name.
+
+    Args:
+        cluster: as it was read.
+        served: versions of KAI's API that the API server has instead, if it has no queues of v2.
+    """
+    if cluster.queues.extent is Extent.UNSERVED:
+        yield unknown(
+            _QUEUES,
+            f"not checked: the API server has queues of {served}, and not of v2"
+            if served
+            else "not checked: the API server knows no queues",
+            "" if served else "is KAI installed? Inside a vCluster the queues are the host's: look there",
+        )
+        return
+    if cluster.queues.is_known:
+        yield from _queues(cluster)
+    if cluster.priorities.is_known:
+        yield from _priorities(cluster)
+
+
+def _queues(cluster: Cluster) -> Iterator[Finding]:
+    named: defaultdict[str, list[str]] = defaultdict(list)
+    for name, one in cluster.managed.items():
+        if one.policy and one.policy.queue:
+            named[one.policy.queue].append(name)
+    parents = {queue.metadata.name: queue.spec.parent for queue in cluster.queues.items}
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for queue, parent in parents.items():
+        children[parent].append(queue)
+    is_whole = cluster.queues.extent is Extent.WHOLE
+    wrong = []
+    for queue in sorted(named):
+        by = f'"{one_line(queue)}" (for {listed(named[queue])})'
+        if queue not in parents:
+            if is_whole:
+                wrong.append(
+                    problem(
+                        _QUEUES, f"there is no queue {by}: pods stay Pending", "make it, or correct the label"
+                    )
+                )
+        elif children[queue]:
+            wrong.append(
+                problem(
+                    _QUEUES,
+                    f"{by} has queues below it ({listed(children[queue])}): KAI places no pod in it, and does"
+                    " not say so",
+                    "name one of those below it",
+                )
+            )
+        elif not parents[queue]:
+            wrong.append(
+                problem(_QUEUES, f"{by} has no parent: KAI places no pod in it", "give it a spec.parentQueue")
+            )
+        elif parents[queue] not in parents and is_whole:
+            wrong.append(
+                problem(
+                    _QUEUES,
+                    f'{by} is below "{one_line(parents[queue])}", which does not exist',
+                    "make that queue, or correct spec.parentQueue",
+                )
+            )
+    yield from islice(wrong, MOST_LINES)
+    if len(wrong) > MOST_LINES:
+        yield problem(_QUEUES, f"and {counted(len(wrong) - MOST_LINES, 'more queue')} that KAI cannot use")
+    if named and not wrong:
+        yield ok(_QUEUES, f"{counted(len(named), 'queue')} that policies name: {listed(named)}")
+
+
+def _priorities(cluster: Cluster) -> Iterator[Finding]:
+    if cluster.priorities.extent is not Extent.WHOLE:
+        return
+    missing: defaultdict[str, list[str]] = defaultdict(list)
+    for name, one in cluster.managed.items():
+        priority = one.policy.priority if one.policy else None
+        if priority and priority not in cluster.priorities.items:
+            missing[priority].append(name)
+    for priority, names in islice(sorted(missing.items()), MOST_LINES):
+        yield warning(
+            _PRIORITIES,
+            f'there is no PriorityClass "{one_line(priority)}" (for {listed(names)}): KAI takes its default',
+            "make it, or correct the label",
+        )

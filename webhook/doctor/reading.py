@@ -1,0 +1,147 @@
+"""Asking the API server with the caller's own rights; what cannot be had is said, and is never nothing."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+from msgspec import Raw
+
+from kube.access import AccessError
+from kube.client import PAGE, KubeClient
+from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from service.findings import Finding, problem, unknown
+
+T = TypeVar("T")
+
+MOST_PAGES: Final = 40
+"""As much of one kind as is looked through; of some 2 kB each, 40 MB of PodGroups."""
+
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+
+
+class Extent(Enum):
+    """How much of what was asked for is known."""
+
+    WHOLE = "whole"
+    PART = "part"
+    """There is more than anybody looks through, or some of it cannot be read."""
+    UNSERVED = "unserved"
+    """The API server has no such kind."""
+    UNREAD = "unread"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """Objects of one kind."""
+
+    items: tuple[T, ...] = ()
+    extent: Extent = Extent.UNREAD
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the items are all, or nearly all, there are."""
+        return self.extent in (Extent.WHOLE, Extent.PART)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One kind of objects, and what becomes of the doctor without."""
+
+    resource: str
+    path: str
+    """Of the list."""
+    without: str
+    """What is not checked, as the rest of a sentence."""
+    group: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    accept: str = "application/json"
+    verb: str = "list"
+    is_needed: bool = False
+    """Whether it is a problem not to know."""
+
+    @property
+    def right(self) -> str:
+        """As RBAC has it: `list queues.scheduling.run.ai`."""
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+
+
+class Reader:
+    """Lists objects, a page at a time, and remembers what it could not have."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.client = client
+        self._refused: defaultdict[tuple[str, bool], dict[str, None]] = defaultdict(dict)
+        """By what is then not checked, and whether that is a problem: the missing rights, in order."""
+        self._failed: dict[Finding, None] = {}
+
+    @property
+    def lacks(self) -> Iterator[Finding]:
+        """What could not be read, each once; missing rights that matter for the same thing in one line."""
+        for (without, is_needed), rights in self._refused.items():
+            make = problem if is_needed else unknown
+            missing = ", ".join(rights)
+            yield make("rights", f"{without}: the caller may not {missing}", f"allow it to {missing}")
+        yield from self._failed
+
+    async def list(self, asked: Question, read: Callable[[Raw], T | None]) -> Listed[T]:
+        """List all objects of a kind.
+
+        Args:
+            asked: what.
+            read: makes of an object's JSON what is kept, None to leave it out; may raise what msgspec does.
+        """
+        found: list[T] = []
+        unreadable = pages = 0
+        extent = Extent.WHOLE
+        try:
+            async for page in self.client.pages(asked.path, params=asked.params, accept=asked.accept):
+                for item in page.items or ():
+                    try:
+                        kept = read(item)
+                    except MALFORMED:
+                        unreadable += 1
+                        continue
+                    if kept is not None:
+                        found.append(kept)
+                pages += 1
+                if pages == MOST_PAGES and page.metadata.continue_:
+                    extent = Extent.PART
+                    self._lack(asked, f"only the first {pages * PAGE} were looked at")
+                    break
+        except ApiError as error:
+            if error.status == _NOT_FOUND and not asked.is_needed:
+                return Listed(extent=Extent.UNSERVED)
+            self._error(asked, error)
+            return Listed()
+        except (Unreachable, AccessError) as error:
+            self._error(asked, error)
+            return Listed()
+        if unreadable:
+            extent = Extent.PART
+            self._lack(asked, f"{unreadable} of them cannot be read")
+        return Listed(tuple(found), extent)
+
+    async def get(self, asked: Question, name: str, read: Callable[[bytes], T]) -> T | Extent | None:
+        """Get one object; None: there is none; `Extent.UNREAD`: no telling."""
+        try:
+            return read(await self.client.get(f"{asked.path}/{name}"))
+        except ApiError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            self._error(asked, error)
+        except (Unreachable, AccessError, *MALFORMED) as error:
+            self._error(asked, error)
+        return Extent.UNREAD
+
+    def _error(self, asked: Question, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.status == _FORBIDDEN:
+            self._refused[asked.without, asked.is_needed][asked.right] = None
+        else:
+            self._lack(asked, f"{one_line(str(error))}: {asked.without}")
+
+    def _lack(self, asked: Question, what: str) -> None:
+        make = problem if asked.is_needed else unknown
+        self._failed[make(asked.resource, what)] = None
