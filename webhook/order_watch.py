@@ -1,14 +1,17 @@
 """Keeps an eye on the order of mutating webhooks: every one of the cluster may be renamed at any time."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final
 
 from kube.client import KubeClient
 from kube.errors import MALFORMED
 from kube.watch import Pace, Resource, Watch
+from service.lasting import lasting
 from service.log import ERROR, INFO, WARNING, JsonLog
 from webhook.hooks import read_configuration
+from webhook.metrics import Metrics
 from webhook.order import Mutator, called_before_us
 
 STALE_SECONDS: Final = 180.0
@@ -93,3 +96,25 @@ def _read(document: bytes) -> Mutator | None:
         return Mutator.of(read_configuration(document))
     except MALFORMED:  # no API server keeps one like that
         return None
+
+
+def open_order(
+    client: KubeClient, *, own: str, metrics: Metrics, log: JsonLog
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Have the order shown in metrics; return what is to run meanwhile.
+
+    Args:
+        client: to the API server.
+        own: the name of our configuration.
+        metrics: where it is shown.
+        log: told when the order changes.
+    """
+
+    def failed(error: Exception) -> None:
+        metrics.failed("order")
+        log.failure("internal error", error, stage="order")
+
+    order = OrderWatch(client, own=own, log=log)
+    metrics.show_order(lambda: order.is_ok)
+    metrics.show_watch(order.watch)
+    return partial(lasting, order.run, on_error=failed)

@@ -17,10 +17,12 @@ from service.log import JsonLog
 from webhook.certificates.cluster import CertificateInCluster, ClusterCertificate
 from webhook.certificates.files import CertificateFiles, FileCertificate
 from webhook.certificates.source import CertificateSource
+from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
 from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.http.server import Server
 from webhook.metrics import Metrics
+from webhook.order_watch import open_order
 from webhook.policies.opening import open_cluster, open_files
 from webhook.policies.source import PolicySource
 
@@ -60,6 +62,8 @@ class Settings:
     """File or directory; None: the namespaces of the cluster."""
     kubeconfig: str | None = None
     """How to reach the cluster, other than as kube.access.find_access would."""
+    webhook_configuration: str = CONFIGURATION_NAME
+    """The name of our own, whose place among others is watched."""
     drain_seconds: float = DRAIN_SECONDS
     most_in_flight: int = MOST_IN_FLIGHT
 
@@ -84,9 +88,13 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     async with AsyncExitStack() as stack:
         metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
         if settings.policies is None:
-            opened = open_cluster(await cluster.client(), metrics=metrics, log=log)
+            client = await cluster.client()
+            opened = open_cluster(client, metrics=metrics, log=log)
+            own = settings.webhook_configuration
+            work = (*opened.work, open_order(client, own=own, metrics=metrics, log=log))
         else:
             opened = await open_files(settings.policies, metrics=metrics, log=log)
+            work = (*opened.work,)
         policies = opened.source
         told = settings.certificates
         certificate: CertificateSource
@@ -106,7 +114,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         stack.push_async_callback(server.stop)
         ops = await server.open_ops(settings.ops_listen)
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
+            running = [group.create_task(each()) for each in (*work, certificate.run)]
             if not certificate.issued.is_set():
                 log("waiting for a certificate", ops=f"http://{ops}")
                 await _wait_for(stop, drain, certificate.issued)

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kube.client import KubeClient
 from service.log import JsonLog
 from tests.cluster.administrator import Administrator, right
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.test_policies import EVENTS, NAMESPACES, webhook
 from tests.webhook.live import until
 from webhook.configurations import CONFIGURATION_NAME, UrlTarget, mutating_configuration
 from webhook.metrics import Metrics
@@ -44,7 +46,7 @@ class Watching:
     def __init__(self, client: KubeClient, own: str) -> None:
         self._stream = io.BytesIO()
         self.order = OrderWatch(client, own=own, log=JsonLog(self._stream))
-        self._metrics = Metrics(dict)
+        self._metrics = Metrics()
         self._metrics.show_order(lambda: self.order.is_ok)
 
     @property
@@ -111,3 +113,30 @@ async def test_without_the_right_nothing_is_claimed(plane: ControlPlane, admin: 
         assert watching.said == ["the order of webhooks is not known"]
         assert watching.figure is None
         running.cancel()
+
+
+async def test_serve_shows_the_order_as_it_is_now(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    await admin.create(ours())
+    token = await admin.token("order-serve", NAMESPACES, EVENTS, READ)
+    async with webhook(plane, token, tmp_path) as serving:
+
+        async def figure() -> float | None:
+            return (await serving.series()).get("kaishare_webhook_order_ok")
+
+        async def is_ok() -> bool:
+            return await figure() == 1.0
+
+        async def is_wrong() -> bool:
+            return await figure() == 0.0
+
+        await until(is_ok, "nobody is called before ours")
+        await admin.create(of_kai("a-kai"))
+        await until(is_wrong, "KAI is in front")
+        (said,) = serving.said(
+            "KAI does not see the pods that are made its own: its webhook is called before ours"
+        )
+        assert said["called_before"] == ["a-kai"]
+        contact = 'kaishare_watch_last_contact_timestamp_seconds{resource="mutatingwebhookconfigurations"}'
+        assert contact in await serving.series()
