@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from kube.access import Access, AccessError, find_access
+from kube.access import Access, AccessError, InCluster, find_access
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
 from service.command import UsageError
@@ -90,13 +90,13 @@ async def examine(access: Access, configuration: str) -> AsyncIterator[Finding]:
             yield ok(_API, f"{client.server} answers")
         reader = Reader(client)
         cluster = await look_at(reader, configuration)
-        async for finding in _judged(reader, cluster):
+        async for finding in _judged(reader, cluster, is_inside=isinstance(access, InCluster)):
             yield finding
         for finding in reader.lacks:
             yield finding
 
 
-async def _judged(reader: Reader, cluster: Cluster) -> AsyncIterator[Finding]:
+async def _judged(reader: Reader, cluster: Cluster, *, is_inside: bool) -> AsyncIterator[Finding]:
     for finding in registration_findings(cluster):
         yield finding
     hooks = [
@@ -105,7 +105,7 @@ async def _judged(reader: Reader, cluster: Cluster) -> AsyncIterator[Finding]:
         if configuration
         for hook in configuration.hooks
     ]
-    async for finding in serving_findings(reader, hooks, now=datetime.now(UTC)):
+    async for finding in serving_findings(reader, hooks, is_inside=is_inside, now=datetime.now(UTC)):
         yield finding
     for finding in namespace_findings(cluster):
         yield finding

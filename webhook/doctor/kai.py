@@ -73,7 +73,7 @@ def _sharing(installed: Installation, cluster: Cluster) -> Finding:
     if sharing:
         return problem(
             _SHARING,
-            f"{what}, and {listed(sharing)} give pods one",
+            f"{what}, and pods of {listed(sharing)} get one",
             "install KAI with global.gpuSharing=true, or serve with --inject-shares=false",
         )
     return warning(_SHARING, what, "install KAI with global.gpuSharing=true")

@@ -7,6 +7,7 @@ from here; where that cannot be done, it is said.
 import asyncio
 import contextlib
 import ipaddress
+import os
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -87,12 +88,15 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-async def serving_findings(reader: Reader, hooks: Sequence[Hook], *, now: datetime) -> AsyncIterator[Finding]:
+async def serving_findings(
+    reader: Reader, hooks: Sequence[Hook], *, is_inside: bool, now: datetime
+) -> AsyncIterator[Finding]:
     """Check every place that our webhooks are at.
 
     Args:
         reader: to the API server.
         hooks: ours, as they are registered.
+        is_inside: whether this runs in the cluster, so that addresses of its pods are theirs.
         now: the time, in UTC.
     """
     by_place: defaultdict[tuple[str, bytes], list[Hook]] = defaultdict(list)
@@ -104,10 +108,21 @@ async def serving_findings(reader: Reader, hooks: Sequence[Hook], *, now: dateti
         for finding in trusted:
             yield finding
         is_usable = not any(finding.state is State.PROBLEM for finding in trusted)
-        async for finding in _served(
-            reader, there[0].client_config, place, bundle if is_usable else b"", now
-        ):
-            yield finding
+        client = there[0].client_config
+        addresses, finding_of_service = await _addresses(reader, client, place)
+        if finding_of_service is not None:
+            yield finding_of_service
+        asked = addresses[:_MOST_DIALLED]
+        for address, seen in zip(asked, await asyncio.gather(*map(_dial, asked)), strict=True):
+            if isinstance(seen, str):
+                is_here = (
+                    client.service is None and _is_loopback(address.host) and _is_loopback(_host(reader))
+                )
+                yield _away(address, seen) if is_here else _elsewhere(address, seen)
+            elif client.service is None or is_inside or address.name in names_of(seen):
+                yield await _judged(address, seen, bundle if is_usable else b"", now)
+            else:
+                yield _elsewhere(address, f"somebody else answers, for {listed(names_of(seen)) or 'no name'}")
 
 
 def _place(client: ClientConfig) -> str:
@@ -150,30 +165,29 @@ def _bundle_findings(bundle: bytes, names: str, now: datetime) -> Iterator[Findi
         yield ok(_CA, f"for {names}: valid until {_day(ends)}")
 
 
-async def _served(
-    reader: Reader, client: ClientConfig, place: str, bundle: bytes, now: datetime
-) -> AsyncIterator[Finding]:
+def _away(address: Address, why: str) -> Finding:
+    return problem(_SERVED, f"{address}: {why}", "is the webhook running?")
+
+
+def _elsewhere(address: Address, why: str) -> Finding:
+    """The same address may be another machine's as seen from outside the cluster, or nobody's."""
+    return unknown(
+        _SERVED,
+        f"not checked from here: {address}: {why}",
+        "run the doctor where that address can be reached, such as in a pod",
+    )
+
+
+async def _addresses(
+    reader: Reader, client: ClientConfig, place: str
+) -> tuple[list[Address], Finding | None]:
+    """Where the API server finds a webhook; or what is wrong with that."""
     if client.service is not None:
-        addresses, finding = await _behind(reader, client.service, place)
-        if finding is not None:
-            yield finding
-    else:
-        addresses = _of_url(client.url or "")
-        if not addresses:
-            yield problem(_SERVED, f"{one_line(client.url or 'no address')} is no https address")
-    asked = addresses[:_MOST_DIALLED]
-    for address, seen in zip(asked, await asyncio.gather(*map(_dial, asked)), strict=True):
-        is_here = client.service is None and _is_loopback(address.host) and _is_loopback(_host(reader))
-        if isinstance(seen, str) and not is_here:
-            yield unknown(
-                _SERVED,
-                f"not checked from here: {address}: {seen}",
-                "run the doctor where that address can be reached, such as in a pod",
-            )
-        elif isinstance(seen, str):
-            yield problem(_SERVED, f"{address}: {seen}", "is the webhook running?")
-        else:
-            yield await _judged(address, seen, bundle, now)
+        return await _behind(reader, client.service, place)
+    found = _of_url(client.url or "")
+    if found:
+        return found, None
+    return [], problem(_SERVED, f"{one_line(client.url or 'no address')} is no https address")
 
 
 def _host(reader: Reader) -> str:
@@ -304,6 +318,8 @@ def _said(error: BaseException) -> str:
         return f"no answer within {_DIAL_SECONDS:.0f} s"
     if isinstance(error, ssl.SSLError):
         return f"no TLS: {one_line(error.reason or str(error))}"
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)  # asyncio's own text is about its call
     if isinstance(error, OSError) and error.strerror:
         return one_line(error.strerror)
     return one_line(str(error))

@@ -95,20 +95,16 @@ async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[F
         found = await reader.list(asked, partial(_owner_astray, managed=managed, kind=resource))
         is_known &= found.extent in (Extent.WHOLE, Extent.UNSERVED)
         astray += found.items
-    if astray:
-        for finding in _told(
-            _OWNERS, managed, astray, "their own label is not their namespace's, and KAI takes it"
-        ):
-            yield finding
-    elif is_known:
+    for finding in _told(
+        _OWNERS, "workload", managed, astray, "labelled with another queue, and KAI goes by that"
+    ):
+        yield finding
+    if is_known and not astray:
         yield ok(_OWNERS, "no label of a workload names another queue than its namespace")
     groups = await reader.list(_POD_GROUPS, partial(_group_astray, managed=managed))
-    if groups.items:
-        for finding in _told(
-            _GROUPS, managed, groups.items, "KAI has them in another queue than their namespace's"
-        ):
-            yield finding
-    elif groups.extent is Extent.WHOLE:
+    for finding in _told(_GROUPS, "PodGroup", managed, groups.items, "in another queue than the namespace's"):
+        yield finding
+    if groups.extent is Extent.WHOLE and not groups.items:
         yield ok(_GROUPS, "all of managed namespaces are in their namespace's queue")
 
 
@@ -116,7 +112,9 @@ def _owner_astray(item: Raw, managed: Managed, kind: str) -> Astray | None:
     found = _owning(item).metadata
     if any(owner.controller for owner in found.owners or ()):
         return None  # KAI looks further up
-    return _astray(managed, found, f"{kind} ", (found.labels or {}).get(keys.QUEUE_LABEL, ""))
+    return _astray(
+        managed, found, f"{kind.removesuffix('s')} ", (found.labels or {}).get(keys.QUEUE_LABEL, "")
+    )
 
 
 def _group_astray(item: Raw, managed: Managed) -> Astray | None:
@@ -131,7 +129,7 @@ def _astray(managed: Managed, found: _Metadata, kind: str, queue: str) -> Astray
     return found.namespace, f"{kind}{found.namespace}/{found.name} in {queue}"
 
 
-def _told(check: str, managed: Managed, astray: Iterable[Astray], what: str) -> Iterator[Finding]:
+def _told(check: str, one: str, managed: Managed, astray: Iterable[Astray], what: str) -> Iterator[Finding]:
     """One line for those that enforce forbids, and one for those that default allows."""
     by_mode: defaultdict[bool, list[str]] = defaultdict(list)
     for namespace, name in astray:
@@ -139,9 +137,9 @@ def _told(check: str, managed: Managed, astray: Iterable[Astray], what: str) -> 
         by_mode[policy is not None and policy.mode is Mode.ENFORCE].append(name)
     for is_enforced, names in sorted(by_mode.items(), reverse=True):
         make = problem if is_enforced else warning
-        where = " in namespaces that enforce" if is_enforced else ""
+        where = " of namespaces that enforce" if is_enforced else ""
         yield make(
             check,
-            f"{counted(len(names), 'workload')}{where}: {what}: {listed(names)}",
+            f"{counted(len(names), one)}{where}, {what}: {listed(names)}",
             f"correct the label {keys.QUEUE_LABEL} of the workload; pods that run keep their queue",
         )

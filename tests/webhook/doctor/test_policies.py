@@ -108,7 +108,7 @@ def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
     ("cluster", "expected"),
     [
         (but(installation=installed()), "warning: KAI's GPU sharing: off"),
-        (but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: off: KAI refuses every pod with a share, and a give pods one"),
+        (but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: off: KAI refuses every pod with a share, and pods of a get one"),
         (but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission misses vision"),
         (but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), "problem: KAI's webhook: it looks only at pods of my-scheduler, and vision give theirs to \"kai-scheduler\""),
         (but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: it looks only at pods of kai-scheduler, and a give"),

@@ -1,0 +1,535 @@
+"""`kaishare-webhook doctor` on a real API server of its own: each thing seen wrong, and then right.
+
+Our webhook is a real process. KAI is a stand-in with the configuration that its operator writes; its queues
+and PodGroups have definitions that keep any object.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certs.authority import Authority
+from kube.access import find_access
+from kube.errors import ApiError
+from service.findings import Finding, State, exit_status
+from tests.cluster.administrator import Administrator, right
+from tests.cluster.conftest import HOW
+from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.cluster.recorder import recording
+from tests.cluster.webhooks import (
+    as_kai,
+    ca_of,
+    configured,
+    external_service,
+    from_files,
+    kai_configuration,
+    managed_namespace,
+    our_configurations,
+    patching,
+    serving,
+)
+from tests.gpuagent.objects import pod
+from tests.webhook.live import until
+from webhook.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
+from webhook.doctor.command import examine
+
+NOWHERE = UrlTarget("https://127.0.0.1:1")
+VISION = "doctor-vision"
+MUTATING = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A cluster in which nobody else's namespaces are."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with control_plane(assets, tmp_path_factory.mktemp("doctor")) as running:
+        yield running
+
+
+class Examined:
+    """What the doctor said."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+
+    def of(self, check: str) -> list[Finding]:
+        return [finding for finding in self.findings if finding.check == check]
+
+    def states(self, check: str) -> list[State]:
+        return [finding.state for finding in self.of(check)]
+
+    @property
+    def wrong(self) -> list[str]:
+        bad = (State.PROBLEM, State.WARNING)
+        return [f"{one.state}: {one.check}: {one.what}" for one in self.findings if one.state in bad]
+
+
+async def examined(plane: ControlPlane, token: str = ADMIN_TOKEN, name: str = CONFIGURATION_NAME) -> Examined:
+    return Examined([finding async for finding in examine(plane.access(token), name)])
+
+
+async def until_told(
+    plane: ControlPlane, state: State, check: str, words: str = "", *, name: str = CONFIGURATION_NAME
+) -> Examined:
+    """Wait until a check is in a state: what is changed, the API server takes up a little later."""
+    last = Examined([])
+
+    async def is_told() -> bool:
+        nonlocal last
+        last = await examined(plane, name=name)
+        return any(finding.state is state and words in finding.what for finding in last.of(check))
+
+    try:
+        await until(is_told, f"{state}: {check}: {words}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it was {last.findings}") from None
+    return last
+
+
+def definition(group: str, version: str, kind: str, scope: str) -> dict[str, Any]:
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def queue(name: str, parent: str = "") -> dict[str, Any]:
+    spec = {"parentQueue": parent} if parent else {}
+    return {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+
+def pod_group(name: str, belongs: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": VISION},
+        "spec": {"queue": belongs, "minMember": 1},
+    }
+
+
+def deployment(name: str, belongs: str) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": VISION, "labels": {"kai.scheduler/queue": belongs}},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+def runtime_class() -> dict[str, Any]:
+    return {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    }
+
+
+def kai_pod(*args: str) -> dict[str, Any]:
+    container = {"name": "admission", "image": "example.invalid/admission:v0.13.4", "args": list(args)}
+    return pod("admission", 50, namespace="kai-scheduler", node="node-1", containers=[container])
+
+
+SHARING = "--gpu-sharing-enabled=true"
+
+
+@pytest.fixture
+async def kai(admin: Administrator, tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
+    """A cluster with KAI: its queues, its pod, its RuntimeClass; what it would register is returned."""
+    await admin.ensure(definition("scheduling.run.ai", "v2", "Queue", "Cluster"))
+    await admin.ensure(definition("scheduling.run.ai", "v2alpha2", "PodGroup", "Namespaced"))
+    for path in ("/apis/scheduling.run.ai/v2/queues", "/apis/scheduling.run.ai/v2alpha2/podgroups"):
+        await until(lambda path=path: is_served(admin, path), f"{path} is served")
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    for item in (queue("department"), queue("team-a", "department"), kai_pod(SHARING), runtime_class()):
+        await admin.create(item)
+    folder = tmp_path / "kai"
+    folder.mkdir()
+    async with recording(folder, patching(as_kai)) as recorder:
+        yield kai_configuration(recorder)
+
+
+async def is_served(admin: Administrator, path: str) -> bool:
+    with contextlib.suppress(ApiError):
+        await admin.client.get(path)
+        return True
+    return False
+
+
+@pytest.fixture
+async def vision(admin: Administrator) -> AsyncIterator[str]:
+    """A managed namespace, whose labels do not stay."""
+    policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
+    await admin.ensure(policy)
+    await label(admin, policy["metadata"]["labels"])
+    yield VISION
+    kept = json.loads(await admin.client.get(f"/api/v1/namespaces/{VISION}"))["metadata"]["labels"]
+    await label(admin, dict.fromkeys(key for key in kept if not key.startswith("kubernetes.io/")))
+
+
+async def label(admin: Administrator, labels: dict[str, str | None]) -> None:
+    await admin.merge(f"/api/v1/namespaces/{VISION}", {"metadata": {"labels": labels}})
+
+
+@contextlib.asynccontextmanager
+async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
+    """Ours as a process: where it is, and the CA to trust."""
+    policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
+    async with serving(
+        folder / "log", *from_files(folder, policy, names=("kaishare-webhook.default.svc",))
+    ) as running:
+        yield running.target, ca_of(folder)
+
+
+# --- nothing, and everything ---
+
+
+async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, admin: Administrator) -> None:
+    found = await examined(plane)
+    assert found.wrong == [
+        'problem: mutating webhook: there is no MutatingWebhookConfiguration "kai-00-kaishare": no pod reaches kaishare',
+        (
+            'problem: validating webhooks: there is no ValidatingWebhookConfiguration "kai-00-kaishare": nothing is'
+            " enforced, and no label is checked"
+        ),
+        "warning: managed namespaces: none: no namespace carries the label kai.scheduler/queue",
+    ]
+    assert found.states("queues") == [State.UNKNOWN], "inside a vCluster there are none to see"
+    assert found.states("KAI's webhook") == [State.UNKNOWN]
+    assert exit_status(found.findings) == 1
+
+
+async def test_a_cluster_in_which_all_is_well(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
+) -> None:
+    async with (
+        our_webhook(tmp_path) as (target, ca),
+        configured(admin.client, *our_configurations(target, ca), kai),
+    ):
+        found = await until_told(plane, State.OK, "dry run of a share")
+        assert found.wrong == []
+        assert [one for one in found.findings if one.state is State.UNKNOWN] == []
+        assert exit_status(found.findings) == 0
+        assert (
+            found.of("dry run of a pod")[0].what
+            == f"in {vision} it comes back for team-a, with kai-scheduler"
+        )
+        assert found.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
+        assert found.of("certificate")[0].what.endswith("trusted by the caBundle")
+        assert (
+            found.states("RuntimeClass") == found.states("owners") == found.states("PodGroups") == [State.OK]
+        )
+    left = json.loads(await admin.client.get(f"/api/v1/namespaces/{vision}/pods"))["items"]
+    assert left == [], "a dry run leaves nothing"
+
+
+# --- pods on their way ---
+
+
+async def test_the_order(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
+) -> None:
+    async with our_webhook(tmp_path) as (target, ca):
+        async with configured(admin.client, *our_configurations(target, ca, name="zz-kaishare"), kai):
+            found = await until_told(plane, State.PROBLEM, "dry run of a share", name="zz-kaishare")
+            assert found.states("dry run of a pod") == [State.OK], "nothing else shows it"
+            assert [one for one in found.wrong if ": order: " in one] == [
+                (
+                    "problem: order: mutating-kai-admission is called before zz-kaishare and looks at schedulerName:"
+                    " it never sees the pods that kaishare makes KAI's, and they are never bound"
+                )
+            ]
+        async with configured(admin.client, *our_configurations(target, ca), kai):
+            found = await until_told(plane, State.OK, "dry run of a share")
+            assert found.states("order") == [State.OK]
+
+
+async def test_a_configuration_that_somebody_edited(
+    plane: ControlPlane, admin: Administrator, vision: str
+) -> None:
+    async with configured(admin.client, *our_configurations(NOWHERE, b"")):
+        await admin.merge(MUTATING, {"metadata": {"labels": {"a": "b"}}})
+        found = await examined(plane)
+        assert found.states("mutating webhook") == found.states("validating webhooks") == [State.OK]
+        kept = json.loads(await admin.client.get(MUTATING))["webhooks"]
+        kept[0]["matchConditions"] = [{"name": "a", "expression": "namespaceObject.metadata.name != 'a'"}]
+        await admin.merge(MUTATING, {"webhooks": kept})
+        found = await examined(plane)
+        assert found.states("mutating webhook") == [State.PROBLEM]
+        assert "namespaceObject" in found.of("mutating webhook")[0].what
+
+
+# --- certificates ---
+
+
+async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
+    plane: ControlPlane, admin: Administrator, vision: str, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    foreign = Authority.create(now=now).pair.certificate_pem
+    expired = Authority.create(now=now - timedelta(days=9), lifetime=timedelta(days=1)).pair.certificate_pem
+    async with our_webhook(tmp_path) as (target, ca):
+        for bundle, check, words in (
+            (b"", "caBundle", "trusts nobody"),
+            (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
+            (expired, "caBundle", "no CA in it is valid now"),
+            (foreign, "certificate", "not trusted for 127.0.0.1"),
+        ):
+            async with configured(admin.client, *our_configurations(target, bundle)):
+                found = await examined(plane)
+                assert found.states(check) == [State.PROBLEM], (words, found.findings)
+                assert words in found.of(check)[0].what
+        async with configured(admin.client, *our_configurations(target, ca)):
+            found = await examined(plane)
+            assert found.states("caBundle") == found.states("certificate") == [State.OK]
+
+
+async def test_a_webhook_that_is_away(plane: ControlPlane, admin: Administrator, vision: str) -> None:
+    ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
+    async with configured(admin.client, *our_configurations(NOWHERE, ca)):
+        found = await until_told(plane, State.PROBLEM, "dry run of a pod", "it comes back unchanged")
+        assert found.states("certificate") == [State.PROBLEM]
+        assert found.of("certificate")[0].what == "127.0.0.1:1: Connection refused"
+
+
+async def test_behind_a_service(
+    plane: ControlPlane, admin: Administrator, vision: str, tmp_path: Path
+) -> None:
+    async with our_webhook(tmp_path) as (there, ca):
+        port = int(there.url.rpartition(":")[2])
+        target = ServiceTarget(namespace="default", name="kaishare-webhook", port=port)
+        async with configured(admin.client, *our_configurations(target, ca)):
+            found = await examined(plane)
+            assert [one.what for one in found.of("certificate")] == [
+                "there is no Service default/kaishare-webhook: nobody answers"
+            ]
+            await admin.create(external_service("kaishare-webhook", "default", port))
+            found = await until_told(plane, State.OK, "dry run of a pod")
+            assert found.states("certificate") == [State.OK]
+            assert "for 127.0.0.1, kaishare-webhook.default.svc, until" in found.of("certificate")[0].what
+
+
+async def test_what_answers_for_somebody_else_is_a_problem_only_inside_the_cluster(
+    plane: ControlPlane, admin: Administrator, vision: str, tmp_path: Path
+) -> None:
+    async with our_webhook(tmp_path) as (there, ca):
+        port = int(there.url.rpartition(":")[2])
+        await admin.create(external_service("kaishare-other", "default", port))
+        target = ServiceTarget(namespace="default", name="kaishare-other", port=port)
+        async with configured(admin.client, *our_configurations(target, ca)):
+            (inside,) = (await examined(plane)).of("certificate")
+            outside = [
+                one async for one in examine(await find_access(str(plane.kubeconfig())), CONFIGURATION_NAME)
+            ]
+    assert inside.state is State.PROBLEM
+    assert "not trusted for kaishare-other.default.svc: Hostname mismatch" in inside.what
+    (seen,) = Examined(outside).of("certificate")
+    assert seen.state is State.UNKNOWN
+    assert "somebody else answers, for 127.0.0.1, kaishare-webhook.default.svc" in seen.what
+
+
+def own_address() -> str:
+    """Of this machine, and not loopback: the API server takes no other for an endpoint. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("203.0.113.7", 1))
+        address: str = probe.getsockname()[0]
+        if not address.startswith("127."):
+            return address
+    pytest.skip("this machine has no address but loopback")
+
+
+async def test_behind_a_service_that_cannot_be_dialled_from_here(
+    plane: ControlPlane, admin: Administrator, vision: str
+) -> None:
+    here = own_address()
+    ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
+    target: Target = ServiceTarget(namespace="default", name="kaishare-pods")
+    port = {"name": "https", "port": 443}
+    await admin.create(
+        {
+            "kind": "Service",
+            "metadata": {"name": "kaishare-pods", "namespace": "default"},
+            "spec": {"ports": [{**port, "targetPort": 8443}]},
+        }
+    )
+    async with configured(admin.client, *our_configurations(target, ca)):
+        found = await examined(plane)
+        assert [one.what for one in found.of("certificate")] == [
+            "Service default/kaishare-pods has no ready endpoint: nobody answers"
+        ]
+        await admin.create(
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "addressType": "IPv4",
+                "metadata": {
+                    "name": "kaishare-pods-1",
+                    "namespace": "default",
+                    "labels": {"kubernetes.io/service-name": "kaishare-pods"},
+                },
+                "endpoints": [{"addresses": [here], "conditions": {"ready": True}}],
+                "ports": [{**port, "port": 1}],
+            }
+        )
+        found = await examined(plane)
+        (finding,) = found.of("certificate")
+        assert finding.state is State.UNKNOWN
+        assert finding.what == f"not checked from here: {here}:1: Connection refused"
+
+
+# --- policies, queues, workloads ---
+
+
+async def test_labels_that_are_not_followed(plane: ControlPlane, admin: Administrator, vision: str) -> None:
+    await label(admin, {"kaishare.dev/gpu-fraction": "2"})
+    found = await examined(plane)
+    assert [one.what for one in found.of("policies")] == [
+        f'{vision}: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two decimals'
+    ]
+    await label(admin, {"kaishare.dev/gpu-fraction": "0.5"})
+    assert (await examined(plane)).states("policies") == [State.OK]
+
+
+async def test_queues(plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str) -> None:
+    assert (await examined(plane)).states("queues") == [State.OK]
+    await label(admin, {"kai.scheduler/queue": "nowhere"})
+    found = await examined(plane)
+    assert found.states("queues") == [State.PROBLEM]
+    assert found.of("queues")[0].what.startswith(f'there is no queue "nowhere" (for {vision})')
+    await label(admin, {"kai.scheduler/queue": "department"})
+    assert "has queues below it (team-a)" in (await examined(plane)).of("queues")[0].what
+
+
+async def test_workloads_in_another_queue(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
+) -> None:
+    await admin.create(deployment("right", "team-a"))
+    await admin.create(pod_group("pg-right", "team-a"))
+    found = await examined(plane)
+    assert found.states("owners") == found.states("PodGroups") == [State.OK]
+    await admin.create(deployment("wrong", "elsewhere"))
+    await admin.create(pod_group("pg-wrong", "default-queue"))
+    found = await examined(plane)
+    assert found.states("owners") == found.states("PodGroups") == [State.WARNING]
+    assert found.of("owners")[0].what.endswith(f"deployment {vision}/wrong in elsewhere")
+    assert found.of("PodGroups")[0].what.endswith(f"{vision}/pg-wrong in default-queue")
+    await label(admin, {"kaishare.dev/mode": "enforce"})
+    found = await examined(plane)
+    assert found.states("owners") == found.states("PodGroups") == [State.PROBLEM]
+
+
+async def test_a_runtime_class_that_nobody_made(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any]
+) -> None:
+    assert (await examined(plane)).states("RuntimeClass") == [State.OK]
+    await admin.delete("/apis/node.k8s.io/v1/runtimeclasses/nvidia")
+    found = await examined(plane)
+    assert found.states("RuntimeClass") == [State.PROBLEM]
+
+
+# --- who asks ---
+
+READ = (
+    right("mutatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
+    right("validatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
+    right("namespaces", "list"),
+)
+
+
+async def test_a_caller_who_may_nothing_learns_which_rights_he_lacks(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
+) -> None:
+    found = await examined(plane, await admin.token("doctor-nobody"))
+    assert State.OK not in {one.state for one in found.findings if one.check != "API server"}
+    assert sorted(one.what.rpartition(": the caller may not ")[2] for one in found.of("rights")) == [
+        "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "list namespaces",
+        "list pods",
+        "list priorityclasses.scheduling.k8s.io",
+        "list queues.scheduling.run.ai",
+        "list validatingwebhookconfigurations.admissionregistration.k8s.io",
+    ]
+    assert exit_status(found.findings) == 1
+
+
+async def test_a_caller_who_may_only_read_the_essentials(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
+) -> None:
+    token = await admin.token("doctor-reader", *READ)
+    async with (
+        our_webhook(tmp_path) as (target, ca),
+        configured(admin.client, *our_configurations(target, ca), kai),
+    ):
+        found = await examined(plane, token)
+    assert found.wrong == []
+    assert found.states("dry run of a pod") == [State.UNKNOWN]
+    assert "may not create pods" in found.of("dry run of a pod")[0].what
+    for check in ("queues", "owners", "PodGroups", "KAI's version", "RuntimeClass"):
+        assert found.of(check) == [], "not even mentioned as fine"
+    assert set(found.states("rights")) == {State.UNKNOWN}
+    owners = next(one for one in found.of("rights") if "deployments" in one.what)
+    assert "list jobs.batch" in owners.what, "one line for what matters for the same thing"
+    assert exit_status(found.findings) == 0
+
+
+# --- the command ---
+
+
+def command(*options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "webhook", "doctor", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+async def test_the_command_says_it_for_people_and_for_programs(
+    plane: ControlPlane, admin: Administrator
+) -> None:
+    config = str(plane.kubeconfig())
+    text = await asyncio.to_thread(command, "--kubeconfig", config, "--context", "test")
+    assert text.returncode == 1, text.stderr
+    assert text.stderr == ""
+    assert "problem  mutating webhook" in text.stdout
+    shown = await asyncio.to_thread(
+        command, "--kubeconfig", config, "-o", "json", "--webhook-configuration", "x"
+    )
+    report = json.loads(shown.stdout)
+    assert (report["configuration"], report["problems"]) == ("x", 2)
+    assert report["server"].endswith(f":{plane.port}")
+
+
+@pytest.mark.parametrize(
+    "options", [("--kubeconfig", "/nowhere"), ("--context", "nowhere"), ("--output", "xml")]
+)
+async def test_what_cannot_be_used_is_one_line(plane: ControlPlane, options: tuple[str, ...]) -> None:
+    known = () if "--kubeconfig" in options else ("--kubeconfig", str(plane.kubeconfig()))
+    done = await asyncio.to_thread(command, *known, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kaishare-webhook: ")
+    assert done.stderr.count("\n") == 1
+    assert options[1] in done.stderr

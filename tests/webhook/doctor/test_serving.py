@@ -1,0 +1,101 @@
+"""Certificates near their end, and addresses that are none; the rest needs an API server."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from certs.authority import Authority
+from service.findings import Finding, State
+from webhook.doctor.reading import Reader
+from webhook.doctor.serving import serving_findings
+from webhook.hooks import ClientConfig, Hook
+
+NOW = datetime.now(UTC)
+DAYS = timedelta(days=1)
+HERE = cast(Reader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
+
+
+@contextlib.asynccontextmanager
+async def served(
+    authority: Authority, folder: Path, issued: datetime, lifetime: timedelta
+) -> AsyncIterator[str]:
+    """A server with a certificate of that age; its URL."""
+    pair = authority.issue(["127.0.0.1"], now=issued, lifetime=lifetime)
+    (folder / "crt").write_bytes(pair.certificate_pem)
+    (folder / "key").write_bytes(pair.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+
+    async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
+
+
+async def found(url: str, bundle: bytes, **options: Any) -> dict[str, Finding]:
+    hook = Hook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
+    told = {"is_inside": False, "now": NOW, **options}
+    return {one.check: one async for one in serving_findings(HERE, [hook], **told)}
+
+
+@pytest.mark.parametrize(
+    ("age", "lifetime", "state", "words"),
+    [
+        (1 * DAYS, 30 * DAYS, State.OK, "trusted by the caBundle"),
+        (26 * DAYS, 30 * DAYS, State.WARNING, "near its end"),
+        (31 * DAYS, 30 * DAYS, State.PROBLEM, "not valid now"),
+    ],
+)
+async def test_a_certificate_that_was_not_renewed(
+    tmp_path: Path, age: timedelta, lifetime: timedelta, state: State, words: str
+) -> None:
+    authority = Authority.create(now=NOW - 40 * DAYS)
+    async with served(authority, tmp_path, NOW - age, lifetime) as url:
+        seen = await found(url, authority.pair.certificate_pem)
+    assert seen["certificate"].state is state
+    assert words in seen["certificate"].what
+
+
+@pytest.mark.parametrize(("left", "state"), [(31 * DAYS, State.OK), (29 * DAYS, State.WARNING)])
+async def test_a_ca_that_ends_soon(tmp_path: Path, left: timedelta, state: State) -> None:
+    authority = Authority.create(now=NOW, lifetime=left)
+    async with served(authority, tmp_path, NOW, DAYS) as url:
+        seen = await found(url, authority.pair.certificate_pem)
+    assert seen["caBundle"].state is state
+
+
+async def test_one_ca_of_several_is_enough_and_comments_do_no_harm(tmp_path: Path) -> None:
+    ended, now = Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS), Authority.create(now=NOW)
+    bundle = ended.pair.certificate_pem + "# gültig ab heute\n".encode() + now.pair.certificate_pem
+    async with served(now, tmp_path, NOW, DAYS) as url:
+        seen = await found(url, bundle)
+    assert seen["caBundle"].state is seen["certificate"].state is State.OK
+
+
+async def test_what_speaks_no_tls_is_no_webhook() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen = await found(url, Authority.create(now=NOW).pair.certificate_pem)
+    assert seen["certificate"].state is State.PROBLEM
+    assert "no TLS" in seen["certificate"].what
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1/", "https://", "https://a:99999/", "https://[/"])
+async def test_an_address_that_is_none(url: str) -> None:
+    seen = await found(url, Authority.create(now=NOW).pair.certificate_pem)
+    assert seen["certificate"].state is State.PROBLEM
+    assert "no https address" in seen["certificate"].what
