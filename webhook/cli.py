@@ -275,6 +275,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                     certificates=certificates,
                     listen=listen,
                     ops_listen=ops_listen,
+                    webhook_configuration=arguments.webhook_configuration,
                     drain_seconds=arguments.drain,
                     most_in_flight=arguments.max_in_flight,
                 ),

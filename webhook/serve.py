@@ -5,7 +5,7 @@ import gc
 import signal
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.http.server import Server
 from webhook.metrics import Metrics
 from webhook.order_watch import open_order
-from webhook.policies.opening import open_cluster, open_files
+from webhook.policies.opening import Opened, open_cluster, open_files
 from webhook.policies.source import PolicySource
 
 DRAIN_SECONDS: Final = 5.0
@@ -87,21 +87,9 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     unheard: OSError | None = None
     async with AsyncExitStack() as stack:
         metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
-        if settings.policies is None:
-            client = await cluster.client()
-            opened = open_cluster(client, metrics=metrics, log=log)
-            own = settings.webhook_configuration
-            work = (*opened.work, open_order(client, own=own, metrics=metrics, log=log))
-        else:
-            opened = await open_files(settings.policies, metrics=metrics, log=log)
-            work = (*opened.work,)
+        opened = await _open_policies(settings, cluster, metrics, log)
         policies = opened.source
-        told = settings.certificates
-        certificate: CertificateSource
-        if isinstance(told, CertificateInCluster):
-            certificate = ClusterCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
-        else:
-            certificate = FileCertificate(told, metrics=metrics, log=log)
+        certificate = await _certificate(settings, cluster, metrics, log)
         server = Server(
             policies=policies,
             rules=settings.rules,
@@ -114,7 +102,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         stack.push_async_callback(server.stop)
         ops = await server.open_ops(settings.ops_listen)
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(each()) for each in (*work, certificate.run)]
+            running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
             if not certificate.issued.is_set():
                 log("waiting for a certificate", ops=f"http://{ops}")
                 await _wait_for(stop, drain, certificate.issued)
@@ -164,6 +152,25 @@ class _Cluster:
             client = KubeClient(await find_access(self._kubeconfig))
             self._client = await self._stack.enter_async_context(client)
         return self._client
+
+
+async def _open_policies(settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog) -> Opened:
+    """Open what says which namespaces are managed; in a cluster the order of webhooks is watched, too."""
+    if settings.policies is not None:
+        return await open_files(settings.policies, metrics=metrics, log=log)
+    client = await cluster.client()
+    opened = open_cluster(client, metrics=metrics, log=log)
+    order = open_order(client, own=settings.webhook_configuration, metrics=metrics, log=log)
+    return replace(opened, work=(*opened.work, order))
+
+
+async def _certificate(
+    settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
+) -> CertificateSource:
+    told = settings.certificates
+    if isinstance(told, CertificateInCluster):
+        return ClusterCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
+    return FileCertificate(told, metrics=metrics, log=log)
 
 
 async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> None:

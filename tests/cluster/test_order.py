@@ -94,6 +94,7 @@ async def test_each_change_is_said_once(admin: Administrator, client: KubeClient
     await admin.create(of_kai("mutating-kai-admission"))
     await admin.delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/a-kai")
     await until(lambda: watching.figure == 1.0, "KAI is behind again")
+    await until(lambda: len(watching.said) == 4, "the last change is said")
     assert watching.said == [
         "our webhook configuration is not there",
         "webhooks are called in the right order",

@@ -55,7 +55,7 @@ def add_certificate_options(parser: argparse.ArgumentParser) -> None:
         "--webhook-configuration",
         default=CONFIGURATION_NAME,
         metavar="NAME",
-        help="of the mutating and the validating configuration whose caBundle is kept (default %(default)s)",
+        help="of our configurations, whose caBundle is kept and whose order is watched (default %(default)s)",
     )
     own.add_argument(
         "--ca-lifetime",

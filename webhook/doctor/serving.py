@@ -12,7 +12,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,7 +34,6 @@ _MOST_DIALLED: Final = 4
 _DIAL_SECONDS: Final = 3.0
 _LATE: Final = 5 / 6
 """Certificates are renewed after two thirds of their life; by then something is wrong with that."""
-_SOON: Final = timedelta(days=30)
 
 _SERVICES: Final = Question(
     resource="services", verb="get", path="", without="which certificate the webhook serves was not checked"
@@ -156,8 +155,9 @@ def _bundle_findings(bundle: bytes, names: str, now: datetime) -> Iterator[Findi
             "let serve make another",
         )
         return
-    ends = max(one.not_valid_after_utc for one in alive)
-    if ends - now < _SOON:
+    newest = max(alive, key=lambda one: one.not_valid_after_utc)
+    ends = newest.not_valid_after_utc
+    if _is_late(newest, now):
         yield warning(
             _CA, f"for {names}: valid until {_day(ends)} only", "serve was to renew it: see its log"
         )
@@ -287,7 +287,7 @@ async def _judged(address: Address, served: x509.Certificate, bundle: bytes, now
         )
     if isinstance(seen, BaseException):
         return unknown(_SERVED, f"{shown}: {_said(seen)}")
-    if now > start + (end - start) * _LATE:
+    if _is_late(served, now):
         return warning(_SERVED, f"{shown}: near its end", "serve was to renew it: see its log")
     return ok(_SERVED, f"{shown}, trusted by the caBundle")
 
@@ -323,6 +323,11 @@ def _said(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return one_line(error.strerror)
     return one_line(str(error))
+
+
+def _is_late(certificate: x509.Certificate, now: datetime) -> bool:
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return now > start + (end - start) * _LATE
 
 
 def _day(moment: datetime) -> str:

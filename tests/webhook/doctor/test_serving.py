@@ -65,9 +65,9 @@ async def test_a_certificate_that_was_not_renewed(
     assert words in seen["certificate"].what
 
 
-@pytest.mark.parametrize(("left", "state"), [(31 * DAYS, State.OK), (29 * DAYS, State.WARNING)])
-async def test_a_ca_that_ends_soon(tmp_path: Path, left: timedelta, state: State) -> None:
-    authority = Authority.create(now=NOW, lifetime=left)
+@pytest.mark.parametrize(("age", "state"), [(1 * DAYS, State.OK), (26 * DAYS, State.WARNING)])
+async def test_a_ca_without_a_successor(tmp_path: Path, age: timedelta, state: State) -> None:
+    authority = Authority.create(now=NOW - age, lifetime=30 * DAYS)
     async with served(authority, tmp_path, NOW, DAYS) as url:
         seen = await found(url, authority.pair.certificate_pem)
     assert seen["caBundle"].state is state
