@@ -16,6 +16,7 @@ from tests.cluster.webhooks import (
     ensure_namespaces,
     from_cluster,
     managed_namespace,
+    others_configuration,
     our_configurations,
     serving,
 )
@@ -97,12 +98,17 @@ async def test_the_webhook_raises_what_it_reads_in_the_cluster(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     invalid = managed_namespace("alerts-invalid", gpu_fraction="2")
-    async with KubeClient(plane.access()) as client:
+    async with KubeClient(plane.access()) as client, recording(tmp_path) as kai:
         await ensure_namespaces(client, NAMESPACES[0], invalid)
+        early = others_configuration("a-kai", kai, condition="object.spec.schedulerName == 'kai-scheduler'")
+        ours = our_configurations(UrlTarget(kai.url), kai.ca_bundle)
         try:
-            async with serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook:
+            async with (
+                configured(client, early, *ours),
+                serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook,
+            ):
                 with prometheus(tmp_path, {"kaishare-webhook": str(webhook.ops)}) as running:
-                    await raised(running, "KaisharePolicyInvalid")
+                    await raised(running, "KaisharePolicyInvalid", "KaishareOrderWrong")
                     alerts = running.get("alerts")["alerts"]
         finally:
             unlabelled = {"metadata": {"labels": dict.fromkeys(invalid["metadata"]["labels"])}}
@@ -116,5 +122,6 @@ async def test_the_webhook_raises_what_it_reads_in_the_cluster(
     # A watch begins anew every 40 s: to a Prometheus this young it may seem silent, which is not yet an alert.
     assert {(alert["labels"]["alertname"], alert["state"]) for alert in alerts} <= {
         ("KaisharePolicyInvalid", "pending"),
+        ("KaishareOrderWrong", "pending"),
         ("KaishareWatchStale", "pending"),
     }
