@@ -32,7 +32,13 @@ _AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
-_CONTROLLERS = ("deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller")
+_CONTROLLERS = (
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "job-controller",
+    "validatingadmissionpolicy-status-controller",
+)
 """No others: those that look after nodes and pods would undo what other tests make."""
 
 
@@ -198,7 +204,7 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
 
 @contextlib.contextmanager
 def controller_manager(assets: Path, plane: ControlPlane) -> Iterator[Program]:
-    """Run the controllers that make pods of Deployments and Jobs, each as a service account of its own."""
+    """Run what makes pods of Deployments and Jobs and what checks policies, each as an account of its own."""
     (port,) = _free_ports(1)
     kubeconfig = plane.kubeconfig()
     manager = Program(

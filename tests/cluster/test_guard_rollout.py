@@ -1,12 +1,13 @@
 """The steps before the guard refuses anything, and its end."""
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.cluster.asking import Asker
+from tests.cluster.asking import Asker, where
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.guards import (
     GUARD,
@@ -60,6 +61,37 @@ async def test_from_audit_to_warn_to_deny_and_away(asker: Asker) -> None:
         await until_all(asker, is_refused)
     finally:
         await take_off(asker, made)
+
+
+async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers: None) -> None:
+    made = await put_on(asker, GUARD)
+    wrong = {item["metadata"]["name"]: item for item in rendered(GUARD)}["kaishare-guard-queues"]
+    wrong["metadata"]["name"] = "wrong"
+    wrong["spec"]["validations"][0]["expression"] = "object.spec.schedulersName == ''"
+    try:
+        await asker.apply(wrong)
+        found = {
+            item["metadata"]["name"]: await type_check(asker, where(item))
+            for item in [*made, wrong]
+            if item["kind"].endswith("Policy")
+        }
+    finally:
+        await take_off(asker, [*made, wrong])
+    assert "schedulersName" in found.pop("wrong")
+    assert set(found.values()) == {""}, found
+
+
+async def type_check(asker: Asker, path: str) -> str:
+    """What kube-controller-manager says of a policy's expressions, when it has looked."""
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends:
+        policy = (await asker.send("GET", path)).body
+        status = policy.get("status", {})
+        if status.get("observedGeneration") == policy["metadata"]["generation"]:
+            warnings = status.get("typeChecking", {}).get("expressionWarnings", [])
+            return " ".join(one["warning"] for one in warnings)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} was not looked at")
 
 
 async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
