@@ -25,11 +25,19 @@ MANIFESTS: Final = ROOT / "deploy" / "manifests"
 SECURITY: Final = ROOT / "docs" / "security.md"
 
 OLDEST_KUBERNETES: Final = "1.30.0"
-EVERY_RIGHT: Final[Mapping[str, Any]] = {"agent": {"readKaiConfigMaps": True}}
+EVERY_RIGHT: Final[Mapping[str, Any]] = {"agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}}}
 """Values with which the chart grants all that it can grant."""
 
-_COPIED: Final = {"alerts": ["alerts/rules.yaml"]}
-"""Folder under the chart's files, and what of deploy/ is in it."""
+_COPIED: Final = (
+    "alerts/rules.yaml",
+    "dashboard/kaishare.json",
+    "guard/bindings/enforce.yaml",
+    "guard/bindings/vclusters.yaml",
+    "guard/policies/keys.yaml",
+    "guard/policies/owners.yaml",
+    "guard/policies/queues.yaml",
+)
+"""What of deploy/ is also in the chart's files."""
 
 _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "webhook": (
@@ -58,10 +66,8 @@ def outputs() -> dict[Path, str]:
 
 def copies() -> Iterator[tuple[Path, str]]:
     """What the chart holds a copy of."""
-    for folder, sources in _COPIED.items():
-        for source in sources:
-            path = ROOT / "deploy" / source
-            yield FILES / folder / path.name, path.read_text(encoding="utf-8")
+    for name in _COPIED:
+        yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
 
 
 def rendered(values: Mapping[str, Any]) -> str:

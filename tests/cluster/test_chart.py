@@ -27,6 +27,7 @@ from tests.deploy.charts import EVERYTHING, NAMESPACE, one, rendered
 from tests.deploy.test_chart import VARIANTS
 from tests.deploy.test_rendering import base
 from tests.gpuagent.objects import reservation
+from tests.webhook.live import until
 from webhook.configurations import CONFIGURATION_NAME
 
 AGENT_NAMESPACE = "kaishare-agent"
@@ -161,7 +162,11 @@ async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_a
     ) as webhook:
         await canary.until_mutated()
         assert has_share(await canary.pod())
-        assert (await webhook.get("/readyz"))[0] == 200
+
+        async def is_ready() -> bool:
+            return (await webhook.get("/readyz"))[0] == 200
+
+        await until(is_ready, "both bundles hold its CA")
         secret = (await get(client, CA_SECRET))["data"]
         bundles = [await get(client, path) for path in CONFIGURATIONS]
         assert secret

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.render import EVERY_RIGHT
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 EVERYTHING: dict[str, Any] = {
-    "agent": {"readKaiConfigMaps": True},
+    **EVERY_RIGHT,
     "monitors": {"enabled": True},
     "alerts": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "guard": {"enabled": True, "action": "audit"},
 }
 """Every switch on, in its largest setting."""
 

@@ -19,6 +19,7 @@ from webhook.configurations import (
     validating_configuration,
 )
 
+DEPLOY = CHART.parents[1]
 WEBHOOK: dict[str, Any] = {"agent": {"enabled": False}}
 AGENT: dict[str, Any] = {"webhook": {"enabled": False}}
 CERT_MANAGER: dict[str, Any] = {"webhook": {"certificates": {"mode": "cert-manager"}}}
@@ -39,6 +40,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "GPUs by a mount": {"agent": {"gpuAccess": "volume-mounts"}},
     "GPUs by CDI": {"agent": {"gpuAccess": "cdi"}},
     "no runtime class": {"agent": {"runtimeClassName": ""}},
+    "evictions as a dry run": {"agent": {"eviction": {"mode": "dry-run", "budget": "2/1h"}, "events": False}},
+    "the host of vClusters": {**AGENT, "guard": {"enabled": True, "action": "deny"}},
+    "the guard, asking": {
+        "guard": {
+            "enabled": True,
+            "action": "warn",
+            "kaiNamespaces": ["kai", "kai-two"],
+            "schedulerName": "kai",
+            "unguardedNamespaces": ["vcluster-b"],
+        }
+    },
     "no network policies": {"networkPolicies": {"enabled": False}},
     "one namespace": {"agent": {"namespace": NAMESPACE}},
     "an image by its digest": {"webhook": {"image": {"digest": "sha256:" + "0" * 64}}},
@@ -233,6 +245,7 @@ def test_the_agent_gets_the_rights_that_its_doctor_asks_for() -> None:
     for right in RIGHTS:
         if right.subresource == "eviction":
             assert not granted(usual, right)
+            assert granted(most, right)
         else:
             assert granted(usual, right), str(right)
     assert granted(most, CONFIG_MAPS)
@@ -255,7 +268,8 @@ def test_each_service_can_be_left_out() -> None:
     every = kinds(rendered(EVERYTHING))
     webhook, agent = kinds(rendered({**EVERYTHING, **WEBHOOK})), kinds(rendered({**EVERYTHING, **AGENT}))
     assert webhook | agent == every
-    assert {name for _, name in webhook & agent} <= {"kaishare"}
+    shared = {(kind, name) for kind, name in webhook & agent if not name.startswith("kaishare-guard-")}
+    assert shared == {("PrometheusRule", "kaishare"), ("ConfigMap", "kaishare-dashboard")}
     assert rendered({**WEBHOOK, **AGENT}) == []
 
 
@@ -355,6 +369,82 @@ def test_monitors_keep_the_labels_that_say_whose_memory_it_is() -> None:
         assert endpoint["honorLabels"] is True
 
 
+def test_alerts_and_dashboard_are_the_ones_of_deploy() -> None:
+    objects = rendered(
+        {"alerts": {"enabled": True, "labels": {"release": "prometheus"}}, "dashboard": {"enabled": True}}
+    )
+    rules = yaml.safe_load((DEPLOY / "alerts" / "rules.yaml").read_text())
+    found = one(objects, "PrometheusRule", "kaishare")
+    assert found["spec"] == rules
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    dashboard = one(objects, "ConfigMap", "kaishare-dashboard")
+    assert json.loads(dashboard["data"]["kaishare.json"]) == json.loads(
+        (DEPLOY / "dashboard" / "kaishare.json").read_text()
+    )
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    linked = one(
+        rendered({"alerts": {"enabled": True, "runbooks": "https://in.house/"}}), "PrometheusRule", "kaishare"
+    )
+    urls = {
+        rule["annotations"]["runbook_url"]
+        for group in linked["spec"]["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    assert urls
+    assert all(url.startswith("https://in.house/docs/runbooks.md#") for url in urls)
+
+
+def guards(values: dict[str, Any]) -> list[Object]:
+    found = [
+        item for item in rendered({"guard": values}) if item["kind"].startswith("ValidatingAdmissionPolicy")
+    ]
+    for item in found:
+        labels = item["metadata"]["labels"]
+        item["metadata"]["labels"] = {key: value for key, value in labels.items() if "kaishare.dev" in key}
+        if not item["metadata"]["labels"]:
+            del item["metadata"]["labels"]
+    return sorted(found, key=lambda item: str(item["metadata"]["name"]))
+
+
+def plain_guards() -> list[Object]:
+    files = [*(DEPLOY / "guard" / "policies").glob("*.yaml"), *(DEPLOY / "guard" / "bindings").glob("*.yaml")]
+    found = [item for file in files for item in yaml.safe_load_all(file.read_text())]
+    policies = [item for item in found if item["kind"].startswith("ValidatingAdmissionPolicy")]
+    return sorted(policies, key=lambda item: str(item["metadata"]["name"]))
+
+
+def test_the_guard_is_the_one_of_deploy() -> None:
+    assert guards({"enabled": True}) == plain_guards()
+    assert guards({"enabled": False}) == []
+
+
+@pytest.mark.parametrize(("action", "actions"), [("warn", ["Warn", "Audit"]), ("deny", ["Deny"])])
+def test_the_guards_action_is_that_of_every_binding(action: str, actions: list[str]) -> None:
+    expected = plain_guards()
+    for item in expected:
+        if item["kind"] == "ValidatingAdmissionPolicyBinding":
+            item["spec"]["validationActions"] = actions
+    assert guards({"enabled": True, "action": action}) == expected
+
+
+def test_the_guard_is_told_where_kai_is_and_whom_to_leave_alone() -> None:
+    objects = guards(VARIANTS["the guard, asking"]["guard"])
+    variables = {
+        (variable["name"], variable["expression"])
+        for item in objects
+        for variable in item["spec"].get("variables", [])
+        if variable["name"] in ("kaiNamespaces", "schedulerName")
+    }
+    assert variables == {("kaiNamespaces", "['kai', 'kai-two']"), ("schedulerName", "'kai'")}
+    for item in objects:
+        if item["metadata"].get("labels", {}).get("kaishare.dev/guards") == "vclusters":
+            selector = item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+            assert selector == [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["vcluster-b"]}
+            ]
+
+
 # What values are refused.
 
 
@@ -370,6 +460,7 @@ def test_monitors_keep_the_labels_that_say_whose_memory_it_is() -> None:
         ({"webhook": {"port": 8080}}, "/webhook/port"),
         ({"agent": {"gpuAccess": "privileged"}}, "/agent/gpuAccess"),
         ({"agent": {"interval": "5"}}, "/agent/interval"),
+        ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
         ({"agent": {"slack": "5%"}}, "/agent/slack"),
         ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
         ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
@@ -415,7 +506,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 PLAIN = {
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
     "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
-    "requests", "limits", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace",
+    "requests", "limits", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
 }  # fmt: skip
 
 

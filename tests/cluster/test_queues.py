@@ -1,0 +1,74 @@
+"""The sample queues: KAI's own definitions take them, and the examples name no other."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kai.keys import QUEUE_LABEL
+from kube.errors import ApiError
+from tests.cluster.administrator import Administrator
+from tests.deploy.charts import ROOT
+
+QUEUES: list[dict[str, Any]] = list(yaml.safe_load_all((ROOT / "deploy" / "kai" / "queues.yaml").read_text()))
+PATH = "/apis/scheduling.run.ai/v2/queues"
+
+
+def test_every_queue_of_the_examples_is_there_with_a_parent_and_without_children() -> None:
+    namespaces = yaml.safe_load_all((ROOT / "examples" / "namespaces.yaml").read_text())
+    named = {item["metadata"].get("labels", {}).get(QUEUE_LABEL) for item in namespaces} - {None}
+    parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in QUEUES}
+    assert named == {name for name, parent in parents.items() if parent}
+    assert {parent for parent in parents.values() if parent} == {
+        name for name, parent in parents.items() if not parent
+    }
+
+
+@pytest.mark.parametrize("release", ["v0.9.8", "v0.13.0", "v0.17.0"])
+async def test_kai_takes_the_queues(release: str, admin: Administrator) -> None:
+    folder = os.environ.get("KAISHARE_FIXTURES")
+    file = Path(folder or "/nonexistent").parent / "crds" / f"kai-{release}" / "scheduling.run.ai_queues.yaml"
+    if not file.is_file():
+        pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which KAI's definitions are")
+    definition = yaml.safe_load(file.read_text())
+    await admin.create(definition)
+    try:
+        for queue in QUEUES:
+            await until_taken(admin, queue)
+    finally:
+        await admin.clean_up()
+        await until_gone(admin, definition["metadata"]["name"])
+
+
+async def until_taken(admin: Administrator, queue: dict[str, Any]) -> None:
+    """Create it as a dry run, once its definition is served."""
+    body = json.dumps(queue).encode()
+    for _ in range(200):
+        try:
+            await admin.client.request(
+                "POST", PATH, params={"dryRun": "All", "fieldValidation": "Strict"}, body=body
+            )
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            return
+    raise AssertionError("queues are not served")
+
+
+async def until_gone(admin: Administrator, definition: str) -> None:
+    """Wait until another release's definition can take its place."""
+    for _ in range(200):
+        try:
+            await admin.client.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{definition} stays")

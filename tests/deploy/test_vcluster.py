@@ -1,0 +1,56 @@
+"""Values for vCluster's chart, held against its own schemas."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.charts import ROOT, helm
+
+VALUES = ROOT / "deploy" / "vcluster" / "values.yaml"
+OLDEST = "v0.26.0"
+
+
+def schemas() -> list[Path]:
+    folder = os.environ.get("KAISHARE_FIXTURES")
+    return sorted((Path(folder).parent / "schemas").glob("vcluster-*.values.schema.json")) if folder else []
+
+
+@pytest.fixture(params=[schema.name.split(".values")[0] for schema in schemas()] or ["none"])
+def chart(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A chart that has nothing but vCluster's schema."""
+    found = {schema.name.split(".values")[0]: schema for schema in schemas()}
+    if not found:
+        pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which vCluster's schemas are")
+    shutil.copyfile(found[request.param], tmp_path / "values.schema.json")
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: vcluster\nversion: 0.0.0\n")
+    return tmp_path
+
+
+def test_vcluster_takes_the_values(chart: Path) -> None:
+    done = helm("template", "a", str(chart), "--values", str(VALUES))
+    assert done.returncode == 0, done.stderr
+
+
+def test_vcluster_would_refuse_others(chart: Path) -> None:
+    done = helm(
+        "template", "a", str(chart), "--values", str(VALUES), "--set", "sync.fromHost.event.enabled=true"
+    )
+    assert done.returncode != 0
+    assert "event" in done.stderr
+
+
+def test_the_oldest_release_that_is_named_is_among_those_tried() -> None:
+    if not schemas():
+        pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which vCluster's schemas are")
+    assert OLDEST in schemas()[0].name
+    assert "0.26 or later" in VALUES.read_text()
+
+
+def test_what_shares_need_is_set() -> None:
+    values = yaml.safe_load(VALUES.read_text())
+    assert values["experimental"]["syncSettings"]["setOwner"] is False
+    assert values["sync"]["fromHost"]["events"]["enabled"] is True
+    assert values["sync"]["toHost"]["pods"]["useSecretsForSATokens"] is True
