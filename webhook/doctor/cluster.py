@@ -146,9 +146,23 @@ class Cluster:
         }
 
     @property
+    def acting(self) -> dict[str, Namespace]:
+        """Managed namespaces whose pods are really changed, by name."""
+        return {
+            name: one
+            for name, one in self.managed.items()
+            if one.policy and one.policy.mode is not Mode.OBSERVE
+        }
+
+    @property
     def kai_mutating(self) -> tuple[Configuration, ...]:
         """KAI's own, by whatever name."""
         return tuple(one for one in self.mutating.items if is_of_kai(one))
+
+    @property
+    def kai_validating(self) -> tuple[Configuration, ...]:
+        """KAI's own, by whatever name."""
+        return tuple(one for one in self.validating.items if is_of_kai(one))
 
 
 def is_of_kai(configuration: Configuration) -> bool:
@@ -161,7 +175,7 @@ def is_of_kai(configuration: Configuration) -> bool:
         is_served = (
             service is not None
             and service.name in ("admission", "binder")
-            and service.path.startswith("/mutate--v1-pod")
+            and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
         )
         if hook.covers_new_pods and (is_served or hook.asks_for_scheduler):
             return True

@@ -88,7 +88,7 @@ def _admission(cluster: Cluster) -> Iterator[Finding]:
             "without one, pods with a share cannot start",
         )
         return
-    yield ok(_ADMISSION, joined(_described(one) for one in found))
+    yield ok(_ADMISSION, joined(_described(one) for one in (*found, *cluster.kai_validating)))
     for configuration in found:
         yield from _missed(cluster, configuration)
     yield from _schedulers(cluster)

@@ -69,10 +69,9 @@ def _places(cluster: Cluster) -> list[Namespace]:
     hook = cluster.mutate
     found = [
         one
-        for one in cluster.managed.values()
+        for one in cluster.acting.values()
         if one.policy
         and one.policy.queue
-        and one.policy.mode in (Mode.DEFAULT, Mode.ENFORCE)
         and one.policy.scheduler != keys.DEFAULT_SCHEDULER
         and (hook is None or hook.namespace_selector.matches(one.labels))
     ]

@@ -78,7 +78,7 @@ _group = msgspec.json.Decoder(_Group).decode
 
 async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[Finding]:
     """List what belongs to a queue, and keep what is in another than its namespace says."""
-    managed = cluster.managed
+    managed = cluster.acting
     if not managed:
         return
     astray: list[Astray] = []

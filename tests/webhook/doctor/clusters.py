@@ -96,7 +96,7 @@ def whole(*items: Any) -> Listed[Any]:
 WELL = Cluster(
     name=CONFIGURATION_NAME,
     mutating=whole(mutating(), of_kai()),
-    validating=whole(validating()),
+    validating=whole(validating(), of_kai("validating-kai-admission")),
     namespaces=whole(namespace("vision")),
     queues=whole(queue("department", ""), queue("team-a")),
     priorities=whole("train"),

@@ -39,7 +39,7 @@ def test_a_cluster_in_which_all_is_well() -> None:
         "ok: queues: 1 queue that policies name: team-a",
         "ok: KAI's version: v0.13.4; serve with --kai-version v0.13.4",
         "ok: KAI's GPU sharing: on",
-        "ok: KAI's webhook: mutating-kai-admission",
+        "ok: KAI's webhook: mutating-kai-admission; validating-kai-admission",
     ]
 
 
@@ -135,7 +135,9 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
 
 def test_its_queue_label_selector_is_told() -> None:
     selector = {"matchExpressions": [{"key": "kai.scheduler/queue", "operator": "Exists"}]}
-    found = told(kai_findings(but(mutating=whole(of_kai(namespaceSelector=selector)))), State.OK)
+    found = told(
+        kai_findings(but(mutating=whole(of_kai(namespaceSelector=selector)), validating=whole())), State.OK
+    )
     assert found[-1].endswith("for namespaces with the label kai.scheduler/queue (queueLabelSelector)")
 
 
