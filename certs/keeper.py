@@ -27,6 +27,7 @@ _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _INJECTORS: Final = tuple(
     f"cert-manager.io/inject-{what}" for what in ("ca-from", "ca-from-secret", "apiserver-ca")
 )
+_FORBIDDEN: Final = "403"
 _SILENT_SECONDS: Final = 60.0
 _PATCHES_AT_ONCE: Final = 5
 _SECONDS_A_PATCH: Final = 10.0
@@ -113,6 +114,7 @@ class BundleKeeper:
         self._clock = clock
         self._sightings = Sightings()
         self._problem = ""
+        self._refused = 0
         self._pace = {
             resource: TokenBucket(per_second=1 / _SECONDS_A_PATCH, burst=_PATCHES_AT_ONCE, clock=clock)
             for resource in RESOURCES
@@ -138,6 +140,11 @@ class BundleKeeper:
     def problem(self) -> str:
         """What keeps the bundles from being right, in one line; empty if nothing does."""
         return self._problem or ("" if self._is_synced else f"{self.name} has not been read yet")
+
+    @property
+    def failures(self) -> int:
+        """How often the API server refused something, or a bundle had to be left wrong for a while."""
+        return self._refused + sum(watch.restarts[_FORBIDDEN] for watch in self.watches.values())
 
     @property
     def _is_synced(self) -> bool:
@@ -180,6 +187,7 @@ class BundleKeeper:
                 who = f": its annotation {found.injector} tells somebody else to" if found.injector else ""
                 problems.append(f"{resource} {self.name}: its caBundle is overwritten again and again{who}")
                 again.append(pace.seconds_until_next())
+                self._refused += 1
                 continue
             try:
                 await self._client.request(
@@ -192,6 +200,7 @@ class BundleKeeper:
             except ApiError as error:
                 if error.status not in (404, 409):  # the watch tells what is there now
                     problems.append(str(error))
+                    self._refused += 1
                 again.append(_SECONDS_A_PATCH)
             except (Unreachable, AccessError) as error:
                 problems.append(str(error))

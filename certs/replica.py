@@ -46,7 +46,7 @@ class Replica:
         names: Sequence[str],
         lifetimes: Lifetimes,
         on_leaf: Callable[[Leaf, str], None],
-        on_ring: Callable[[Ring], None] = lambda _ring: None,
+        on_look: Callable[[], None] = lambda: None,
         on_result: Callable[[Result, str], None] = lambda _result, _reason: None,
         on_trouble: Callable[[str, str], None] = lambda _part, _problem: None,
         clock: Callable[[], float] = time.monotonic,
@@ -63,7 +63,7 @@ class Replica:
             names: what leaves are for.
             lifetimes: of what is made.
             on_leaf: told every new leaf, and why there is a new one. If it raises OSError the old one stays.
-            on_ring: told the CAs at every look.
+            on_look: called after every look.
             on_result: told what this replica did to the CAs, and why.
             on_trouble: told of a part (`secret`, `caBundle`, `clock`, `leaf`) in one line what is wrong when
                 that changes, and "" when all is well again.
@@ -81,7 +81,7 @@ class Replica:
         self._names = canonical_names(names)
         self._lifetimes = lifetimes
         self._on_leaf = on_leaf
-        self._on_ring = on_ring
+        self._on_look = on_look
         self._on_result = on_result
         self._on_trouble = on_trouble
         self._clock = clock
@@ -99,7 +99,9 @@ class Replica:
         shortest = min(lifetimes.leaf / 10, lifetimes.bundle_wait / 4, lifetimes.ca / _LONGEST_LIFE_TIMES)
         self._every = max(_SHORTEST, min(LOOK_EVERY_SECONDS, shortest.total_seconds()))
         self._due_at = clock()
-        self._failures = 0
+        self._fruitless = 0
+        """Tries in a row to agree on the CAs."""
+        self._refused = 0
         self._said: dict[str, str] = {}
         self._was_trusted = False
 
@@ -116,6 +118,11 @@ class Replica:
             return self._said.get("secret") or self._said.get("leaf") or "it is being made"
         return self._keeper.problem or f"the caBundle of {self._keeper.name} does not hold its CA yet"
 
+    @property
+    def failures(self) -> int:
+        """How often something was tried in vain; not that the API server was away, which needs no mending."""
+        return self._refused + self._keeper.failures
+
     async def run(self) -> None:
         """Do so until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -123,6 +130,7 @@ class Replica:
             while True:
                 self._woken.clear()
                 pause = await self._look()
+                self._on_look()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._woken.wait()
@@ -150,7 +158,6 @@ class Replica:
         pause = max(0.0, self._due_at - self._clock())
         if self.ring is None:
             return pause
-        self._on_ring(self.ring)
         now = self.now()
         self._renew(self.ring, now)
         wanted = [*self.ring.certificates]
@@ -171,13 +178,16 @@ class Replica:
                     break
             else:
                 problem = f"the Secret changed {_TRIES} times while it was being read"
-        except (SecretMissing, ApiError, Unreachable, AccessError) as error:
+        except (SecretMissing, ApiError, AccessError) as error:
+            problem = str(error)
+            self._refused += 1
+        except Unreachable as error:
             problem = str(error)
         self._say("secret", problem)
-        self._failures = self._failures + 1 if problem else 0
+        self._fruitless = self._fruitless + 1 if problem else 0
         pause = self._every
         if problem:
-            pause = min(LOOK_EVERY_SECONDS, _FIRST_PAUSE * 2 ** min(self._failures - 1, 8))
+            pause = min(LOOK_EVERY_SECONDS, _FIRST_PAUSE * 2 ** min(self._fruitless - 1, 8))
         spread = random.uniform(0.8, 1.2)  # noqa: S311 - only keeps replicas apart
         self._due_at = self._clock() + pause * spread
 
@@ -211,6 +221,7 @@ class Replica:
         try:
             self._on_leaf(leaf, reason)
         except OSError as error:  # `ssl.SSLError` too
+            self._refused += 1
             self._say("leaf", f"a new certificate cannot be served: {error}")
         else:
             self.leaf = leaf

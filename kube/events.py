@@ -25,6 +25,7 @@ _LONGEST_MESSAGE: Final = 1024
 _LONGEST_NAME: Final = 253
 _HASH_DIGITS: Final = 16
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_FORBIDDEN: Final = 403
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 """What another try may mend."""
 
@@ -80,6 +81,9 @@ class EventPace:
     """As client-go's: so many at once, whatever comes."""
     patience: float = 600.0
     """How long one is tried; then it has failed."""
+    patience_forbidden: float = 20.0
+    """The same where the right seems to be missing: an API server that has just begun says so of everything,
+    until it has read its roles (seen on 1.36.3)."""
     first_pause: float = 0.5
     longest_pause: float = 30.0
 
@@ -211,15 +215,25 @@ class EventWriter:
             result = await self._create_or_patch(waiting)
         except (ApiError, Unreachable, AccessError) as error:
             self._say(str(error))
-            may_pass = not isinstance(error, ApiError) or error.status in _LATER
-            if may_pass and self._clock() - waiting.told_at < self._pace.patience:
+            patience = self._patience(error)
+            if self._clock() - waiting.told_at < patience:
                 self._queue(waiting)  # behind the others: what is wrong may be wrong with this one only
-                return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-            self._on_result(reason, "failed")
-            return 0.0 if may_pass else None
+            else:
+                self._on_result(reason, "failed")
+                if not patience:
+                    return None
+            return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
         self._say("")
         self._on_result(reason, result)
         return None
+
+    def _patience(self, error: Exception) -> float:
+        """How long to try in spite of such an error."""
+        if not isinstance(error, ApiError):
+            return self._pace.patience
+        if error.status == _FORBIDDEN:
+            return self._pace.patience_forbidden
+        return self._pace.patience if error.status in _LATER else 0.0
 
     async def _create_or_patch(self, waiting: _Waiting) -> str:
         """Write one; return `created` or `updated`.

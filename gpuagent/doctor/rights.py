@@ -54,7 +54,11 @@ RIGHTS: Final = (
         resource="nodes",
         without="device memory is the driver's figure and not the node label that KAI counts with",
     ),
-    Right(verb="get", resource="namespaces", without="labels of namespaces are unknown"),
+    Right(
+        verb="get",
+        resource="namespaces",
+        without="no namespace can ask for evictions or for a grace of its own",
+    ),
     Right(verb="create", resource="pods", subresource="eviction", without="no pod can be evicted"),
 )
 CONFIG_MAPS: Final = Right(

@@ -42,7 +42,7 @@ NAMESPACES: Final = Kind(
     resource="namespaces",
     prefix="/api/v1",
     decode=decoder("Namespace", objects.Namespace),
-    without="labels of namespaces are unknown",
+    without="no namespace can ask for evictions or for a grace of its own",
     accept=_METADATA,
     again_seconds=_A_FEW_MINUTES,
 )

@@ -129,8 +129,7 @@ async def test_without_the_right_flags_are_in_metrics_and_the_log_says_why(node:
     token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
     with node.agent(token) as running, stopped(running):
         node.hold({uid: SHARE + 2000})
-        await until(lambda: counted(running, "events"), running)
-        assert counted(running, "events") == {'reason="GPUMemoryOverShare",result="failed"': 1}
+        await until(lambda: running.said("trouble with writing Events"), running)
         (line,) = running.said("trouble with writing Events")
         assert 'cannot create resource "events"' in line["error"]
         flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
@@ -147,3 +146,24 @@ async def test_with_events_off_nothing_is_written(node: GpuNode) -> None:
         await asyncio.sleep(2 * INTERVAL)
         assert counted(running, "events") == {}
     assert await node.events(uid) == []
+
+
+async def test_while_the_api_server_is_away_verdicts_go_on_and_events_wait(
+    node: GpuNode, plane: ControlPlane
+) -> None:
+    uid = await node.pod()
+    token = await node.admin.token("agent-alone", *RIGHTS)
+    with node.agent(token) as running, stopped(running):
+        await asyncio.to_thread(plane.kill)
+        try:
+            node.hold({uid: SHARE + 2000})
+            await until(lambda: running.said("trouble with writing Events"), running)
+            flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
+            assert flags == [1]
+            assert counted(running, "events") == {}
+        finally:
+            await asyncio.to_thread(plane.start)
+        await until(lambda: counted(running, "events"), running)
+        assert counted(running, "events") == {'reason="GPUMemoryOverShare",result="created"': 1}
+        assert running.said("Events are written again")
+    assert await node.reasons(uid) == ["GPUMemoryOverShare"]

@@ -206,6 +206,17 @@ async def test_a_fresh_installation_gets_a_ca_and_is_ready_when_it_is_trusted(
     assert await rotations(replica) == {"created": 1}
 
 
+async def until_failed(replica: Serving) -> None:
+    """Wait until a failure shows where alerts look for it."""
+
+    async def has_failed() -> bool:
+        series = await replica.series()
+        errors = series.get('kaishare_webhook_errors_total{stage="certificate"}', 0)
+        return bool(errors and (await rotations(replica)).get("failed"))
+
+    await until(has_failed, "a failure is counted")
+
+
 async def until_not_ready_because(replica: Serving, text: str) -> None:
     async def is_so() -> bool:
         return await replica.get("/readyz") == (503, text)
@@ -234,7 +245,14 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
     known = configurations(mutates.target, validates.target, ca_bundle=due.pair.certificate_pem)
     async with configured(admin.client, *known):
         canary = Canary(admin.client, "certified-strictly")
-        await canary.until_mutated()
+
+        async def is_taken_up() -> bool:
+            try:
+                return await canary.is_mutated()
+            except ApiError:  # refused by a configuration of another test that is just being forgotten
+                return False
+
+        await until(is_taken_up, "the configurations are taken up")
         before, created = await failed_open(admin.client, MUTATE), 0
         assert is_of(await asyncio.to_thread(leaf_of, mutates), due.pair.certificate_pem)
 
@@ -264,7 +282,14 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
             "switched": 1,
             "replaced": 0,
         }
-    await canary.until_unchanged()
+
+    async def is_forgotten() -> bool:
+        try:
+            return not await canary.is_mutated()
+        except ApiError:  # only the validating one is still known
+            return False
+
+    await until(is_forgotten, "the configurations are forgotten")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +310,7 @@ async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
             " `kubectl create secret generic kaishare-webhook-ca -n team-a`"
         )
         assert (await replica.get("/readyz"))[0] == 200
+        await until_failed(replica)
         await put_secret(admin, broken)
 
         async def is_back() -> bool:
@@ -377,6 +403,7 @@ async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
         status, text = await replica.get("/readyz")
         assert status == 503
         assert said in text
+        await until_failed(replica)
 
 
 async def overwrite(admin: Administrator, bundle: bytes) -> None:
@@ -471,4 +498,4 @@ async def test_a_replica_serves_on_while_the_api_server_is_away(
         finally:
             await asyncio.to_thread(plane.start)
         await until(lambda: replica.said("certificate trouble is over"), "it is back")
-        assert (await rotations(replica)).keys() <= {"created", "failed"}
+        assert (await rotations(replica)).keys() - {"failed"} == {"created"}  # 403 until its rights are read

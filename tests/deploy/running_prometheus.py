@@ -40,6 +40,10 @@ class Prometheus:
             with error:
                 raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
+    def alerts(self) -> set[str]:
+        """Names of pending and firing alerts."""
+        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"]}
+
     def instant(self, query: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.get("query", query=query)["result"]
         return found
@@ -62,8 +66,8 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, jobs: Mapping[str, str]) -> Iterator[Prometheus]:
-    """Start one with our rules; `jobs` maps names to the addresses that are scraped every second."""
+def prometheus(folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any]) -> Iterator[Prometheus]:
+    """Start one with our rules; `jobs` maps names to addresses, `others` are scrape configurations as they are."""
     program = needed("prometheus")
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -71,7 +75,8 @@ def prometheus(folder: Path, jobs: Mapping[str, str]) -> Iterator[Prometheus]:
         "scrape_configs": [
             {"job_name": job, "honor_labels": True, "static_configs": [{"targets": [address]}]}
             for job, address in jobs.items()
-        ],
+        ]
+        + [dict(other) for other in others],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     address = f"127.0.0.1:{free_port()}"

@@ -160,12 +160,9 @@ def test_a_query_of_the_dashboard_gives_what_its_panel_shows(
 
 
 def test_every_rule_can_be_evaluated_and_only_what_is_wrong_raises_alerts(watched: Prometheus) -> None:
-    def active() -> set[str]:
-        return {alert["labels"]["alertname"] for alert in watched.get("alerts")["alerts"]}
-
     # The example's pod over its share, the bad label among the policies, and what the page of others says.
     expected = {"KaisharePodOverShare", "KaisharePolicyInvalid", "KaishareFailedOpen"}
-    watched.until(lambda: active() == expected, active)
+    watched.until(lambda: watched.alerts() == expected, watched.alerts)
     rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == len(list(known_metrics.rules()))
     assert {(rule["health"], rule.get("lastError")) for rule in rules} == {("ok", None)}

@@ -11,7 +11,7 @@ from kube.client import KubeClient
 from kube.events import EventPace, EventWriter
 from tests.kube.watching import until
 
-QUICK = EventPace(per_second=1000.0, burst=100, first_pause=0.01, longest_pause=0.02)
+QUICK = EventPace(per_second=1000.0, burst=100, patience_forbidden=0.3, first_pause=0.01, longest_pause=0.02)
 
 
 @dataclass(kw_only=True)

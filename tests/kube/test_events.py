@@ -183,6 +183,27 @@ async def test_a_server_that_asks_to_be_left_alone_is_left_alone(
         assert loop.time() - began >= 1.0
 
 
+async def test_settled_is_when_nothing_waits_and_nothing_is_under_way(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    gate = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await gate.wait()
+        return await kept(request)
+
+    server.always = slow
+    async with writing(client) as run:
+        await run.writer.settled()
+        run.writer.tell(over())
+        await until(lambda: bool(server.requests))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run.writer.settled(), 0.05)
+        gate.set()
+        await asyncio.wait_for(run.writer.settled(), 5)
+        assert run.results == {("GPUMemoryOverShare", "created"): 1}
+
+
 async def test_when_too_many_wait_the_oldest_are_dropped(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
@@ -198,9 +219,7 @@ async def test_when_too_many_wait_the_oldest_are_dropped(
     assert sorted(kept.events) == ["train-0.7", "train-0.8", "train-0.9"]
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid"), (400, "BadRequest")]
-)
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (422, "Invalid"), (400, "BadRequest")])
 async def test_one_that_is_refused_has_failed_and_holds_up_nobody(
     server: ApiServer, client: KubeClient, kept: Kept, status: int, reason: str
 ) -> None:
@@ -211,6 +230,19 @@ async def test_one_that_is_refused_has_failed_and_holds_up_nobody(
         await run.settled(failed=1, created=1)
         assert [bool(trouble) for trouble in run.troubles] == [True, False]
     assert list(kept.events) == ["train-0.other"]
+
+
+async def test_a_right_that_is_missing_for_a_moment_is_waited_for_and_one_that_stays_away_is_not(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    server.answers = [refuses(403, "Forbidden")]
+    async with writing(client) as run:
+        run.writer.tell(over())
+        await run.settled(created=1)
+        server.always = refuses(403, "Forbidden")
+        run.writer.tell(over(name="train-0.2"))
+        await run.settled(created=1, failed=1)
+        assert run.writer.waiting == 0
 
 
 async def test_one_that_always_makes_the_server_fail_fails_in_the_end_and_holds_up_nobody(

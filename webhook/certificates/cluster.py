@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from certs.authority import canonical_names
 from certs.directory import CertificateError
 from certs.replica import Replica
-from certs.rotation import Leaf, Lifetimes, Result, Ring
+from certs.rotation import Leaf, Lifetimes, Result
 from kube.client import KubeClient
 from service.lasting import lasting
-from service.log import ERROR, INFO, WARNING, JsonLog
+from service.log import INFO, WARNING, JsonLog
 from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
 
@@ -51,6 +51,7 @@ class ClusterCertificate:
         self._metrics = metrics
         self._log = log
         self._serving: ServingContext | None = None
+        self._failures = 0
         names = (f"{host}.svc", host, *told.host_names)
         try:
             canonical_names(names)
@@ -64,7 +65,7 @@ class ClusterCertificate:
             names=names,
             lifetimes=told.lifetimes,
             on_leaf=self._take,
-            on_ring=self._show,
+            on_look=self._show,
             on_result=self._tell,
             on_trouble=self._complain,
         )
@@ -99,8 +100,14 @@ class ClusterCertificate:
         self._log("certificate issued", reason=reason, not_after=leaf.pair.not_after.isoformat())
         self.issued.set()
 
-    def _show(self, ring: Ring) -> None:
-        self._metrics.certificate_expiry.labels("ca").set(ring.current.pair.not_after.timestamp())
+    def _show(self) -> None:
+        ring, failures = self._replica.ring, self._replica.failures
+        if ring is not None:
+            self._metrics.certificate_expiry.labels("ca").set(ring.current.pair.not_after.timestamp())
+        if failures > self._failures:
+            self._metrics.certificate_rotations.labels("failed").inc(failures - self._failures)
+            self._metrics.failed("certificate")
+            self._failures = failures
 
     def _tell(self, result: Result, reason: str) -> None:
         self._metrics.certificate_rotations.labels(result.value).inc()
@@ -113,9 +120,6 @@ class ClusterCertificate:
 
     def _complain(self, part: str, problem: str) -> None:
         if problem:
-            if part in ("secret", "leaf"):
-                self._metrics.certificate_rotations.labels("failed").inc()
-            self._metrics.failed("certificate")
-            self._log("certificate trouble", ERROR, part=part, problem=problem)
+            self._log("certificate trouble", WARNING, part=part, problem=problem)
         else:
             self._log("certificate trouble is over", part=part)

@@ -268,7 +268,11 @@ FORBIDDEN = refuses(403, "Forbidden", "no")
             "no right to get configmaps in research: KAI's ConfigMaps say nothing",
         ),
         ("/nodes/", "nodes", "no right to get nodes: device memory is the driver's figure"),
-        ("namespaces/research", "namespaces", "no right to get namespaces: labels of namespaces are unknown"),
+        (
+            "namespaces/research",
+            "namespaces",
+            "no right to get namespaces: no namespace can ask for evictions or for a grace of its own",
+        ),
     ],
 )
 async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(

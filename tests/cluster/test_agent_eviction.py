@@ -1,0 +1,165 @@
+"""Evictions on a real API server: the right pod, after its Event, and not against a disruption budget."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kai.over_share import OVER_SHARE
+from kube.client import KubeClient
+from kube.eviction import Answer, evict
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.gpu_node import EVICT, INTERVAL, RIGHTS, GpuNode, counted, until
+from tests.gpuagent.objects import reservation
+
+NAMESPACE = "wants-evictions"
+SHARE = 11500  # MiB: half of an A10 as KAI counts it
+OVER = SHARE + 2000
+
+
+@pytest.fixture
+async def node(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> GpuNode:
+    labels = {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"}
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    await admin.create(reservation())
+    return GpuNode(folder=tmp_path, plane=plane, admin=admin)
+
+
+def path(name: str) -> str:
+    return f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
+
+
+async def shown(admin: Administrator, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await admin.client.get(path(name)))
+    return found
+
+
+async def budget(admin: Administrator, allowed: int) -> str:
+    """A PodDisruptionBudget for every pod here, in the state that its controller would find."""
+    made = await admin.create(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "keep", "namespace": NAMESPACE},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"kai.scheduler/queue": "team-a"}}},
+        }
+    )
+    where = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/keep/status"
+    status = {
+        "observedGeneration": made["metadata"]["generation"],
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 1 + allowed,
+        "desiredHealthy": 1,
+        "expectedPods": 1 + allowed,
+    }
+    await admin.merge(where, {"status": status})
+    return where
+
+
+async def make_ready(admin: Administrator, name: str) -> None:
+    """As a kubelet does; a budget that holds lets pods go that are not ready (seen on 1.36.3)."""
+    conditions = [{"type": "Ready", "status": "True"}]
+    await admin.merge(f"{path(name)}/status", {"status": {"conditions": conditions}})
+
+
+async def test_a_pod_over_its_share_is_told_and_then_evicted(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    other = await node.pod("within", number=2, namespace=NAMESPACE)
+    token = await node.admin.token("evictor", *RIGHTS, EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({uid: OVER, other: 100})
+        await until(lambda: running.said("pod evicted"), running)
+        (line,) = running.said("pod evicted")
+        assert (line["uid"], line["result"]) == (uid, "evicted")
+        assert counted(running, "evictions") == {'result="evicted"': 1}
+        events = {event["reason"]: event for event in await node.events(uid, NAMESPACE)}
+        assert set(events) == {"GPUMemoryOverShare", "GPUShareEvicted"}
+        assert events["GPUShareEvicted"]["message"].startswith(
+            "is evicted, as its namespace asks: it holds 13.2 GiB on GPU 0 ("
+        )
+        pod = await shown(node.admin, "half")
+        assert "deletionTimestamp" in pod["metadata"]
+        conditions = [each["reason"] for each in pod["status"]["conditions"]]
+        assert "EvictionByEvictionAPI" in conditions, "the API server's own word that it was an eviction"
+        assert "deletionTimestamp" not in (await shown(node.admin, "within"))["metadata"]
+        await asyncio.sleep(4 * INTERVAL)
+        assert counted(running, "evictions") == {'result="evicted"': 1}
+        assert running.stop() == 0
+
+
+async def test_a_disruption_budget_keeps_the_pod_and_is_not_pestered(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    await make_ready(node.admin, "half")
+    await budget(node.admin, 0)
+    token = await node.admin.token("evictor-refused", *RIGHTS, EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        await asyncio.sleep(10 * INTERVAL)
+        assert counted(running, "evictions") == {'result="disruption-budget"': 1}
+        (line,) = running.said("pod not evicted")
+        assert "disruption budget" in line["why"]
+        assert "deletionTimestamp" not in (await shown(node.admin, "half"))["metadata"]
+        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
+        assert running.stop() == 0
+
+
+async def test_a_dry_run_touches_nothing_and_needs_no_right(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    before = await shown(node.admin, "half")
+    token = await node.admin.token("evictor-dry", *RIGHTS)
+    with node.agent(token, "--eviction", "dry-run") as running:
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="dry-run"': 1}
+        await asyncio.sleep(2 * INTERVAL)
+        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
+        assert running.stop() == 0
+    assert await shown(node.admin, "half") == before
+
+
+async def test_without_the_right_it_says_so(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    token = await node.admin.token("evictor-forbidden", *RIGHTS)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="forbidden"': 1}
+        assert 'cannot create resource "pods/eviction"' in running.said("pod not evicted")[0]["why"]
+        assert running.stop() == 0
+
+
+async def test_evictions_are_asked_for_one_uid(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    client: KubeClient = node.admin.client
+
+    async def ask(uid: str, name: str = "half", *, is_trial: bool = False) -> Answer:
+        return (await evict(client, namespace=NAMESPACE, name=name, uid=uid, is_trial=is_trial)).answer
+
+    assert await ask("11111111-2222-4333-8444-555555555555") is Answer.GONE
+    assert await ask(uid, "no-such-pod") is Answer.GONE
+    await make_ready(node.admin, "half")
+    where = await budget(node.admin, 0)
+    assert await ask(uid, is_trial=True) is Answer.DISRUPTION_BUDGET
+    assert await ask(uid) is Answer.DISRUPTION_BUDGET
+    await node.admin.merge(where, {"status": {"observedGeneration": 0}})
+    assert await ask(uid) is Answer.DISRUPTION_BUDGET, "nothing is known of it yet"
+    await node.admin.merge(
+        where,
+        {
+            "status": {
+                "observedGeneration": 1,
+                "disruptionsAllowed": 1,
+                "currentHealthy": 2,
+                "expectedPods": 2,
+            }
+        },
+    )
+    before = await shown(node.admin, "half")
+    assert await ask(uid, is_trial=True) is Answer.EVICTED
+    assert await shown(node.admin, "half") == before, "a trial changes nothing"
+    assert await ask(uid) is Answer.EVICTED
+    assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]

@@ -1,0 +1,127 @@
+"""Alerts about what only a real API server can tell: its own counters, and what the webhook reads in it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.recorder import recording
+from tests.cluster.webhooks import (
+    bare_pod,
+    configured,
+    ensure_namespaces,
+    from_cluster,
+    managed_namespace,
+    others_configuration,
+    our_configurations,
+    serving,
+)
+from tests.deploy.running_prometheus import Prometheus, free_port, prometheus
+from tests.webhook.live import until
+from webhook.configurations import UrlTarget
+
+NAMESPACES = [
+    managed_namespace("alerts", gpu_fraction="0.5"),
+    managed_namespace("alerts-enforced", gpu_fraction="0.5", mode="enforce"),
+]
+APPLIES_TO_NOTHING = [{"op": "remove", "path": "/spec/nothing"}]
+
+
+def scraped(plane: ControlPlane) -> dict[str, Any]:
+    """The API server, as an administrator of it may see it."""
+    plane.access()  # writes the token
+    return {
+        "job_name": "apiserver",
+        "scheme": "https",
+        "authorization": {"credentials_file": str(next(iter(plane.accounts.values())) / "token")},
+        "tls_config": {"ca_file": str(plane.folder / "ca.crt")},
+        "static_configs": [{"targets": [f"127.0.0.1:{plane.port}"]}],
+    }
+
+
+async def raised(running: Prometheus, *names: str) -> None:
+    """Wait until alerts are pending or firing."""
+    await asyncio.to_thread(running.until, lambda: set(names) <= running.alerts(), running.alerts)
+
+
+async def refusal(client: KubeClient, namespace: str) -> str:
+    """Why a pod is refused; empty where it is not."""
+    pod = json.dumps(bare_pod("alerting")).encode()
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        await client.request("POST", path, params={"dryRun": "All"}, body=pod)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+async def test_the_api_servers_counters_raise_what_is_about_them(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    async with (
+        KubeClient(plane.access()) as client,
+        recording(tmp_path, lambda _request: APPLIES_TO_NOTHING) as broken,
+    ):
+        await ensure_namespaces(client, *NAMESPACES)
+
+        async def is_refused() -> bool:
+            return "nonexistent key" in await refusal(client, "alerts")
+
+        async def is_out_of_reach() -> bool:
+            return not await refusal(client, "alerts") and "connection refused" in await refusal(
+                client, "alerts-enforced"
+            )
+
+        async with configured(client, *our_configurations(UrlTarget(broken.url), broken.ca_bundle)):
+            await until(is_refused, "a patch that does not apply")
+        nobody = UrlTarget(f"https://127.0.0.1:{free_port()}")
+        async with configured(client, *our_configurations(nobody, broken.ca_bundle)):
+            await until(is_out_of_reach, "nobody answers")
+        with prometheus(tmp_path, {}, scraped(plane)) as running:
+            await raised(running, "KaisharePatchRefused", "KaishareFailedOpen", "KaishareEnforceUnreachable")
+            named = {
+                (alert["labels"]["alertname"], alert["labels"]["name"])
+                for alert in running.get("alerts")["alerts"]
+            }
+    assert named >= {  # tests before this one may have left more
+        ("KaisharePatchRefused", "pods.mutate.kaishare.dev"),
+        ("KaishareFailedOpen", "pods.mutate.kaishare.dev"),
+        ("KaishareEnforceUnreachable", "pods.validate.kaishare.dev"),
+    }
+
+
+async def test_the_webhook_raises_what_it_reads_in_the_cluster(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    invalid = managed_namespace("alerts-invalid", gpu_fraction="2")
+    async with KubeClient(plane.access()) as client, recording(tmp_path) as kai:
+        await ensure_namespaces(client, NAMESPACES[0], invalid)
+        early = others_configuration("a-kai", kai, condition="object.spec.schedulerName == 'kai-scheduler'")
+        ours = our_configurations(UrlTarget(kai.url), kai.ca_bundle)
+        try:
+            async with (
+                configured(client, early, *ours),
+                serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook,
+            ):
+                with prometheus(tmp_path, {"kaishare-webhook": str(webhook.ops)}) as running:
+                    await raised(running, "KaisharePolicyInvalid", "KaishareOrderWrong")
+                    alerts = running.get("alerts")["alerts"]
+        finally:
+            unlabelled = {"metadata": {"labels": dict.fromkeys(invalid["metadata"]["labels"])}}
+            await admin.merge("/api/v1/namespaces/alerts-invalid", unlabelled)
+    invalid_labels = {
+        (alert["labels"]["namespace"], alert["labels"]["label"])
+        for alert in alerts
+        if alert["labels"]["alertname"] == "KaisharePolicyInvalid"
+    }
+    assert ("alerts-invalid", "kaishare.dev/gpu-fraction") in invalid_labels
+    # A watch begins anew every 40 s: to a Prometheus this young it may seem silent, which is not yet an alert.
+    assert {(alert["labels"]["alertname"], alert["state"]) for alert in alerts} <= {
+        ("KaisharePolicyInvalid", "pending"),
+        ("KaishareOrderWrong", "pending"),
+        ("KaishareWatchStale", "pending"),
+    }
