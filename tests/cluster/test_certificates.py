@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import ssl
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -292,6 +293,47 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
     await until(is_forgotten, "the configurations are forgotten")
 
 
+async def test_a_ca_that_is_put_beside_by_hand_follows_and_the_old_one_can_be_taken_out(
+    admin: Administrator, start: Start, tmp_path: Path
+) -> None:
+    """As docs/certificates.md says."""
+    openssl = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90"
+        f" -addext keyUsage=critical,keyCertSign,cRLSign -keyout {tmp_path}/next.key -out {tmp_path}/next.crt"
+    )
+    command = [*openssl.split(), "-subj", "/CN=kaishare webhook CA"]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    made = {name: (tmp_path / name).read_bytes() for name in ("next.crt", "next.key")}
+    texts = {name: base64.b64encode(content).decode() for name, content in made.items()}
+    async with configured(admin.client, *configurations(NOWHERE)):
+        replica = await start("--bundle-wait", "1s")
+        await until_ready(replica)
+        old = (await secret(admin))["ca.crt"]
+        await admin.merge(SECRET, {"data": texts})
+        await until(
+            lambda: [
+                line for line in replica.said("certificate issued") if line["reason"] == "there is a new CA"
+            ],
+            "it serves a leaf of the new CA",
+        )
+        assert is_of(await asyncio.to_thread(leaf_of, replica), made["next.crt"])
+        await until_trusted(admin, made["next.crt"], old)
+        await admin.merge(SECRET, {"data": {"old.crt": None}})
+        await asyncio.sleep(1)  # it reads the Secret four times a second here
+        await overwrite(admin, b"")
+        await until_first_bundle(admin, made["next.crt"])
+
+
+async def until_first_bundle(admin: Administrator, *certificates: bytes) -> None:
+    """Wait until the mutating webhook's bundle holds these and no others."""
+    wanted = {der(pem) for pem in certificates}
+
+    async def is_right() -> bool:
+        return held((await bundles(admin))[0]) == wanted
+
+    await until(is_right, "the bundle is right")
+
+
 @pytest.mark.parametrize(
     "broken", [{}, {"ca.crt": b"x", "ca.key": b"y", "note": b"z"}], ids=["empty", "garbage"]
 )
@@ -359,12 +401,7 @@ async def test_a_bundle_that_is_overwritten_is_right_again_and_nothing_else_is_t
         theirs = authority(age=timedelta(0), lifetime=timedelta(days=1)).pair.certificate_pem
         for text, expected in ((b"garbage", [ca]), (b"", [ca]), (theirs, [theirs, ca])):
             await overwrite(admin, text)
-            wanted = {der(pem) for pem in expected}
-
-            async def is_right(wanted: set[bytes] = wanted) -> bool:
-                return held((await bundles(admin))[0]) == wanted
-
-            await until(is_right, "the bundle is right")
+            await until_first_bundle(admin, *expected)
             assert (await replica.get("/readyz"))[0] == 200
         after = await admin.read(MUTATING)
         for one in (kept, after):
