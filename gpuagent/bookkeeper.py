@@ -71,6 +71,7 @@ class Bookkeeper:
             started_at=before.started_at,
             snapshot=snapshot,
             verdicts=verdicts,
+            wishes=wishes,
             good_at=snapshot.taken_at if snapshot.is_good else before.good_at,
             good_wall_time=snapshot.wall_time if snapshot.is_good else before.good_wall_time,
         )

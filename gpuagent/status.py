@@ -9,6 +9,7 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.snapshot import Snapshot
 from gpuagent.verdicts.judge import Verdicts
 from gpuagent.verdicts.suspension import Suspension
+from gpuagent.wishes import Wish
 
 INTERVALS_UNTIL_STALE: Final = 3
 PODS_STALE_SECONDS: Final = 60.0
@@ -23,6 +24,7 @@ class Facts:
     snapshot: Snapshot | None = None
     """The newest, good or not."""
     verdicts: Verdicts = field(default_factory=Verdicts)
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
     good_at: float | None = None
     """When the last good sample was taken; None before the first."""
     good_wall_time: float | None = None
@@ -35,6 +37,8 @@ class Status:
     snapshot: Snapshot | None
     """None before the first sample, and while the last one is stale: then no figure is anybody's."""
     verdicts: Verdicts = field(default_factory=Verdicts)
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
     problems: tuple[Problem, ...] = ()
     attribution_ok: bool | None
     """None before the first sample."""
@@ -71,6 +75,7 @@ def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: flo
     return Status(
         snapshot=None if is_stale else facts.snapshot,
         verdicts=_while_it_lasts(facts.verdicts, is_stale=is_stale, is_suspended=is_suspended),
+        wishes=facts.wishes,
         problems=tuple(problems.values()),
         attribution_ok=not is_suspended if is_known else None,
         good_wall_time=facts.good_wall_time,

@@ -10,6 +10,7 @@ from gpuagent.shares.claims import Amount, PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
 from gpuagent.verdicts.judge import Verdict
+from gpuagent.wishes import Wish
 
 Json = dict[str, Any]
 
@@ -65,6 +66,7 @@ def _pods(status: Status) -> list[Json]:
     return [
         {
             **_claim(claim),
+            "asked": _wish(status.wishes.get(claim.pod.uid)),
             "gpus": [_holding(holding) for holding in holdings[claim.pod.uid]],
             "verdicts": [_verdict(verdict, taken_at) for verdict in verdicts[claim.pod.uid]],
         }
@@ -96,6 +98,10 @@ def _claim(claim: PodClaim) -> Json:
         ],
         "notes": claim.notes,
     }
+
+
+def _wish(wish: Wish | None) -> Json | None:
+    return None if wish is None else {"evict": wish.evict, "graceSeconds": wish.grace}
 
 
 def _amount(amount: Amount) -> Json:

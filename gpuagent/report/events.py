@@ -1,5 +1,6 @@
 """Flags that reach people: each one raised, and each over-share cleared, as one Event on its pod."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -70,10 +71,9 @@ class FlagEvents:
         for transition in transitions:
             self._hear(transition, now)
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
-        for key, voice in list(self._voices.items()):
-            if key.uid not in snapshot.pod_uids:
-                del self._voices[key]
-            elif voice.pending is not None and self._may_speak(voice, now):
+        self._voices = {key: voice for key, voice in self._voices.items() if key.uid in snapshot.pod_uids}
+        for voice in sorted(self._voices.values(), key=_last_told):
+            if voice.pending is not None and self._may_speak(voice, now):
                 self._speak(voice, voice.pending, totals, now)
 
     def evicting(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
@@ -111,6 +111,11 @@ class FlagEvents:
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
             self._teller.tell(_event(reason, verdict.claim.pod, verdict.key, text))
+
+
+def _last_told(voice: _Voice) -> float:
+    """When it was last spoken of, so that those who wait longest come first."""
+    return -math.inf if voice.told_at is None else voice.told_at
 
 
 def _event(reason: EventReason, pod: NodePod, key: Key, text: str) -> Event:

@@ -70,6 +70,8 @@ async def test_a_pod_over_its_share_is_told_and_then_evicted(node: GpuNode) -> N
     other = await node.pod("within", number=2, namespace=NAMESPACE)
     token = await node.admin.token("evictor", *RIGHTS, EVICT)
     with node.agent(token, "--eviction", "on") as running:
+        asked = [{"evict": True, "graceSeconds": None}] * 2
+        await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == asked, running)
         node.hold({uid: OVER, other: 100})
         await until(lambda: running.said("pod evicted"), running)
         (line,) = running.said("pod evicted")

@@ -244,6 +244,16 @@ def test_200_pods_that_flap_make_no_more_events_than_a_node_may() -> None:
     assert len({event.name for _, event in told.events}) <= 2 * len(by_pod)
 
 
+def test_who_was_never_spoken_of_comes_before_who_was() -> None:
+    told = Told(EventBounds(burst=1, per_second=1 / 3600))
+    both = ("loud", "quiet")
+    told.take(transition(name="loud"), pods=both)
+    told.take(transition(Change.CLEARED, name="loud"), transition(name="quiet"), pods=both)
+    told.now = 3600
+    told.take(pods=both)
+    assert [event.about.name for _, event in told.events] == ["loud", "quiet"]
+
+
 def test_from_samples_to_events() -> None:
     """The judge's own transitions: once after the grace, once when it clears."""
     judge, told = Judge(grace=10, longest_gap=15), Told()
