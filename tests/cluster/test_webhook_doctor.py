@@ -292,7 +292,7 @@ async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
     expired = Authority.create(now=now - timedelta(days=9), lifetime=timedelta(days=1)).pair.certificate_pem
     async with our_webhook(tmp_path) as (target, ca):
         for bundle, check, words in (
-            (b"", "caBundle", "trusts nobody"),
+            (b"", "certificate", "not trusted for 127.0.0.1"),
             (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
             (expired, "caBundle", "no CA in it is valid now"),
             (foreign, "certificate", "not trusted for 127.0.0.1"),

@@ -14,7 +14,7 @@ import pytest
 from certs.authority import Authority
 from service.findings import Finding, State
 from webhook.doctor.reading import Reader
-from webhook.doctor.serving import serving_findings
+from webhook.doctor.serving import _bundle_finding, serving_findings
 from webhook.hooks import ClientConfig, Hook
 
 NOW = datetime.now(UTC)
@@ -79,6 +79,22 @@ async def test_one_ca_of_several_is_enough_and_comments_do_no_harm(tmp_path: Pat
     async with served(now, tmp_path, NOW, DAYS) as url:
         seen = await found(url, bundle)
     assert seen["caBundle"].state is seen["certificate"].state is State.OK
+
+
+async def test_without_a_ca_bundle_only_the_systems_cas_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority.create(now=NOW)
+    async with served(authority, tmp_path, NOW, DAYS) as url:
+        seen = await found(url, b"")
+        assert (seen["caBundle"].state, seen["certificate"].state) == (State.WARNING, State.PROBLEM)
+        (tmp_path / "system.crt").write_bytes(authority.pair.certificate_pem)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.crt"))
+        assert (await found(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
+
+
+def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
+    assert _bundle_finding(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
 
 
 async def test_what_speaks_no_tls_is_no_webhook() -> None:
