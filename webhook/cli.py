@@ -105,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
         type=read_by(parse_duration),
         default="5s",
         metavar="DURATION",
-        help="how long to serve on, not ready, after SIGTERM (default %(default)s)",
+        help="how long to serve on, not ready, after SIGTERM; up to three times that while there are new"
+        " connections (default %(default)s)",
     )
     serving.add_argument(
         "--max-in-flight",

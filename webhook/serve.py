@@ -7,39 +7,25 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kube.access import find_access
 from kube.client import KubeClient
 from service.address import Address
 from service.files import allow_many_files
-from service.log import JsonLog
+from service.log import WARNING, JsonLog
 from webhook.certificates.cluster import CertificateInCluster, ClusterCertificate
 from webhook.certificates.files import CertificateFiles, FileCertificate
 from webhook.certificates.source import CertificateSource
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
+from webhook.draining import DRAIN_SECONDS, drained, wait_for
 from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.http.server import Server
 from webhook.metrics import Metrics
 from webhook.order_watch import open_order
 from webhook.policies.opening import Opened, open_cluster, open_files
 from webhook.policies.source import PolicySource
-
-DRAIN_SECONDS: Final = 5.0
-"""How long to serve on after SIGTERM, not ready, each answer closing its connection.
-
-Two things must be over by then. Every node has to learn that the endpoint is gone: a second or two, more in a
-large cluster; until then new connections still come here, and would be refused. And every connection that an
-API server keeps has to be closed by an answer: it leads here however long ago the endpoint went, and a review
-cut off on it is never sent again. Kubernetes 1.36.3 lost 0 of 2,000 creates this way, and 4 where a replica
-had left the endpoints before it got SIGTERM but ended at once.
-
-So a `preStop` sleep is no substitute: nobody tells the process, and kept connections live up to the cut. In
-front of this it only helps where endpoints linger for longer, and there a longer drain does the same and
-closes connections meanwhile. terminationGracePeriodSeconds must be above this plus the 10 s that reviews
-under way may take. Who comes later finds nobody, and the pod goes through unchanged (failurePolicy Ignore).
-"""
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread that looks at files or renders metrics may keep reviews waiting; 5 ms by default."""
@@ -105,7 +91,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
             if not certificate.issued.is_set():
                 log("waiting for a certificate", ops=f"http://{ops}")
-                await _wait_for(stop, drain, certificate.issued)
+                await wait_for(stop, drain, certificate.issued)
             if certificate.issued.is_set():
                 try:
                     admission = await server.open_admission(settings.listen, certificate.context)
@@ -116,11 +102,12 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                     gc.collect()
                     gc.freeze()  # a full collection of all imports would stop a review for some 15 ms
                     log("serving", admission=f"https://{admission}", ops=f"http://{ops}", **_known(policies))
-            await _wait_for(stop, drain)
+            await wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
                 server.drain()
-                await _wait_for(stop, seconds=settings.drain_seconds)
+                if not await drained(lambda: server.is_sought, settings.drain_seconds, stop):
+                    log("connections still arrive, and will be refused: a longer --drain may help", WARNING)
             log("stopping")
             for task in running:
                 task.cancel()
@@ -171,11 +158,3 @@ async def _certificate(
     if isinstance(told, CertificateInCluster):
         return ClusterCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
     return FileCertificate(told, metrics=metrics, log=log)
-
-
-async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> None:
-    """Wait until one of the events is set, or the time is over."""
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()

@@ -1,6 +1,7 @@
 """Ends and exchanges under load: nothing that was accepted is lost."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.webhook.live import (
     started,
     until,
 )
+from webhook.draining import drained
 
 CONNECTIONS = 16
 
@@ -82,7 +84,14 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
     assert {reply.headers.get("connection") for reply in load.replies[answered + CONNECTIONS :]} == {"close"}
     assert len(load.refused) == CONNECTIONS
     said = [line["message"] for line in live.log if line["message"] != "decision"]
-    assert said == ["policy invalid", "serving", "draining", "stopping", "stopped"]
+    assert said == [
+        "policy invalid",
+        "serving",
+        "draining",
+        "connections still arrive, and will be refused: a longer --drain may help",
+        "stopping",
+        "stopped",
+    ]
 
 
 async def test_a_second_signal_ends_the_drain_and_loses_none_either(tmp_path: Path) -> None:
@@ -97,6 +106,65 @@ async def test_a_second_signal_ends_the_drain_and_loses_none_either(tmp_path: Pa
             status = await server.status()
     assert status == 0
     assert load.lost == []
+
+
+@dataclass
+class Sought:
+    """Says so often that somebody connects."""
+
+    times: float
+    asked: int = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked <= self.times
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "is_over"),
+    [
+        pytest.param(0, 0.1, True, id="nobody connects"),
+        pytest.param(3, 0.2, True, id="somebody connects for a while"),
+        pytest.param(math.inf, 0.1, False, id="somebody connects for ever"),
+        pytest.param(math.inf, 0.0, True, id="no drain is wanted"),
+    ],
+)
+async def test_a_drain_ends_when_nobody_connects_any_more_or_after_three_times_its_length(
+    times: float, seconds: float, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.draining._LOOK_EVERY_SECONDS", 0.01)
+    sought, loop = Sought(times), asyncio.get_running_loop()
+    began = loop.time()
+    assert await drained(sought, seconds, asyncio.Event()) is is_over
+    took = loop.time() - began
+    assert took >= (seconds if is_over else 3 * seconds)
+    assert sought.asked == times + 1 or math.isinf(times)
+
+
+async def test_a_drain_that_goes_on_ends_at_once_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webhook.draining._LONGEST_DRAIN", 1000)
+    stop, sought = asyncio.Event(), Sought(math.inf)
+    waiting = asyncio.create_task(drained(sought, 0.05, stop))
+    await until(lambda: sought.asked > 1, "it goes on")
+    stop.set()
+    assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_server_knows_whether_it_is_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.http.connections._SOUGHT_SECONDS", 0.3)
+    async with serving(tmp_path, HeldPolicies()) as live:
+        server = live.server
+        assert server is not None
+        assert not server.is_sought
+        connection = await live.connect()
+        assert (await connection.post()).status == 200
+        await until(lambda: not server.is_sought, "nobody new has come for a while")
+        assert (await connection.post()).status == 200
+        assert not server.is_sought, "a connection that is there already says nothing"
+        await live.connect()
+        assert server.is_sought
 
 
 async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:

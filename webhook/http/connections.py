@@ -42,6 +42,7 @@ _LINGERING_SECONDS = 2.0
 _YOUNG_SECONDS = 1.0
 """On a connection made or used less than this ago a request may well be under way."""
 
+_SOUGHT_SECONDS = 2.0
 _LOOK_EVERY_SECONDS = 1.0
 _SETTLE_SECONDS = 0.02
 
@@ -97,8 +98,15 @@ class BoundedServer(web.Server):
         """Those of them that have sent no request yet."""
         self._stuck: OrderedDict[RequestHandler, float] = OrderedDict()
         """Connections of which only a piece of a head has come, or that read no answers; and since when."""
+        self._newest = -math.inf
+        """When the last connection came."""
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.Task[None] | None = None
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether somebody has connected within the last two seconds."""
+        return self._newest > self._loop.time() - _SOUGHT_SECONDS
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address that came of it (port 0 takes any free one).
@@ -147,7 +155,8 @@ class BoundedServer(web.Server):
 
     def handshake_begun(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Take a TCP connection; where that makes one too many, close the oldest."""
-        self._handshakes[handler] = transport, self._loop.time()
+        self._newest = now = self._loop.time()
+        self._handshakes[handler] = transport, now
         if len(self._handshakes) > self._most_handshakes:
             _, (oldest, _) = self._handshakes.popitem(last=False)
             oldest.abort()

@@ -95,6 +95,11 @@ class AdmissionPort:
         """Ask every client to go: from now on each answer closes its connection."""
         self._is_draining = True
 
+    @property
+    def is_sought(self) -> bool:
+        """Whether somebody has connected within the last two seconds."""
+        return self._server is not None and self._server.is_sought
+
     async def stop(self) -> None:
         """Stop listening, close what is idle, finish what is in flight."""
         self.drain()

@@ -62,6 +62,11 @@ class Server:
         self._ops.drain()
         self._admission.drain()
 
+    @property
+    def is_sought(self) -> bool:
+        """Whether somebody has connected to the admission port within the last two seconds."""
+        return self._admission.is_sought
+
     async def stop(self) -> None:
         """Stop listening, finish what is in flight, close; the admission port first."""
         await self._admission.stop()
