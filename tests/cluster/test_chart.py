@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,20 @@ async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_a
         bundles = [await get(client, path) for path in CONFIGURATIONS]
         assert secret
         assert all(hook["clientConfig"]["caBundle"] for one_of in bundles for hook in one_of["webhooks"])
+
+        # What `helm test` runs.
+        doctor = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, *pod.program, "doctor", "-o", "json"],
+            env=pod.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+        states = {found["check"]: found["state"] for found in json.loads(doctor.stdout)["findings"]}
+        checks = ("mutating webhook", "validating webhooks", "order", "caBundle", "policies")
+        assert {check: states[check] for check in checks} == dict.fromkeys(checks, "ok")
 
         unmutated = 0
         upgrading = asyncio.create_task(asyncio.to_thread(release.upgrade, tmp_path, version="0.2.0"))
