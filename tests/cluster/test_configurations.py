@@ -192,3 +192,33 @@ async def test_namespaces_cost_a_call_if_they_have_a_label_of_ours(
         recorder.paths()
         await admin.merge(f"/api/v1/namespaces/{made['metadata']['name']}", {"metadata": {"labels": after}})
     assert recorder.paths() == [VALIDATE_NAMESPACES] * calls
+
+
+async def test_a_webhook_that_is_away_holds_up_nothing_that_keeps_nodes_alive(
+    plane: ControlPlane, admin: Administrator
+) -> None:
+    for name, labels in NAMESPACES.items():
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    for build in (mutating_configuration, validating_configuration):
+        await admin.create(build(UrlTarget("https://127.0.0.1:1")))
+
+    async def is_in_force() -> bool:
+        return await create(admin.client, "hooked-enforce", pod()) == 500
+
+    await until(is_in_force, "enforce fails closed")
+    assert await create(admin.client, "hooked", pod()) == 201, "everywhere else pods go through unchanged"
+    of_daemon_set = pod(ownerReferences=[owner("DaemonSet")])
+    of_node = pod(annotations={"kubernetes.io/config.mirror": "x"}, node="node-1")
+    _, kubelet, *daemon_sets = USERS
+    for user, made in ((kubelet, of_node), *((user, of_daemon_set) for user in daemon_sets)):
+        async with KubeClient(Impersonating(plane.access(), user)) as client:
+            assert await create(client, "hooked-enforce", made) == 201, user
+            assert await create(client, "hooked-enforce", pod()) == 500, user
+    body = json.dumps({"metadata": {"labels": {"kaishare.dev/mode": "enforce"}}}).encode()
+    await admin.client.request(
+        "PATCH",
+        "/api/v1/namespaces/hooked-enforce",
+        body=body,
+        content_type="application/merge-patch+json",
+        params={"dryRun": "All"},
+    )
