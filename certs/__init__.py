@@ -1,5 +1,7 @@
 """Certificates for the webhook: a small authority of its own, and where its certificates are kept.
 
-`authority` is pure and issues; `directory` keeps a CA and a serving certificate in files. Nothing here
-knows what the certificates are served for.
+`authority` issues and `directory` keeps a CA and a serving certificate in files. In a cluster `rotation` says
+how one CA follows another and `bundle` what is to be trusted, both pure; `secret` and `keeper` read and write
+the Secret and the caBundles, and `replica` does with them what there is to do. Nothing here knows what the
+certificates are served for.
 """

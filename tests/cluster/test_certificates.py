@@ -4,8 +4,10 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 from cryptography.exceptions import InvalidSignature
@@ -39,7 +42,7 @@ from tests.cluster.webhooks import (
     managed_namespace,
     start_serving,
 )
-from tests.webhook.live import until
+from tests.webhook.live import PATIENCE_SECONDS, until
 from webhook.configurations import (
     CONFIGURATION_NAME,
     MUTATE,
@@ -146,6 +149,12 @@ async def rotations(replica: Serving) -> dict[str, float]:
     return {result: value for result, value in found.items() if result != "renewed"}
 
 
+def unused_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
 def leaf_of(replica: Serving) -> bytes:
     """The certificate it serves now, in DER."""
     address = (replica.admission.host, replica.admission.port)
@@ -223,6 +232,47 @@ async def until_not_ready_because(replica: Serving, text: str) -> None:
         return await replica.get("/readyz") == (503, text)
 
     await until(is_so, f"not ready: {text}")
+
+
+async def test_without_a_secret_the_plain_port_says_how_to_make_it_and_no_review_is_taken(
+    plane: ControlPlane, admin: Administrator, start: Start, tmp_path: Path
+) -> None:
+    await admin.delete(SECRET)
+    pod = in_a_pod(plane, await admin.token("early", *RIGHTS), tmp_path)
+    options = f"--policies {tmp_path}/policies.yaml --namespace {NAMESPACE} --drain 200ms"
+    port = unused_port()
+    ports = f"--listen 127.0.0.1:{port} --ops-listen 127.0.0.1:0"
+    log = tmp_path / "early"
+    with log.open("wb") as stream:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *pod.program, "serve", *options.split(), *ports.split(),
+            stderr=stream, env=pod.environment,
+        )  # fmt: skip
+    try:
+        await until(lambda: b'"certificate trouble"' in log.read_bytes(), "the Secret is missed")
+        lines = [json.loads(line) for line in log.read_bytes().splitlines()]
+        assert [line["message"] for line in lines] == ["waiting for a certificate", "certificate trouble"]
+        async with (
+            aiohttp.ClientSession(trust_env=False) as session,
+            session.get(f"{lines[0]['ops']}/readyz") as response,
+        ):
+            assert response.status == 503
+            said = (
+                "no trusted certificate yet: Secret team-a/kaishare-webhook-ca does not exist: make it with"
+            )
+            assert (await response.text()).startswith(said)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        await put_secret(admin, {})
+        await until(lambda: b'"serving"' in log.read_bytes(), "it serves")
+        await admin.delete(SECRET)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await put_secret(admin, {})
 
 
 async def test_replicas_that_start_at_once_agree_on_one_ca(admin: Administrator, start: Start) -> None:

@@ -234,6 +234,37 @@ def test_without_a_cluster_serve_says_what_it_takes(
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--service=Kai_Share", "'Kai_Share.default.svc' is not a host name"),
+        ("--namespace=a/b", "'kaishare-webhook.a/b.svc' is not a host name"),
+        ("--host-name=*.example", "'*.example' is not a host name"),
+    ],
+)
+def test_a_certificate_for_what_is_no_name_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, said: str
+) -> None:
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    users = [{"name": "u", "user": {"token": "t"}}]
+    config = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
+    (tmp_path / "config").write_text(json.dumps(config))
+    command = [
+        "serve",
+        "--policies",
+        POLICIES,
+        "--kubeconfig",
+        f"{tmp_path}/config",
+        "--ops-listen",
+        "127.0.0.1:0",
+    ]
+    assert main([*command, option]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"kaishare-webhook: {said}; allowed: ")
+    assert errors.count("\n") == 1
+
+
 def test_administrators_options_reach_the_decision(capsys: pytest.CaptureFixture[str]) -> None:
     file = str(ROOT / "examples" / "workloads" / "classify.yaml")
     assert "(shares-off)" in explain(capsys, "-f", file, "--inject-shares=false")[1]
