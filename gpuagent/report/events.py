@@ -86,7 +86,7 @@ class FlagEvents:
         voice = self._voices.get(key)
         if voice is None:
             voice = self._voices[key] = _Voice(wait=self._bounds.first_wait)
-        elif now - voice.changed_at >= self._bounds.longest_wait:
+        elif now - max(voice.changed_at, voice.told_at or 0.0) >= self._bounds.longest_wait:
             voice.wait, voice.told_at = self._bounds.first_wait, None
         voice.changed_at = now
         if event_reason(transition) is None or (

@@ -1,11 +1,14 @@
 """What people are told of flags, in which words, and how often."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuagent.pods.inventory import NodePod, PodContainer
 from gpuagent.report.events import EventBounds, FlagEvents
@@ -252,6 +255,34 @@ def test_who_was_never_spoken_of_comes_before_who_was() -> None:
     told.now = 3600
     told.take(pods=both)
     assert [event.about.name for _, event in told.events] == ["loud", "quiet"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from([5.0, 30.0, 70.0, 900.0, 4000.0])),
+        max_size=60,
+    )
+)
+def test_however_flags_come_and_go_the_last_word_is_true_and_words_are_few(
+    changes: list[tuple[str, float]],
+) -> None:
+    bounds = EventBounds(burst=3, per_second=0.01)
+    told, pods, flagged = Told(bounds), ("a", "b", "c"), dict.fromkeys("abc", False)
+    for name, seconds in changes:
+        flagged[name] = not flagged[name]
+        change = Change.FLAGGED if flagged[name] else Change.CLEARED
+        told.take(transition(change, name=name), pods=pods)
+        told.now += seconds
+    for _ in range(10):
+        told.now += bounds.longest_wait
+        told.take(pods=pods)
+    assert len(told.events) <= bounds.burst + bounds.per_second * told.now
+    last = {event.about.name: event.reason for _, event in told.events}
+    for name, is_flagged in flagged.items():
+        assert (last.get(name) == "GPUMemoryOverShare") is is_flagged
+        for sooner, later in itertools.pairwise(times(told, name)):
+            assert later - sooner >= bounds.first_wait
 
 
 def test_from_samples_to_events() -> None:
