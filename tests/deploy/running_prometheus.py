@@ -19,7 +19,7 @@ import yaml
 
 from tests.deploy.promtool import ALERTS, needed
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 @dataclass(frozen=True)
