@@ -35,6 +35,7 @@ docs: $(STAMP)
 
 # Writes plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)
+	$(BIN)/python deploy/alerts/prometheusrule.py
 	$(BIN)/python deploy/render.py
 
 # Needs uv. Writes every requirement with its hashes and no index address.
