@@ -35,6 +35,8 @@ QUERIES = [
     for target in panel["targets"]
 ]
 
+TABLES = [panel for panel in PANELS if panel["type"] == "table" and len(panel["targets"]) > 1]
+
 EMPTY = {
     "Problems": "the agent has none",
     "Errors of the driver": "there are none",
@@ -157,6 +159,22 @@ def test_a_query_of_the_dashboard_gives_what_its_panel_shows(
         assert not has_data(watched, target)
     else:
         watched.until(lambda: has_data(watched, target), lambda: target["expr"])
+
+
+@pytest.mark.parametrize("panel", TABLES, ids=lambda panel: panel["title"])
+def test_the_columns_of_a_table_join_to_rows(watched: Prometheus, panel: dict[str, Any]) -> None:
+    """Grafana merges rows whose labels are all the same; a metric's name would be one of them."""
+
+    def rows() -> list[set[frozenset[tuple[str, str]]]]:
+        found = [watched.instant(substituted(target["expr"])) for target in panel["targets"]]
+        return [{frozenset(series["metric"].items()) for series in column} for column in found]
+
+    watched.until(lambda: all(rows()), rows)
+    first, *others = rows()
+    for column in others:
+        assert not first.isdisjoint(column)
+        assert {key for row in first for key, _ in row} == {key for row in column for key, _ in row}
+    assert "__name__" not in {key for row in first for key, _ in row}
 
 
 def test_every_rule_can_be_evaluated_and_only_what_is_wrong_raises_alerts(watched: Prometheus) -> None:
