@@ -95,12 +95,6 @@ async def define_others_kinds(client: KubeClient) -> None:
             await _until_served(client, f"/apis/{version}/{plural}")
 
 
-async def ensure_namespace(client: KubeClient, name: str) -> None:
-    """Have a namespace."""
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await _unless_there(client, "/api/v1/namespaces", namespace)
-
-
 async def _unless_there(client: KubeClient, path: str, item: Mapping[str, Any]) -> None:
     try:
         await client.request("POST", path, body=json.dumps(item).encode())

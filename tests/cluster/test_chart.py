@@ -85,6 +85,56 @@ async def test_an_api_server_takes_the_plain_manifests(
         await would_take(admin.client, item)
 
 
+BESIDE_HOST_PID = {"GPUs by a mount": "hostPath volumes", "all the rest": "seLinuxOptions"}
+"""Installations whose agent asks for more that the profile baseline does not allow."""
+
+
+def held_to(profile: str) -> dict[str, Any]:
+    labels = {"pod-security.kubernetes.io/enforce": profile}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": f"held-to-{profile}", "labels": labels},
+    }
+
+
+def pods(values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The pods that objects of a kind would make, or are."""
+    found = [item for item in rendered(values, tests=True) if item["kind"] == kind]
+    return [item["spec"].get("template", item) for item in found]
+
+
+async def admitted(client: KubeClient, profile: str, pod: dict[str, Any]) -> None:
+    """Create a pod as a dry run in a namespace that is held to a Pod Security profile."""
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        if key not in ("runtimeClassName", "priorityClassName")
+    }
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried"}, "spec": spec}
+    path = f"/api/v1/namespaces/held-to-{profile}/pods"
+    await client.request("POST", path, params={"dryRun": "All"}, body=json.dumps(made).encode())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+async def test_pod_security_admits_the_webhook_as_restricted_and_the_agent_but_for_hostpid(
+    variant: str, admin: Administrator
+) -> None:
+    await ensure_namespaces(admin.client, held_to("restricted"), held_to("baseline"))
+    for pod in (*pods(VARIANTS[variant], "Deployment"), *pods(VARIANTS[variant], "Pod")):
+        await admitted(admin.client, "restricted", pod)
+    for pod in pods(VARIANTS[variant], "DaemonSet"):
+        with pytest.raises(
+            ApiError, match=r'violates PodSecurity "baseline:latest": host namespaces \(hostPID=true\)'
+        ) as refusal:
+            await admitted(admin.client, "baseline", pod)
+        if variant in BESIDE_HOST_PID:
+            assert BESIDE_HOST_PID[variant] in str(refusal.value)
+        else:
+            del pod["spec"]["hostPID"]
+            await admitted(admin.client, "restricted", pod)
+
+
 @pytest.fixture
 async def accounts(
     plane: ControlPlane, release: Release, admin: Administrator

@@ -25,6 +25,7 @@ EVERYTHING: dict[str, Any] = {
 """Every switch on, in its largest setting."""
 
 Object = dict[str, Any]
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 
 
 def helm_program() -> Path:
@@ -75,7 +76,7 @@ def rendered_text(values: dict[str, Any] | None = None) -> str:
 
 def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> list[Object]:
     """The chart's objects, hooks only if asked for."""
-    found = [item for item in yaml.safe_load_all(rendered_text(values)) if item is not None]
+    found = [item for item in yaml.load_all(rendered_text(values), _LOADER) if item is not None]
     return [item for item in found if tests or "helm.sh/hook" not in item["metadata"].get("annotations", {})]
 
 
