@@ -1,16 +1,20 @@
 """The chart on a real API server: installed, used with its own service accounts, upgraded, taken away."""
 
 import asyncio
+import base64
 import json
 import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from certs.authority import Authority
+from deploy.render import MANIFESTS
 from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.cluster.administrator import Administrator
@@ -24,7 +28,7 @@ from tests.cluster.releases import (
     token_of,
     would_take,
 )
-from tests.cluster.webhooks import Canary, ensure_namespaces, has_share, managed_namespace, serving
+from tests.cluster.webhooks import Canary, ensure_namespaces, has_share, kubectl, managed_namespace, serving
 from tests.deploy.charts import EVERYTHING, NAMESPACE, one, rendered
 from tests.deploy.test_chart import VARIANTS
 from tests.deploy.test_rendering import base
@@ -40,6 +44,7 @@ CONFIGURATIONS = [
 CA_SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kaishare-webhook-ca"
 PORT = 29443  # API servers call the Service's port, and here nothing stands in between
 STRATEGIC = "application/strategic-merge-patch+json"
+BUNDLE = base64.b64encode(Authority.create(now=datetime.now(UTC)).pair.certificate_pem).decode()
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +259,33 @@ async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_a
             assert after["metadata"]["labels"]["app.kubernetes.io/version"] == "0.2.0"
         assert await webhook.stop() == 0
     assert "403 Forbidden" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    "way", [["--server-side", "--force-conflicts"], []], ids=["server-side", "by the client"]
+)
+async def test_applying_the_plain_manifests_again_takes_nothing_away_that_the_webhook_wrote(
+    way: list[str], plane: ControlPlane, release: Release, admin: Administrator
+) -> None:
+    await admin.delete(
+        f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook"
+    )  # the release's has another port
+    apply = ("apply", "-k", str(MANIFESTS / "webhook"), *way)
+    first = await kubectl(plane, *apply)
+    assert first.status == 0, first.errors
+    written = {"ca.crt": base64.b64encode(b"a CA").decode()}
+    await merge(admin.client, CA_SECRET, {"data": written})
+    for path in CONFIGURATIONS:
+        hooks = [hook["name"] for hook in (await get(admin.client, path))["webhooks"]]
+        bundled = [{"name": name, "clientConfig": {"caBundle": BUNDLE}} for name in hooks]
+        await merge(admin.client, path, {"webhooks": bundled})
+    again = await kubectl(plane, *apply)
+    assert again.status == 0, again.errors
+    assert (await get(admin.client, CA_SECRET))["data"].items() >= written.items()
+    for path in CONFIGURATIONS:
+        assert {hook["clientConfig"]["caBundle"] for hook in (await get(admin.client, path))["webhooks"]} == {
+            BUNDLE
+        }
 
 
 async def test_the_agent_of_the_chart_does_its_work_with_its_own_account(

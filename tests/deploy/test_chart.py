@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ import yaml
 
 from gpuagent.cli import _parser as agent_parser
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, Right
+from gpuagent.eviction.settings import Budget
+from gpuagent.verdicts.slack import Slack
 from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.version import Version
+from service.durations import parse_duration
 from tests.deploy.charts import CHART, EVERYTHING, NAMESPACE, Object, helm, kinds, one, options, rendered
 from webhook.cli import _parser as webhook_parser
 from webhook.configurations import (
@@ -449,6 +454,8 @@ def test_the_guard_is_told_where_kai_is_and_whom_to_leave_alone() -> None:
 
 # What values are refused.
 
+SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
+
 
 @pytest.mark.parametrize(
     ("values", "said"),
@@ -482,6 +489,34 @@ def test_an_old_kubernetes_is_refused() -> None:
     assert ">=1.30.0" in done.stderr
 
 
+WORDS = [
+    "", "0", "5", "5s", "0s", "100ms", "2m", "1h", "1d", "5 s", "-5s", "1.5s", "9999999999s", "1/10m", "1/0m", "0/10m", "1000/10m",
+    "01/10m", "1/10", "1 / 10m", "256Mi,5%", "0,0%", "1Gi,0.5%", "256Mi,100%", "256Mi,101%", "256MiB,5%", "5%", "256Mi,5", ",5%",
+    "256Mi,5%,", "0.13.0", "v0.13.0", "0.13", "0.13.0-rc1", "0.13.0foo", "0.13.0-", "00.1.2", "0.17.0.1", "latest", "0.1234567.0",
+]  # fmt: skip
+READ = {
+    "kaiVersion": (SCHEMA["properties"]["kaiVersion"], Version.parse),
+    "a duration": (SCHEMA["definitions"]["duration"], parse_duration),
+    "agent.slack": (SCHEMA["properties"]["agent"]["properties"]["slack"], Slack.parse),
+    "agent.eviction.budget": (
+        SCHEMA["properties"]["agent"]["properties"]["eviction"]["properties"]["budget"],
+        Budget.parse,
+    ),
+}
+
+
+@pytest.mark.parametrize("value", READ)
+def test_a_word_that_the_schema_takes_is_one_that_the_programs_take(value: str) -> None:
+    schema, read = READ[value]
+    taken = set()
+    for word in WORDS:
+        with suppress(ValueError):
+            read(word)
+            taken.add(word)
+    unset = {""} if value == "kaiVersion" else set[str]()
+    assert {word for word in WORDS if re.fullmatch(schema["pattern"], word)} == taken | unset
+
+
 def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
     """Keys that only one of both knows."""
     known = schema["properties"]
@@ -495,9 +530,6 @@ def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
         if "properties" in inner and isinstance(values[key], dict) and values[key]:
             odd += every_key(inner, values[key], f"{path}.{key}")
     return odd
-
-
-SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
