@@ -121,3 +121,25 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
     done = run_script(tmp_path, str(old))
     assert done.returncode == 1
     assert "Python 3.9.2 is too old" in done.stderr
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    broken = [
+        f"{document.relative_to(ROOT)}: {link}"
+        for document in documents
+        for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+        if not link.startswith("http") and not _leads_somewhere(document, link)
+    ]
+    assert broken == []
+
+
+def _leads_somewhere(document: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = document.parent / path if path else document
+    if not target.exists():
+        return False
+    headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE) if anchor else []
+    return not anchor or anchor in {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
