@@ -6,7 +6,8 @@ from typing import cast
 from service.address import Address
 
 _LEAST_REQUEST = 1024
-"""Bytes from a client by which it waits for an answer: a review has more, the end of a TLS handshake less."""
+"""Bytes from a client by which it waits for an answer: a review has more, the end of a TLS handshake less.
+The handshake's first bytes are waited on however few they are."""
 
 
 class Balancer:
@@ -19,7 +20,7 @@ class Balancer:
         self.refused = 0
         """Connections that no endpoint took."""
         self.cut_off = 0
-        """Connections that an endpoint ended while a client waited for its answer."""
+        """Connections that an endpoint ended while a client waited for its answer, or was about to ask."""
         self._endpoints: list[Address] = []
         self._turn = 0
         self._server: asyncio.Server | None = None
@@ -124,12 +125,12 @@ class _Front(_Side):
 
     def data_received(self, data: bytes) -> None:
         if isinstance(self.other, _Back):
-            self.other.unanswered += len(data)
+            self.other.asked(len(data))
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(self.other, _Back):
-            self.other.unanswered = 0  # the client has gone
+            self.other.forget()
         super().connection_lost(exc)
         self.balancer.closed(self)
 
@@ -140,11 +141,25 @@ class _Back(_Side):
     def __init__(self, balancer: Balancer, front: _Front) -> None:
         super().__init__(balancer)
         self.other = front
-        self.unanswered = 0
+        self._unanswered = 0
         """Bytes from the client since the last answer."""
+        self._has_answered = False
+        self._has_ended = False
+        self._is_counted = False
+
+    def asked(self, count: int) -> None:
+        """Hear of bytes from the client, though they may come too late."""
+        self._unanswered += count
+        if self._has_ended:
+            self._count()
+
+    def forget(self) -> None:
+        """Hear that the client has gone."""
+        self._is_counted = True
 
     def data_received(self, data: bytes) -> None:
-        self.unanswered = 0
+        self._unanswered = 0
+        self._has_answered = True
         super().data_received(data)
 
     def eof_received(self) -> bool:
@@ -156,6 +171,11 @@ class _Back(_Side):
         super().connection_lost(exc)
 
     def _ended(self) -> None:
-        if self.unanswered >= _LEAST_REQUEST:
+        self._has_ended = True
+        self._count()
+
+    def _count(self) -> None:
+        is_awaited = self._unanswered >= (_LEAST_REQUEST if self._has_answered else 1)
+        if is_awaited and not self._is_counted:
+            self._is_counted = True
             self.balancer.cut_off += 1
-        self.unanswered = 0

@@ -164,6 +164,24 @@ async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no
         await admin.delete(f"{PODS.format('managed')}/applied")
 
 
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
+async def test_a_bare_pod_whose_gpu_became_a_share_cannot_be_applied_again(
+    plane: ControlPlane, admin: Administrator, ours: Serving, how: tuple[str, ...]
+) -> None:
+    """A limit that is known: pods cannot change their resources. Templates of controllers have no such limit."""
+    pod = bare_pod("again", namespace="managed")
+    try:
+        said = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+        assert said.status == 0, said.errors
+        assert has_share(await admin.read(f"{PODS.format('managed')}/again"))
+        said = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+        assert said.status == 1
+        assert "Forbidden: pod updates may not change fields" in said.errors
+        assert has_share(await admin.read(f"{PODS.format('managed')}/again"))
+    finally:
+        await admin.delete(f"{PODS.format('managed')}/again")
+
+
 async def test_a_bare_pod_with_a_generated_name_keeps_its_gpu_and_its_author_is_told(
     plane: ControlPlane, admin: Administrator, ours: Serving
 ) -> None:

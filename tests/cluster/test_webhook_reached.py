@@ -23,6 +23,7 @@ from tests.cluster.webhooks import (
     ensure_namespaces,
     external_service,
     failed_open,
+    from_cluster,
     from_files,
     has_share,
     installed,
@@ -94,6 +95,10 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
         assert (said.status, said.output) == (0, "namespace/unmanaged labeled\n"), said.errors
         said = await kubectl(plane, "label", "namespace", "unmanaged", "kaishare.dev/gpu-fraction-")
         assert said.status == 0, said.errors
+
+        again = from_cluster(plane, tmp_path)
+        async with serving(tmp_path / "again", *again, listen=webhook.admission.port):
+            await Canary(admin.client, "reached").until_mutated()
 
 
 async def until_enforced(admin: Administrator) -> None:
