@@ -28,7 +28,7 @@ class EventBounds:
     """How much may be said; times are seconds."""
 
     first_wait: float = 60.0
-    """Between two Events about one pod, reason and GPU; twice as long each time."""
+    """From one flag of a pod, reason and GPU to the next that is told; twice as long each time."""
     longest_wait: float = 3600.0
     """After so long without a change it begins anew."""
     burst: int = 25
@@ -43,6 +43,7 @@ class _Voice:
     wait: float
     pending: Transition | None = None
     told_at: float | None = None
+    """When it was last told to be flagged."""
     changed_at: float = 0.0
     was_told_flagged: bool = False
 
@@ -98,15 +99,18 @@ class FlagEvents:
             voice.pending = transition
 
     def _may_speak(self, voice: _Voice, now: float) -> bool:
-        is_time = voice.told_at is None or now - voice.told_at >= voice.wait
+        # That a flag is gone is said as soon as it is: it comes once after a flag that was told.
+        is_end = voice.pending is not None and voice.pending.change is Change.CLEARED
+        is_time = is_end or voice.told_at is None or now - voice.told_at >= voice.wait
         return is_time and self._bucket.take()
 
     def _speak(self, voice: _Voice, transition: Transition, totals: Mapping[str, int], now: float) -> None:
-        if voice.told_at is not None:
-            voice.wait = min(2 * voice.wait, self._bounds.longest_wait)
-        voice.told_at = now
         voice.pending = None
         voice.was_told_flagged = transition.change is Change.FLAGGED
+        if voice.was_told_flagged:
+            if voice.told_at is not None:
+                voice.wait = min(2 * voice.wait, self._bounds.longest_wait)
+            voice.told_at = now
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))

@@ -56,7 +56,7 @@ def message(transition: Transition, gpu_bytes: int | None) -> str:
     verdict = transition.verdict
     if transition.change is Change.CLEARED:
         held, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
-        return f"holds {held} on {_gpu(verdict)}, within its share of {share}"
+        return f"holds {held} of its {share} share on {_gpu(verdict)}, within it again"
     return _SAID[verdict.key.reason](verdict, duration(transition.seconds)) + _advice(verdict, gpu_bytes)
 
 
@@ -67,12 +67,13 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 
 
 def _over_share(verdict: Verdict, lasted: str) -> str:
-    return f"{_holds(verdict)}, and for {lasted} more than its share of {size(verdict.allowed_bytes)}"
+    held, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
+    return f"holds {held} of its {share} share on {_gpu(verdict)} for {lasted}"
 
 
 def _limit_bypassed(verdict: Verdict, lasted: str) -> str:
-    limit = size(verdict.allowed_bytes)
-    return f"{_holds(verdict)}, and for {lasted} more than its limit of {limit}, which nothing enforces"
+    held, limit = size(verdict.used_bytes), size(verdict.allowed_bytes)
+    return f"holds {held} of its {limit} limit, which nothing enforces, on {_gpu(verdict)} for {lasted}"
 
 
 def _not_assigned(verdict: Verdict, lasted: str) -> str:
@@ -137,9 +138,8 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
             continue
         framework = setting.framework
         if setting.value is None:
-            said = f"{framework.name} takes {framework.takes} of the GPU"
-            return f"; {said}: set {framework.option} to {part:g} or less"
+            unset = f"it takes {framework.takes} of the GPU otherwise"
+            return f"; {framework.name}: set {framework.option}={part:g} ({unset})"
         if setting.is_above(part):
-            said = f"{framework.name} has {framework.option} {setting.value[:12]}"
-            return f"; {said}: set {part:g} or less"
+            return f"; {framework.name}: set {framework.option}={part:g} (it is {setting.value[:12]})"
     return ""
