@@ -1,19 +1,23 @@
 """Evictions on a real API server: the right pod, after its Event, and not against a disruption budget."""
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuagent.pods.inventory import NodePod
 from kai.over_share import OVER_SHARE
 from kube.client import KubeClient
-from kube.eviction import Answer, evict
+from kube.eviction import Answer, Evicted, evict
 from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.gpu_node import EVICT, INTERVAL, RIGHTS, GpuNode, counted, until
+from tests.gpuagent.eviction.desk import desk
 from tests.gpuagent.objects import reservation
+from tests.kube.watching import until as settled
 
 NAMESPACE = "wants-evictions"
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
@@ -107,6 +111,37 @@ async def test_a_disruption_budget_keeps_the_pod_and_is_not_pestered(node: GpuNo
         assert "deletionTimestamp" not in (await shown(node.admin, "half"))["metadata"]
         assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
         assert running.stop() == 0
+
+
+async def test_what_a_disruption_budget_refuses_is_asked_for_again_after_ever_longer_times(
+    node: GpuNode,
+) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    await make_ready(node.admin, "half")
+    where = await budget(node.admin, 0)
+    asked_at: list[float] = []
+
+    async def ask(_pod: NodePod, *, is_trial: bool) -> Evicted:
+        asked_at.append(run.now)
+        return await evict(node.admin.client, namespace=NAMESPACE, name="half", uid=uid, is_trial=is_trial)
+
+    async def pass_time(seconds: int) -> None:
+        for _ in range(0, seconds, 5):
+            await run.step()
+            await settled(lambda: run.done.count("try train") == sum(run.results.values()))
+
+    async with desk(asking=ask) as run:
+        await pass_time(300)
+        assert set(run.results) == {"disruption-budget"}
+        waits = [later - sooner for sooner, later in itertools.pairwise(asked_at)]
+        assert [30 <= waits[0] <= 45, 60 <= waits[1] <= 80, 120 <= waits[2] <= 150] == [True] * 3
+        assert "tell train" not in run.done, "nobody is told of an eviction that does not happen"
+        assert "deletionTimestamp" not in (await shown(node.admin, "half"))["metadata"]
+        status = {"disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}
+        await node.admin.merge(where, {"status": status})
+        await pass_time(300)
+        assert run.results["evicted"] == 1
+    assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
 
 
 async def test_a_dry_run_touches_nothing_and_needs_no_right(node: GpuNode) -> None:

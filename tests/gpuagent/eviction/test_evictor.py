@@ -1,110 +1,20 @@
 """From verdicts to evictions: in which order, how often, and never without a fresh look."""
 
-import asyncio
-import contextlib
-import io
 import itertools
-import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpuagent.eviction.evictor import EvictionPace, Evictor
 from gpuagent.eviction.holds import Holds
 from gpuagent.eviction.settings import Budget
-from gpuagent.judged import Judged
-from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.judge import Verdict
 from kube.eviction import Answer, Evicted
-from service.log import JsonLog
-from tests.gpuagent.eviction.judging import RULES, SHARE, Node, of_pod
+from tests.gpuagent.eviction.desk import OVER, YES, desk
+from tests.gpuagent.eviction.judging import SHARE, Node, of_pod
 from tests.gpuagent.nodes import GIB, claim
 from tests.kube.watching import until
 
-YES = Evicted(Answer.EVICTED)
 NO = Evicted(Answer.DISRUPTION_BUDGET, "the budget forbids it")
-OVER = 12 * GIB
-
-
-@dataclass
-class Desk:
-    """An evictor on a node of the test's making, and all that it did, in order."""
-
-    node: Node = field(default_factory=Node)
-    budget: Budget = field(default_factory=lambda: Budget(1, 600))
-    is_dry_run: bool = False
-    fresh: float = 5.0
-    now: float = 10.0
-    held: dict[str, int] = field(default_factory=lambda: {"train": OVER})
-    fresh_held: dict[str, int] | None = None
-    """What a fresh sample shows, if not the same."""
-    answers: list[Evicted] = field(default_factory=list)
-    """To what is asked in turn; then yes."""
-    done: list[str] = field(default_factory=list)
-    samples: bool = True
-
-    def __post_init__(self) -> None:
-        self.stream = io.BytesIO()
-        self.evictor = Evictor(
-            rules=RULES,
-            budget=self.budget,
-            ask=None if self.is_dry_run else self.ask,
-            announce=self.announce,
-            sample_now=self.sample_now,
-            log=JsonLog(self.stream),
-            clock=lambda: self.now,
-            pace=EvictionPace(fresh=self.fresh),
-        )
-        self.node.judged(0, self.held)
-
-    async def ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
-        self.done.append(f"{'try' if is_trial else 'evict'} {pod.name}")
-        return self.answers.pop(0) if self.answers else YES
-
-    async def announce(self, verdict: Verdict, judged: Judged) -> None:
-        self.done.append(f"tell {verdict.claim.pod.name}")
-
-    def sample_now(self) -> None:
-        self.done.append("sample")
-        if self.samples:
-            held = self.held if self.fresh_held is None else self.fresh_held
-            asyncio.get_running_loop().call_soon(self.sample, held)
-
-    def sample(self, held: dict[str, int] | None = None) -> None:
-        self.evictor.take(self.node.judged(self.now, self.held if held is None else held))
-
-    async def step(self, seconds: float = 5.0) -> None:
-        """Let time pass, and take a sample; wait until nothing more comes of it."""
-        self.now += seconds
-        before = -1
-        self.sample()
-        while before != len(self.done):
-            before = len(self.done)
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-    @property
-    def results(self) -> dict[str, int]:
-        return dict(self.evictor.results)
-
-    def said(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
-
-
-@contextlib.asynccontextmanager
-async def desk(**fields: Any) -> AsyncIterator[Desk]:
-    made = Desk(**fields)
-    task = asyncio.create_task(made.evictor.run())
-    await asyncio.sleep(0)
-    try:
-        yield made
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_a_fresh_sample_a_trial_the_event_and_then_the_eviction() -> None:
