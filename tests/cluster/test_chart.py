@@ -28,7 +28,15 @@ from tests.cluster.releases import (
     token_of,
     would_take,
 )
-from tests.cluster.webhooks import Canary, ensure_namespaces, has_share, kubectl, managed_namespace, serving
+from tests.cluster.webhooks import (
+    Canary,
+    bare_pod,
+    ensure_namespaces,
+    has_share,
+    kubectl,
+    managed_namespace,
+    serving,
+)
 from tests.deploy.charts import EVERYTHING, NAMESPACE, one, rendered
 from tests.deploy.test_chart import VARIANTS
 from tests.deploy.test_rendering import base
@@ -218,7 +226,11 @@ async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_a
         tmp_path / "log", *options, listen=PORT, program=pod.program, environment=pod.environment
     ) as webhook:
         await canary.until_mutated()
-        assert has_share(await canary.pod())
+        await admin.client.request(
+            "POST", "/api/v1/namespaces/chart-users/pods", body=json.dumps(bare_pod("first")).encode()
+        )
+        assert has_share(await get(client, "/api/v1/namespaces/chart-users/pods/first"))
+        await admin.delete("/api/v1/namespaces/chart-users/pods/first")
 
         async def is_ready() -> bool:
             return (await webhook.get("/readyz"))[0] == 200

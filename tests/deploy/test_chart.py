@@ -14,6 +14,7 @@ from gpuagent.eviction.settings import Budget
 from gpuagent.verdicts.slack import Slack
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
+from service.address import Address
 from service.durations import parse_duration
 from tests.deploy.charts import CHART, EVERYTHING, NAMESPACE, Object, helm, kinds, one, options, rendered
 from webhook.cli import _parser as webhook_parser
@@ -219,6 +220,44 @@ def test_the_configurations_are_the_ones_that_the_webhook_would_write(values: di
         found = one(rendered(values), expected["kind"], CONFIGURATION_NAME)
         assert found["webhooks"] == expected["webhooks"]
         assert found["apiVersion"] == expected["apiVersion"]
+
+
+def test_the_containers_ports_are_those_that_the_programs_listen_on_and_document() -> None:
+    webhook, agent = container(webhook_pod()), container(agent_pod())
+    told = webhook_parser().parse_args(webhook["args"])
+    usual = webhook_parser().parse_args(["serve"])
+    ports = {port["name"]: port["containerPort"] for port in webhook["ports"]}
+    for name, option in (("admission", "listen"), ("ops", "ops_listen")):
+        assert Address.parse(getattr(told, option)) == Address("", ports[name])
+        assert Address.parse(getattr(usual, option)).port == ports[name]
+    (port,) = agent["ports"]
+    assert Address.parse(agent_parser().parse_args(agent["args"]).listen) == Address(
+        "", port["containerPort"]
+    )
+    assert Address.parse(agent_parser().parse_args(["serve"]).listen).port == port["containerPort"]
+    elsewhere = container(webhook_pod({"webhook": {"port": 10250}}))
+    assert "--listen=:10250" in elsewhere["args"]
+    assert elsewhere["ports"][0]["containerPort"] == 10250
+
+
+def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
+    objects = rendered()
+    usual = webhook_parser().parse_args(["serve"])
+    told = webhook_parser().parse_args(container(webhook_pod())["args"])
+    for option in (
+        "certs_secret",
+        "service",
+        "webhook_configuration",
+        "drain",
+        "max_in_flight",
+        "inject_shares",
+    ):
+        assert getattr(told, option) == getattr(usual, option), option
+    assert one(objects, "Secret", usual.certs_secret)
+    assert (
+        one(objects, "Service", usual.service)["spec"]["ports"][0]["port"]
+        == ServiceTarget(namespace="", name="").port
+    )
 
 
 def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
