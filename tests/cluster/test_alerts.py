@@ -9,6 +9,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.others import others_configuration
 from tests.cluster.recorder import recording
 from tests.cluster.webhooks import (
     bare_pod,
@@ -16,7 +17,6 @@ from tests.cluster.webhooks import (
     ensure_namespaces,
     from_cluster,
     managed_namespace,
-    others_configuration,
     our_configurations,
     serving,
 )

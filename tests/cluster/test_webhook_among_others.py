@@ -11,25 +11,27 @@ from kai import keys
 from kube.client import KubeClient
 from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.others import (
+    as_kai,
+    kai_configuration,
+    others_configuration,
+    patching,
+    with_sidecar_in_front,
+)
 from tests.cluster.recorder import Recorder, recording
 from tests.cluster.webhooks import (
     Canary,
     Serving,
-    as_kai,
     bare_pod,
     ca_of,
     configured,
     ensure_namespaces,
     from_files,
     has_share,
-    kai_configuration,
     kubectl,
     managed_namespace,
-    others_configuration,
     our_configurations,
-    patching,
     serving,
-    with_sidecar_in_front,
 )
 from webhook.configurations import CONFIGURATION_NAME
 

@@ -24,17 +24,15 @@ from service.findings import Finding, State, exit_status
 from tests.cluster.administrator import Administrator, right
 from tests.cluster.conftest import HOW
 from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.cluster.others import as_kai, kai_configuration, patching
 from tests.cluster.recorder import recording
 from tests.cluster.webhooks import (
-    as_kai,
     ca_of,
     configured,
     external_service,
     from_files,
-    kai_configuration,
     managed_namespace,
     our_configurations,
-    patching,
     serving,
 )
 from tests.gpuagent.objects import pod

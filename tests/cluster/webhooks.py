@@ -1,7 +1,6 @@
-"""Admission webhooks and a real API server that calls them: ours as a process, other people's in this one."""
+"""Our webhook as a process, installed in a cluster with a real API server that calls it, and looked at."""
 
 import asyncio
-import base64
 import contextlib
 import json
 import re
@@ -9,13 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import jsonpatch
 import pytest
 import yaml
 
@@ -25,8 +23,7 @@ from kube.errors import ApiError
 from service.address import Address
 from tests.cluster.administrator import right
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.recorder import Recorder, Reply
-from tests.webhook.kai_standin import mutated_by_kai
+from tests.cluster.recorder import Recorder
 from tests.webhook.live import PATIENCE_SECONDS, until
 from webhook.configurations import (
     CONFIGURATION_NAME,
@@ -37,7 +34,6 @@ from webhook.configurations import (
     validating_configuration,
 )
 
-KAI_NAME = "mutating-kai-admission"
 _GROUP = "admissionregistration.k8s.io"
 _PATHS = {
     "MutatingWebhookConfiguration": f"/apis/{_GROUP}/v1/mutatingwebhookconfigurations",
@@ -82,35 +78,6 @@ def our_configurations(
     """Both configurations of ours, as they are installed."""
     builders = (mutating_configuration, validating_configuration)
     return [build(target, ca_bundle=ca_bundle, name=name) for build in builders]
-
-
-def others_configuration(name: str, other: Recorder, *, condition: str = "") -> dict[str, Any]:
-    """A mutating webhook of somebody else for all pods of managed namespaces."""
-    webhook = {
-        "name": f"{name}.example.invalid",
-        "clientConfig": {"url": other.url, "caBundle": base64.b64encode(other.ca_bundle).decode()},
-        "rules": [
-            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-        ],
-        "namespaceSelector": {"matchExpressions": [{"key": keys.QUEUE_LABEL, "operator": "Exists"}]},
-        "matchConditions": [{"name": "condition", "expression": condition}] if condition else [],
-        "failurePolicy": "Fail",
-        "reinvocationPolicy": "IfNeeded",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-    }
-    return {
-        "apiVersion": f"{_GROUP}/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name},
-        "webhooks": [webhook],
-    }
-
-
-def kai_configuration(kai: Recorder) -> dict[str, Any]:
-    """KAI's since 0.13, which looks only at pods that name its scheduler (resources.go of KAI v0.13.0)."""
-    condition = f"object.spec.schedulerName == '{keys.SCHEDULER_NAME}'"
-    return others_configuration(KAI_NAME, kai, condition=condition)
 
 
 @contextlib.asynccontextmanager
@@ -432,33 +399,3 @@ def _own_files(folder: Path, names: Sequence[str]) -> list[str]:
     for name in ("127.0.0.1", *names):
         options += ["--host-name", name]
     return options
-
-
-def patching(mutate: Callable[[dict[str, Any]], dict[str, Any]]) -> Reply:
-    """Answers of a webhook that makes this of a pod."""
-
-    def reply(request: dict[str, Any]) -> list[dict[str, Any]]:
-        pod = request["object"]
-        patch: list[dict[str, Any]] = jsonpatch.make_patch(pod, mutate(pod)).patch
-        return patch
-
-    return reply
-
-
-def as_kai(pod: dict[str, Any]) -> dict[str, Any]:
-    """What KAI (0.9.12 or newer) makes of a pod: it wires up the container that the share is for."""
-    annotations = pod["metadata"].get("annotations", {})
-    if not annotations.keys() & {keys.GPU_FRACTION, keys.GPU_MEMORY}:
-        return pod
-    names = [container["name"] for container in pod["spec"]["containers"]]
-    named = annotations.get(keys.CONTAINER_NAME, names[0])
-    return mutated_by_kai(pod, container=names.index(named))
-
-
-def with_sidecar_in_front(pod: dict[str, Any]) -> dict[str, Any]:
-    """What a sidecar injector does that puts its container first; once."""
-    containers = pod["spec"]["containers"]
-    if any(container["name"] == "sidecar" for container in containers):
-        return pod
-    sidecar = {"name": "sidecar", "image": "example.invalid/sidecar", "resources": {}}
-    return {**pod, "spec": {**pod["spec"], "containers": [sidecar, *containers]}}
