@@ -31,6 +31,7 @@ from pathlib import Path
 from benchmarks.balancer import Balancer
 from certs.authority import Authority
 from kai import keys
+from kube.access import Access
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.address import Address
@@ -56,7 +57,8 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 OWN_NAMESPACE = "team-a"
 SECRETS = f"/api/v1/namespaces/{OWN_NAMESPACE}/secrets"
 SECRET = "kaishare-webhook-ca"
-AT_ONCE = 16
+CONNECTIONS = 16
+"""Of one client."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,8 @@ class Plan:
     drain: str = "5s"
     lag: float = 1.0
     """Seconds for which the endpoint of a replica that ends stays."""
+    burst: int = 1
+    """Creations at once. An API server keeps 25 idle connections: beyond that a burst needs new ones."""
 
 
 @dataclass(kw_only=True)
@@ -170,11 +174,14 @@ class Rollout:
     def __init__(
         self,
         client: KubeClient,
+        *,
+        access: Access,
         balancer: Balancer,
         replicas: Replicas,
         plan: Plan,
     ) -> None:
         self._client = client
+        self._access = access
         self._balancer = balancer
         self._replicas = replicas
         self._plan = plan
@@ -221,24 +228,31 @@ class Rollout:
 
     async def _create(self, phase: Phase, creations: int, least_events: int) -> None:
         """Create pods, each at its time unless the API server is behind."""
-        turns, began = asyncio.Semaphore(AT_ONCE), time.monotonic()
+        at_once, began = max(CONNECTIONS, self._plan.burst), time.monotonic()
+        turns = asyncio.Semaphore(at_once)
 
         async def create(number: int) -> None:
+            body, client = json.dumps(bare_pod(f"pod-{number}")).encode(), clients[number % len(clients)]
             try:
                 started = time.perf_counter()
-                await self._client.request("POST", PODS, body=json.dumps(bare_pod(f"pod-{number}")).encode())
+                await client.request("POST", PODS, body=body)
                 phase.milliseconds.append((time.perf_counter() - started) * 1000)
             except (ApiError, Unreachable) as error:
                 phase.failed.append(str(error))
             finally:
                 turns.release()
 
-        async with asyncio.TaskGroup() as group:
-            while phase.creations < creations or phase.events < least_events:
-                await asyncio.sleep(max(0, began + phase.creations / self._plan.rate - time.monotonic()))
-                await turns.acquire()
-                group.create_task(create(phase.creations))
-                phase.creations += 1
+        async with contextlib.AsyncExitStack() as stack:
+            made = [KubeClient(self._access) for _ in range(-(-at_once // CONNECTIONS))]
+            clients = [await stack.enter_async_context(client) for client in made]
+            async with asyncio.TaskGroup() as group:
+                while phase.creations < creations or phase.events < least_events:
+                    if phase.creations % self._plan.burst == 0:
+                        due = began + phase.creations / self._plan.rate
+                        await asyncio.sleep(max(0, due - time.monotonic()))
+                    await turns.acquire()
+                    group.create_task(create(phase.creations))
+                    phase.creations += 1
 
     async def _read_back(self, phase: Phase) -> None:
         found = mutated = 0
@@ -289,7 +303,7 @@ async def prepared(plane: ControlPlane, folder: Path, plan: Plan) -> AsyncIterat
                 for _ in range(2):
                     await replicas.add()
                 await Canary(client, NAMESPACE).until_mutated()
-                yield Rollout(client, balancer=balancer, replicas=replicas, plan=plan)
+                yield Rollout(client, access=plane.access(), balancer=balancer, replicas=replicas, plan=plan)
             await Canary(client, NAMESPACE).until_unchanged()
         finally:
             await replicas.stop()
@@ -302,7 +316,8 @@ async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
     """Run it, print the report; return the exit status."""
     async with prepared(plane, folder, plan) as rollout:
         phases = await rollout.run()
-    print(f"{plan.rate:g} creations a second, drain {plan.drain}, endpoints linger {plan.lag:g} s")
+    print(f"{plan.rate:g} creations a second, {plan.burst} at once")
+    print(f"drain {plan.drain}, endpoints linger {plan.lag:g} s")
     print(
         f"{'phase':22} {'creations':>9} {'failed':>6} {'unmutated':>9} {'failed open':>11} {'lost':>5}"
         f" {'times':>5}  {'p50':>6} {'p99':>6} {'longest':>7} ms"
@@ -329,11 +344,12 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=Plan.rate, help="creations a second")
     parser.add_argument("--drain", default=Plan.drain, help="what the replicas are told")
     parser.add_argument("--lag", type=float, default=Plan.lag, help="seconds for which endpoints linger")
+    parser.add_argument("--burst", type=int, default=Plan.burst, help="creations that come at once")
     options = parser.parse_args()
     assets = assets_folder()
     if assets is None:
         parser.error("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")
-    plan = Plan(creations=options.creations, rate=options.rate, drain=options.drain, lag=options.lag)
+    plan = Plan(**vars(options))
     with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
         folder = Path(name)
         (folder / "webhook").mkdir()
