@@ -1,9 +1,10 @@
 """The chart installed in a cluster by the real helm, and what it needs there."""
 
 import asyncio
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,21 +124,32 @@ def path_of(item: Object) -> str:
     return f"{root}{where}/{_PLURALS.get(kind, kind.lower() + 's')}/{item['metadata']['name']}"
 
 
-async def would_take(client: KubeClient, item: Object) -> None:
-    """Let the API server check a new object to the last field, and keep nothing.
-
-    One of that name may be there: that is found last, once all else is right.
+@contextlib.asynccontextmanager
+async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[None]:
+    """Create objects, each checked to the last field, and take them away in the end; namespaces stay.
 
     Raises:
-        ApiError: it does not take it.
+        ApiError: the API server does not take one.
     """
-    strict = {"dryRun": "All", "fieldValidation": "Strict"}
-    collection = path_of(item).rpartition("/")[0]
+    strict = {"fieldValidation": "Strict"}
+    made: list[str] = []
     try:
-        await client.request("POST", collection, params=strict, body=json.dumps(item).encode())
-    except ApiError as error:
-        if error.reason != "AlreadyExists":
-            raise
+        for item in sorted(items, key=lambda item: item["kind"] != "Namespace"):
+            where, body = path_of(item), json.dumps(item).encode()
+            if item["kind"] == "Namespace":
+                applied = {**strict, "fieldManager": "tests", "force": "true"}
+                await client.request(
+                    "PATCH", where, params=applied, body=body, content_type="application/apply-patch+yaml"
+                )
+                continue
+            await client.request("POST", where.rpartition("/")[0], params=strict, body=body)
+            made.append(where)
+        yield
+    finally:
+        for where in reversed(made):
+            await client.request(
+                "DELETE", where, params={"gracePeriodSeconds": "0", "propagationPolicy": "Background"}
+            )
 
 
 async def token_of(client: KubeClient, name: str, namespace: str) -> str:

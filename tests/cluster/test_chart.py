@@ -26,7 +26,6 @@ from tests.cluster.releases import (
     Release,
     define_others_kinds,
     token_of,
-    would_take,
 )
 from tests.cluster.webhooks import (
     Canary,
@@ -39,7 +38,6 @@ from tests.cluster.webhooks import (
 )
 from tests.deploy.charts import EVERYTHING, NAMESPACE, one, rendered
 from tests.deploy.test_chart import VARIANTS
-from tests.deploy.test_rendering import base
 from tests.gpuagent.objects import reservation
 from tests.webhook.live import until
 from webhook.configurations import CONFIGURATION_NAME
@@ -78,24 +76,6 @@ async def get(client: KubeClient, path: str) -> dict[str, Any]:
 
 async def merge(client: KubeClient, path: str, patch: dict[str, Any], kind: str = STRATEGIC) -> None:
     await client.request("PATCH", path, body=json.dumps(patch).encode(), content_type=kind)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-async def test_an_api_server_takes_every_object_of_every_kind_of_installation(
-    variant: str, release: Release, admin: Administrator
-) -> None:
-    for item in rendered(VARIANTS[variant], tests=True):
-        await would_take(admin.client, item)
-
-
-@pytest.mark.parametrize("part", ["webhook", "agent"])
-async def test_an_api_server_takes_the_plain_manifests(
-    part: str, release: Release, admin: Administrator
-) -> None:
-    objects = base(part)
-    assert objects
-    for item in objects:
-        await would_take(admin.client, item)
 
 
 BESIDE_HOST_PID = {"GPUs by a mount": "hostPath volumes", "all the rest": "seLinuxOptions"}
