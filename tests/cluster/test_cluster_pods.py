@@ -81,9 +81,11 @@ async def same(admin: Administrator, found: list[dict[str, Any]]) -> list[dict[s
             uids[item["metadata"]["uid"]] = made["metadata"]["uid"]
     renamed = copy.deepcopy(found)
     for item in renamed:
-        for about in (item["metadata"], *item["metadata"].get("ownerReferences", ())):
+        is_pod = item["kind"] == "Pod"  # whose owners, workloads, are as they were
+        owners = () if is_pod else item["metadata"].get("ownerReferences", ())
+        for about in (item["metadata"], *owners):
             about["uid"] = uids.get(about.get("uid", ""), "00000000-0000-0000-0000-000000000000")
-        if item["kind"] != "Pod":
+        if not is_pod:
             await admin.create(item)
     return renamed
 
