@@ -35,6 +35,7 @@ READS_CONFIG_MAP = {
     ]
 }
 WHOLE_GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+MANY_QUEUES = "vcluster-with-a-long-name-and-many-queues"
 
 
 @pytest.fixture(scope="module")
@@ -476,6 +477,77 @@ async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
     sent["metadata"]["labels"]["kai.scheduler/queue"] = "team-a"
     sent["spec"]["nodeName"] = pod["spec"]["nodeName"]
     await refused(asker.create(sent, user=SYNCER, dry_run=True), word)
+
+
+# What vCluster tells the tenant.
+
+_LONG_NAME = f"{'n' * 52}-5b20e60184"
+_MANY_GROUPS = {f"runai-gpu-group/{number}-{'g' * 36}": "g" * 63 for number in range(20)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "last_words"),
+    [
+        pytest.param(
+            synced_pod(_LONG_NAME, labels=_MANY_GROUPS), "…: only KAI may write this", id="many keys of KAI's"
+        ),
+        pytest.param(
+            synced_pod(
+                _LONG_NAME,
+                schedulerName="default-scheduler",
+                initContainers=[
+                    {"name": f"{number}-{'c' * 60}", "image": "example.invalid/image", **WHOLE_GPU}
+                    for number in range(20)
+                ],
+            ),
+            '…) and its scheduler is "default-scheduler"; set spec.schedulerName to "kai-scheduler"',
+            id="many containers",
+        ),
+        pytest.param(
+            synced_pod(_LONG_NAME, labels={"kai.scheduler/queue": "q" * 63}, namespace=MANY_QUEUES),
+            "…: set the label to one of these",
+            id="many queues to choose from",
+        ),
+    ],
+)
+async def test_what_is_refused_is_said_in_as_much_as_an_event_holds(
+    asker: Asker, pod: dict[str, Any], last_words: str
+) -> None:
+    await asker.apply(host(MANY_QUEUES, ",".join(f"team-{number}-{'t' * 40}" for number in range(60))))
+    answer = await until(
+        lambda: asker.create(pod, user=SYNCER, dry_run=True), lambda answer: last_words in answer.message
+    )
+    assert answer.status == 403
+    assert last_words in answer.message
+    await admitted(tell(asker, f"Error syncing to host cluster: create object: {answer.message}"))
+
+
+async def test_what_is_refused_later_is_said_in_as_much_as_an_event_holds(asker: Asker) -> None:
+    pod = synced_pod(_LONG_NAME)
+    await admitted(asker.create(pod, user=SYNCER))
+    answer = await asker.merge(where(pod), changes(_MANY_GROUPS), user=SYNCER, dry_run=True)
+    assert "…: only KAI may change this on a pod that exists; put the old value back" in answer.message
+    await admitted(tell(asker, f"Error syncing: patch host object: update object: {answer.message}"))
+    await asker.remove(where(pod))
+
+
+async def tell(asker: Asker, note: str) -> Answer:
+    """Write an Event as vCluster's syncer does: it cuts nothing."""
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "train-0-", "namespace": HOST},
+        "eventTime": "2026-11-21T20:00:00.000000Z",
+        "reportingController": "pod-syncer",
+        "reportingInstance": "pod-syncer-team-a-0",
+        "action": "SyncPod",
+        "reason": "SyncError",
+        "type": "Warning",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": HOST, "name": "train-0"},
+        "note": note,
+    }
+    answer: Answer = await asker.send("POST", f"/apis/events.k8s.io/v1/namespaces/{HOST}/events", event)
+    return answer
 
 
 # The annotation of the host's namespace.

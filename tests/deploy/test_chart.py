@@ -370,6 +370,14 @@ def environment(pod: Object) -> dict[str, str]:
     return {item["name"]: item["value"] for item in container(pod)["env"] if "value" in item}
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_one_replica_may_always_go_by_a_budget_that_a_host_can_count(replicas: int) -> None:
+    objects = rendered({**WEBHOOK, "webhook": {"replicas": replicas}})
+    spec = one(objects, "PodDisruptionBudget", "kaishare-webhook")["spec"]
+    assert spec["minAvailable"] == replicas - 1
+    assert "maxUnavailable" not in spec
+
+
 def test_the_agent_reaches_the_driver_in_three_ways_and_takes_no_gpu() -> None:
     by_env = agent_pod()
     assert environment(by_env) == {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}

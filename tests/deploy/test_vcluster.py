@@ -54,3 +54,8 @@ def test_what_shares_need_is_set() -> None:
     assert values["experimental"]["syncSettings"]["setOwner"] is False
     assert values["sync"]["fromHost"]["events"]["enabled"] is True
     assert values["sync"]["toHost"]["pods"]["useSecretsForSATokens"] is True
+
+
+def test_a_tenants_budgets_do_not_reach_the_host() -> None:
+    # There they would hold up the drain of a node, for ever where they count in maxUnavailable or per cent.
+    assert "podDisruptionBudgets" not in yaml.safe_load(VALUES.read_text())["sync"]["toHost"]
