@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.report.units import duration
 from gpuagent.shares.claims import PodClaim
 from gpuagent.tenants import Tenant, namespace_label_key
+from gpuagent.units import duration
 from kai.over_share import (
     GRACE_FORM,
     MODE,

@@ -7,7 +7,7 @@ from typing import Final
 from gpuagent.doctor.host import Host, read_text
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.problems import Cause
-from gpuagent.report.units import size
+from gpuagent.units import size
 from service.findings import Finding, ok, problem
 
 _LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)

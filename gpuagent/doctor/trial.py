@@ -14,7 +14,7 @@ from gpuagent.doctor.host import Host
 from gpuagent.doctor.look import Look, processes_of
 from gpuagent.gpus.reading import Gpu
 from gpuagent.processes.origin import Found
-from gpuagent.report.units import size
+from gpuagent.units import size
 from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown
 

@@ -9,10 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from gpuagent.report.units import duration, size
 from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
+from gpuagent.units import duration, size
 from gpuagent.verdicts.judge import Verdict
 
 HEADERS: Final = {

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import floor
 from typing import Final
 
-from gpuagent.report.units import duration, size
+from gpuagent.units import duration, size
 from gpuagent.verdicts.grounds import Reason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
 

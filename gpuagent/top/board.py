@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.report.units import duration, size
 from gpuagent.top.agent import Received
 from gpuagent.top.answer import Answer, SaidAmount, SaidHolding, SaidPod, SaidVerdict
+from gpuagent.units import duration, size
 from kube.errors import one_line
 
 NOTHING: Final = "-"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from gpuagent.gpus.reading import MigInstance
 from gpuagent.problems import Cause, Problem
 from gpuagent.report.page import HEADERS, STATIC, page
-from gpuagent.report.units import duration, size
 from gpuagent.snapshot import Snapshot
 from gpuagent.status import Status
 from gpuagent.tenants import Tenant
+from gpuagent.units import duration, size
 from gpuagent.verdicts.judge import Judge, Verdicts
 from tests.gpuagent.nodes import DENIED, GIB, HOST, A, B, claim, gpu, in_pod, sample, snapshot_of
 from tests.gpuagent.nodes import pod as node_pod
