@@ -111,7 +111,7 @@ class Connection:
 
     def be_deaf(self) -> None:
         """Read nothing from now on."""
-        self._writer.transport.pause_reading()
+        cast(asyncio.Transport, self._writer.transport).pause_reading()
 
     @property
     def is_open(self) -> bool:
@@ -184,7 +184,7 @@ class Live:
         return await self._connect(self.admission)
 
     async def _connect(self, address: Address | None, **options: Any) -> Connection:
-        where = {"host": address.host, "port": address.port} if address else {}
+        where: dict[str, Any] = {"host": address.host, "port": address.port} if address else {}
         async with asyncio.timeout(PATIENCE_SECONDS):
             connection = Connection(*await asyncio.open_connection(**where, **options))
         self._connections.callback(connection.close)
@@ -254,7 +254,7 @@ HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 
 @asynccontextmanager
 async def serving(
-    folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: int
+    folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
 ) -> AsyncIterator[Live]:
     """A server in process, with any policy source and limits."""
     served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))

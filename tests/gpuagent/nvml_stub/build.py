@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-import pynvml
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from gpuagent.gpus.driver import ProcessList
