@@ -370,6 +370,12 @@ def environment(pod: Object) -> dict[str, str]:
     return {item["name"]: item["value"] for item in container(pod)["env"] if "value" in item}
 
 
+def test_pods_can_be_copied_to_a_host() -> None:
+    # In a vCluster's copy a key would stand in matchLabelKeys and in labelSelector, which is invalid.
+    spec = one(rendered(WEBHOOK), "Deployment", "kaishare-webhook")["spec"]["template"]["spec"]
+    assert all("matchLabelKeys" not in spread for spread in spec["topologySpreadConstraints"])
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_one_replica_may_always_go_by_a_budget_that_a_host_can_count(replicas: int) -> None:
     objects = rendered({**WEBHOOK, "webhook": {"replicas": replicas}})
