@@ -4,6 +4,7 @@ Warnings of `decide` come from here; what enforce denies rests on the same findi
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ _T = TypeVar("_T")
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
 _KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
+_CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
+_SHORTENED = 28  # 33, less dots and hyphens at the end, and the digits of a container's index
 _RESERVED_LABELS = (keys.GPU_GROUP, keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
 
 
@@ -185,7 +188,7 @@ def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
             yield _reserved("annotation", annotation, "KAI")
         elif annotation.startswith(keys.VCLUSTER_PREFIX) and not is_synced:
             yield _reserved("annotation", annotation, "vCluster")
-    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_in_use(pod):
+    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_kais(pod):
         yield _reserved("annotation", keys.SHARED_GPU_CONFIGMAP, "KAI")
 
 
@@ -193,7 +196,25 @@ def _reserved(kind: str, key: str, owner: str) -> Finding:
     return Finding(Reason.RESERVED_KEY, {"key": f"{kind} {quoted(key)}", "owner": owner})
 
 
-def _configmap_is_in_use(pod: PodView) -> bool:
+def _configmap_is_kais(pod: PodView) -> bool:
+    return _names_own_configmap(pod) and _reads_configmap(pod)
+
+
+def _names_own_configmap(pod: PodView) -> bool:
+    """Whether the annotation is as KAI makes it: the owner's name or the pod's, and 7 random characters.
+
+    A name that is there already KAI keeps, and has the container read it (`config_map.go`, all releases;
+    seen on v0.13.4), so that it is read says nothing of who wrote it. A long name is shortened to 33
+    characters or a few less.
+    """
+    made = _CONFIGMAP.fullmatch(pod.annotations[keys.SHARED_GPU_CONFIGMAP])
+    if made is None:
+        return False
+    base, stem = pod.owner_name or pod.name, made[1]
+    return stem == base or (len(stem) >= _SHORTENED and base.startswith(stem))
+
+
+def _reads_configmap(pod: PodView) -> bool:
     """Whether KAI's mutating webhook has run: a container's GPU_PORTION comes from the named ConfigMap.
 
     KAI names it `<annotation>-<container index>` (gpu_access.go, all releases).

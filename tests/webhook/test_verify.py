@@ -243,6 +243,33 @@ def test_a_configmap_that_no_container_reads_was_not_written_by_kai() -> None:
     assert codes(judged(spoofed)) == ["reserved-key"]
 
 
+FORTY = "a-name-of-exactly-40-characters-in-total"
+# the pod, the ConfigMap it names before KAI sees it, which KAI then keeps and reads
+NAMED = [
+    ("case", "victim-abcdefg-shared-gpu", False),
+    ("case-2", "case-abcdefg-shared-gpu", False),
+    ("case", "case-2-abcdefg-shared-gpu", False),
+    ("case", "case-abcdefg", False),
+    ("case", "case", False),
+    ("case", "", False),
+    ("case", "case-abcdefg-shared-gpu", True),
+    (FORTY, f"{FORTY[:33]}-abcdefg-shared-gpu", True),
+    (FORTY, f"{FORTY[:30]}-abcdefg-shared-gpu", True),  # as v0.17 shortens it
+    (FORTY, f"{FORTY[:20]}-abcdefg-shared-gpu", False),
+    (FORTY, f"another{FORTY[7:33]}-abcdefg-shared-gpu", False),
+]
+
+
+@pytest.mark.parametrize(("name", "named", "is_own"), NAMED)
+def test_a_name_that_a_pod_wrote_itself_is_refused_though_kai_reads_it(
+    name: str, named: str, is_own: bool
+) -> None:
+    written = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": named}
+    spoofed = mutated_by_kai(settled(metadata={"name": name}, annotations=written))
+    assert spoofed["metadata"]["annotations"]["runai/shared-gpu-configmap"] == named
+    assert codes(judged(spoofed)) == ([] if is_own else ["reserved-key"])
+
+
 # Over HTTPS.
 
 DENIED = 'kaishare_webhook_requests_total{action="denied",reason="%s",webhook="validate-pods"}'
