@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from kai import keys
 from kai.version import Version
 
 NAMESPACE: Final = "kai-scheduler"
@@ -24,6 +25,8 @@ _TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@.*)?$")
 _SHARES: Final = "--gpu-sharing-enabled"
 _HAMI: Final = "--hami-core-enabled"
 _RUNTIME_CLASSES: Final = ("--gpu-fraction-runtime-class-name", "--gpu-pod-runtime-class-name")
+_RESERVATION_RUNTIME_CLASS: Final = "--runtime-class-name"
+_QUEUE_LABEL: Final = "--queue-label-key"
 _FALSE: Final = frozenset({"false", "0", "f", "F", "FALSE", "False"})
 
 
@@ -106,16 +109,35 @@ class Installation:
             return None
         if not self.versions[0].sets_runtime_class:
             return ""
-        for flag in _RUNTIME_CLASSES:
-            for container in self._deciding:
-                value = container.value_of(flag)
-                if value is not None:
-                    return value
-        return RUNTIME_CLASS
+        return next(_values(self._deciding, *_RUNTIME_CLASSES), RUNTIME_CLASS)
+
+    @property
+    def reservation_runtime_class(self) -> str | None:
+        """The RuntimeClass of pods that hold a GPU for shares; "" for none, None: the binder is not seen.
+
+        The chart sets it apart from the one of pods with a share (`binder.runtimeClassName`, v0.13.4).
+        """
+        binders = self.programs.get("binder")
+        return next(_values(binders, _RESERVATION_RUNTIME_CLASS), "") if binders else None
+
+    @property
+    def queue_label(self) -> str | None:
+        """The label that names a pod's queue (`global.queueLabelKey`); None: its pod-grouper is not seen."""
+        groupers = self.programs.get("podgrouper")
+        return next(_values(groupers, _QUEUE_LABEL), keys.QUEUE_LABEL) if groupers else None
 
     @property
     def _deciding(self) -> tuple[KaiContainer, ...]:
         return self.programs.get("admission") or self.programs.get("binder") or ()
+
+
+def _values(containers: Iterable[KaiContainer], *flags: str) -> Iterator[str]:
+    """What flags are set to, the first flag first."""
+    for flag in flags:
+        for container in containers:
+            value = container.value_of(flag)
+            if value is not None:
+                yield value
 
 
 def _versions(image: str) -> Iterator[Version]:

@@ -90,6 +90,8 @@ def _difference(share: Share, text: str) -> str | None:
         return None if share.seen_by_scheduler else "ignores a number this large, and gives no GPU"
     if share.portion is None or share.counted_gpus is None:
         return None
+    if math.isnan(share.fraction):
+        return "never places such a pod: write a plain decimal"
     if not is_quantity(text):
         return "runs the pod but leaves it out of its queue's figures: write a plain decimal"
     counted = share.counted_gpus / share.devices

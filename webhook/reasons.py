@@ -91,7 +91,7 @@ class Reason(Enum):
     SEVERAL_GPUS = (
         Group.SHARE,
         "several-gpus",
-        "the pod asks for {count} GPUs in {containers}, not for one in one",
+        "the pod asks for {count} GPUs in {containers}; only one in one container becomes a share",
     )
     INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} asks for a GPU"
     MIG = Group.SHARE, "mig", "the pod uses MIG devices"

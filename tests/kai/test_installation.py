@@ -41,3 +41,29 @@ def test_the_runtime_class_of_pods_with_a_share(found: Installation, expected: s
 )
 def test_sharing_is_known_where_admission_is_seen(found: Installation, expected: bool | None) -> None:
     assert found.shares_gpus is expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (installed("--runtime-class-name=gpu", program="binder"), "gpu"),
+        (installed(program="binder"), ""),
+        (installed("--runtime-class-name=gpu"), None),
+    ],
+)
+def test_the_runtime_class_of_reservation_pods_is_the_binders(
+    found: Installation, expected: str | None
+) -> None:
+    assert found.reservation_runtime_class == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (installed("--queue-label-key", "example.com/queue", program="podgrouper"), "example.com/queue"),
+        (installed(program="podgrouper"), "kai.scheduler/queue"),
+        (installed("--queue-label-key=example.com/queue", program="binder"), None),
+    ],
+)
+def test_the_queue_label_is_the_pod_groupers(found: Installation, expected: str | None) -> None:
+    assert found.queue_label == expected

@@ -316,6 +316,21 @@ def test_warnings(case: tuple[str, dict[str, Any], dict[str, str], list[str], st
     assert text in (decision.warnings[0].warning if decision.warnings else "")
 
 
+# What KAI up to v0.16.2 lets in (seen on v0.13.4).
+UNREADABLE = [
+    ("NaN", "never places"),
+    ("0x1p-1", "out of its queue's figures"),
+    ("0.2_5", "out of its queue's figures"),
+]
+
+
+@pytest.mark.parametrize(("value", "what"), UNREADABLE)
+def test_what_becomes_of_a_number_that_only_older_releases_take(value: str, what: str) -> None:
+    decision = decided(pod(annotations={"gpu-fraction": value}), kai_version=Version(0, 13, 4))
+    assert [warning.reason.code for warning in decision.warnings] == ["counted-differently"]
+    assert what in decision.warnings[0].warning
+
+
 def test_kais_own_configmap_is_not_suspicious_once_kai_has_run() -> None:
     variable = {
         "name": "GPU_PORTION",

@@ -20,7 +20,7 @@ from service.findings import Finding, as_json, as_text, exit_status, ok, problem
 from service.log import JsonLog, capture_libraries
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.doctor.cluster import Cluster, look_at
-from webhook.doctor.kai import kai_findings, runtime_class_finding
+from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings
 from webhook.doctor.reading import Extent, Question, Reader
@@ -113,10 +113,9 @@ async def _judged(reader: Reader, cluster: Cluster, *, is_inside: bool) -> Async
         yield finding
     for finding in kai_findings(cluster):
         yield finding
-    name = cluster.installation.runtime_class if cluster.installation else None
-    if name:
+    for name, whose in (runtime_classes(cluster.installation) if cluster.installation else {}).items():
         found = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
-        yield runtime_class_finding(name, found or False)
+        yield runtime_class_finding(name, whose, found or False)
     served = await _queue_versions(reader.client) if cluster.queues.extent is Extent.UNSERVED else ""
     for finding in queue_findings(cluster, served):
         yield finding

@@ -15,6 +15,7 @@ from webhook.hooks import Configuration
 
 _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
+_LABEL: Final = "KAI's queue label"
 _ADMISSION: Final = "KAI's webhook"
 _RUNTIME_CLASS: Final = "RuntimeClass"
 _SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
@@ -26,19 +27,31 @@ def kai_findings(cluster: Cluster) -> Iterator[Finding]:
     if installed is not None:
         yield _version(installed, cluster.kai_namespace)
         yield _sharing(installed, cluster)
+        yield from _label(installed)
     if cluster.mutating.is_known:
         yield from _admission(cluster)
 
 
-def runtime_class_finding(name: str, is_there: bool | Extent) -> Finding:
-    """Say whether the RuntimeClass is there that KAI gives pods with a share."""
+def runtime_classes(installed: Installation) -> dict[str, str]:
+    """Which RuntimeClasses KAI names, and on what."""
+    found: dict[str, str] = {}
+    if installed.runtime_class:
+        found[installed.runtime_class] = "pods with a share"
+    reserving = installed.reservation_runtime_class
+    if reserving and reserving not in found:
+        found[reserving] = "the reservation pods of shares"
+    return found
+
+
+def runtime_class_finding(name: str, whose: str, is_there: bool | Extent) -> Finding:
+    """Say whether a RuntimeClass is there that KAI sets."""
     if is_there is Extent.UNREAD:
         return unknown(_RUNTIME_CLASS, f'whether "{one_line(name)}" exists is not known')
     if is_there:
-        return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI gives pods with a share, exists')
+        return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI gives {whose}, exists')
     return problem(
         _RUNTIME_CLASS,
-        f'there is no RuntimeClass "{one_line(name)}", which KAI gives pods with a share: they are refused',
+        f'there is no RuntimeClass "{one_line(name)}", which KAI gives {whose}: they are refused',
         "install NVIDIA's container toolkit or operator, which makes it, or tell KAI to set none",
     )
 
@@ -77,6 +90,18 @@ def _sharing(installed: Installation, cluster: Cluster) -> Finding:
             "install KAI with global.gpuSharing=true, or serve with --inject-shares=false",
         )
     return warning(_SHARING, what, "install KAI with global.gpuSharing=true")
+
+
+def _label(installed: Installation) -> Iterator[Finding]:
+    """Policies are followed by one label alone, and KAI may be told to read another."""
+    label = installed.queue_label
+    if label is not None and label != keys.QUEUE_LABEL:
+        yield problem(
+            _LABEL,
+            f"it reads a pod's queue from the label {one_line(label)}: no queue"
+            f" that {keys.QUEUE_LABEL} names is used",
+            f"install KAI with global.queueLabelKey={keys.QUEUE_LABEL}, its default",
+        )
 
 
 def _admission(cluster: Cluster) -> Iterator[Finding]:

@@ -84,8 +84,8 @@ def queue(name: str, parent: str = "department") -> Queue:
     return msgspec.convert({"metadata": {"name": name}, "spec": {"parentQueue": parent}}, Queue)
 
 
-def installed(*args: str, tag: str = "v0.13.4") -> Installation:
-    container = KaiContainer(image=f"example.invalid/admission:{tag}", args=list(args))
+def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
+    container = KaiContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
     return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
 
 

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from kai.installation import Installation
 from service.findings import State
 from tests.builders import folder_from
 from tests.webhook.doctor.clusters import (
@@ -21,7 +22,7 @@ from tests.webhook.doctor.clusters import (
     whole,
 )
 from webhook.doctor.cluster import Cluster, Queue
-from webhook.doctor.kai import kai_findings, runtime_class_finding
+from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings
 from webhook.doctor.reading import Extent, Listed
@@ -133,6 +134,31 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
     ]
 
 
+def test_kai_must_read_queues_from_the_label_of_policies() -> None:
+    read = installed("--queue-label-key", "a/b", program="podgrouper")
+    (found,) = told(kai_findings(but(installation=read)), State.PROBLEM)
+    assert found.startswith(
+        "problem: KAI's queue label: it reads a pod's queue from the label a/b: no queue that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_pods", "of_reservations", "expected"),
+    [
+        ("nvidia", "nvidia", {"nvidia": "pods with a share"}),
+        ("nvidia", "gpu", {"nvidia": "pods with a share", "gpu": "the reservation pods of shares"}),
+        ("", "nvidia", {"nvidia": "the reservation pods of shares"}),
+        ("", "", {}),
+    ],
+)
+def test_every_runtime_class_that_kai_names_is_asked_for(
+    of_pods: str, of_reservations: str, expected: dict[str, str]
+) -> None:
+    admission = installed(f"--gpu-pod-runtime-class-name={of_pods}")
+    binder = installed(f"--runtime-class-name={of_reservations}", program="binder")
+    assert runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
+
+
 def test_its_queue_label_selector_is_told() -> None:
     selector = {"matchExpressions": [{"key": "kai.scheduler/queue", "operator": "Exists"}]}
     found = told(
@@ -146,7 +172,7 @@ def test_its_queue_label_selector_is_told() -> None:
     [(True, State.OK), (False, State.PROBLEM), (Extent.UNREAD, State.UNKNOWN)],
 )
 def test_the_runtime_class_must_be_there(is_there: bool | Extent, state: State) -> None:
-    assert runtime_class_finding("nvidia", is_there).state is state
+    assert runtime_class_finding("nvidia", "pods with a share", is_there).state is state
 
 
 def test_recorded_queues_are_read() -> None:
