@@ -67,6 +67,19 @@ class Version:
         return self._is_at_least(0, 16, 5)
 
     @property
+    def places_pods_of_root_queues(self) -> bool:
+        """Whether a queue without a parent may have pods (v0.13.0, `job_order_by_queue.go`)."""
+        return self._is_at_least(0, 13, 0)
+
+    @property
+    def survives_root_queues(self) -> bool:
+        """Whether its scheduler does when such a queue takes GPUs back from another (v0.16.5, PR #1866).
+
+        Before, it ends with a nil pointer, and again at each start while that pod waits (v0.13.4, seen live).
+        """
+        return self._is_at_least(0, 16, 5)
+
+    @property
     def counts_megabytes(self) -> bool:
         """Whether the scheduler counts GPU memory in 10^6 bytes where users write MiB.
 

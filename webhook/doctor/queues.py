@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from kai.installation import Installation
 from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown, warning
 from webhook.doctor.cluster import Cluster
@@ -71,9 +72,9 @@ def _queues(cluster: Cluster) -> Iterator[Finding]:
                 )
             )
         elif not parents[queue]:
-            wrong.append(
-                problem(_QUEUES, f"{by} has no parent: KAI places no pod in it", "give it a spec.parentQueue")
-            )
+            what = _of_root(cluster.installation)
+            if what:
+                wrong.append(problem(_QUEUES, f"{by} has no parent: {what}", "give it a spec.parentQueue"))
         elif parents[queue] not in parents and is_whole:
             wrong.append(
                 problem(
@@ -87,6 +88,16 @@ def _queues(cluster: Cluster) -> Iterator[Finding]:
         yield problem(_QUEUES, f"and {counted(len(wrong) - MOST_LINES, 'more queue')} that KAI cannot use")
     if named and not wrong:
         yield ok(_QUEUES, f"{counted(len(named), 'queue')} that policies name: {listed(named)}")
+
+
+def _of_root(installed: Installation | None) -> str:
+    """What is wrong with pods in a queue without a parent; empty if nothing is."""
+    versions = installed.versions if installed else ()
+    if versions and all(version.survives_root_queues for version in versions):
+        return ""
+    if versions and all(version.places_pods_of_root_queues for version in versions):
+        return "KAI's scheduler crashes when it takes back GPUs for it, before v0.16.5"
+    return "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"
 
 
 def _priorities(cluster: Cluster) -> Iterator[Finding]:

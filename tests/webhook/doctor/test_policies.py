@@ -134,6 +134,24 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("latest", "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"),
+        ("v0.12.23", "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"),
+        ("v0.13.0", "KAI's scheduler crashes when it takes back GPUs for it, before v0.16.5"),
+        ("v0.16.4", "KAI's scheduler crashes when it takes back GPUs for it, before v0.16.5"),
+        ("v0.16.5", None),
+    ],
+)
+def test_what_a_queue_without_a_parent_does_depends_on_the_release(tag: str, expected: str | None) -> None:
+    cluster = but(queues=whole(queue("team-a", "")), installation=installed(tag=tag))
+    found = told(queue_findings(cluster, ""))
+    assert found == (
+        [f'problem: queues: "team-a" (for vision) has no parent: {expected}'] if expected else []
+    )
+
+
 def test_kai_must_read_queues_from_the_label_of_policies() -> None:
     read = installed("--queue-label-key", "a/b", program="podgrouper")
     (found,) = told(kai_findings(but(installation=read)), State.PROBLEM)
