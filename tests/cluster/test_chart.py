@@ -25,6 +25,7 @@ from tests.cluster.in_a_pod import in_a_pod
 from tests.cluster.releases import (
     Release,
     define_others_kinds,
+    let_go,
     token_of,
 )
 from tests.cluster.webhooks import (
@@ -59,6 +60,10 @@ def release(plane: ControlPlane) -> Iterator[Release]:
         async with KubeClient(plane.access()) as client:
             await define_others_kinds(client)
 
+    async def tidy() -> None:
+        async with KubeClient(plane.access()) as client:
+            await let_go(client, AGENT_NAMESPACE)
+
     asyncio.run(prepare())
     values = {**EVERYTHING, "webhook": {**EVERYTHING.get("webhook", {}), "servicePort": PORT}}
     installed = Release(plane=plane, values=values)
@@ -67,6 +72,7 @@ def release(plane: ControlPlane) -> Iterator[Release]:
         yield installed
     finally:
         installed.uninstall()
+        asyncio.run(tidy())
 
 
 async def get(client: KubeClient, path: str) -> dict[str, Any]:
