@@ -157,6 +157,17 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in labels.items() if key == keys.QUEUE_LABEL or key.startswith(PREFIX)}
 
 
+def idle_labels(labels: Mapping[str, str]) -> list[str]:
+    """Return the labels of ours that do nothing, as there is no queue label beside them; in order.
+
+    What is asked for pods above their share is the agent's, which follows it in every namespace.
+    """
+    if keys.QUEUE_LABEL in labels:
+        return []
+    followed = {OVER_SHARE, OVER_SHARE_GRACE} | ({MODE} if labels.get(MODE) == Mode.OFF else set())
+    return sorted(own_labels(labels).keys() - followed)
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyLabel:
     """One label a policy owner may set."""

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from kai import keys
 from kai.pod import MalformedPod, decode_pod, explain_shape
 from webhook.admission import BadReview, Review, allow, deny
 from webhook.decide import Rules
@@ -20,6 +19,7 @@ from webhook.policy import (
     MEMORY,
     LabelProblem,
     Mode,
+    idle_labels,
     label_problems,
     own_labels,
 )
@@ -136,8 +136,8 @@ def _labels(document: Raw, field: str) -> dict[str, str]:
 
 def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
     """Say what a set of allowed labels does not do, though its owner may expect it to."""
-    if labels and keys.QUEUE_LABEL not in labels:
-        yield Finding(Reason.NO_QUEUE_LABEL, {"label": min(labels)})
+    if idle := idle_labels(labels):
+        yield Finding(Reason.NO_QUEUE_LABEL, {"label": idle[0]})
     for share, cap, comparable in ((FRACTION, MAX_MEMORY, MAX_FRACTION), (MEMORY, MAX_FRACTION, MAX_MEMORY)):
         if share in labels and cap in labels and comparable not in labels:
             yield Finding(Reason.SHARE_BEYOND_CAP_UNIT, {"label": share, "cap": cap})

@@ -190,6 +190,19 @@ async def test_labels_that_do_less_than_their_owner_may_think(
 
 
 @pytest.mark.parametrize(
+    "labels",
+    [
+        {"kaishare.dev/over-share": "evict", "kaishare.dev/over-share-grace": "30s"},
+        {"kaishare.dev/over-share": "evict", "kaishare.dev/mode": "off"},
+    ],
+)
+async def test_what_the_agent_follows_needs_no_queue(webhook: RunningWebhook, labels: dict[str, str]) -> None:
+    response = await webhook.review(review(labels), PATH)
+    assert response["allowed"] is True
+    assert "warnings" not in response
+
+
+@pytest.mark.parametrize(
     "request_fields",
     [
         {"operation": "DELETE", "object": None},

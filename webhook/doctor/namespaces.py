@@ -9,7 +9,7 @@ from kube.errors import one_line
 from service.findings import Finding, ok, problem, warning
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.doctor.words import MOST_LINES, counted, listed
-from webhook.policy import Mode, label_problems
+from webhook.policy import Mode, idle_labels, label_problems
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
@@ -90,11 +90,11 @@ def _invalid(cluster: Cluster) -> Iterator[Finding]:
         yield problem(_POLICIES, f"{one_line(name)}: {one_line(what)}")
     if len(wrong) > MOST_LINES:
         yield problem(_POLICIES, f"and {len(wrong) - MOST_LINES} more labels that are not followed")
-    unmanaged = [one.name for one in cluster.namespaces.items if not one.policy]
-    if unmanaged:
+    idle = [one.name for one in cluster.namespaces.items if idle_labels(one.labels)]
+    if idle:
         yield warning(
             _POLICIES,
-            f"{listed(unmanaged)}: labels of kaishare without {keys.QUEUE_LABEL} do nothing",
+            f"{listed(idle)}: labels of kaishare without {keys.QUEUE_LABEL} do nothing",
             f"set {keys.QUEUE_LABEL} too, or take them away",
         )
     if not wrong and any(one.policy for one in cluster.namespaces.items):

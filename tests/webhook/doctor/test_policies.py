@@ -57,6 +57,7 @@ def test_a_cluster_in_which_all_is_well() -> None:
         (but(namespaces=whole(namespace("a", mode="enforce"))), ""),
         (but(namespaces=whole(namespace("a", gpu_fraction="2"))), 'problem: policies: a: kaishare.dev/gpu-fraction: "2" is not allowed'),
         (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, mode="observe"))), "warning: policies: a: labels of kaishare without"),
+        (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, over_share="evict"))), ""),
         (but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
         (but(namespaces=Listed()), ""),
     ],
