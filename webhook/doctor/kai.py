@@ -36,7 +36,9 @@ def runtime_classes(installed: Installation) -> dict[str, str]:
     """Which RuntimeClasses KAI names, and on what."""
     found: dict[str, str] = {}
     if installed.runtime_class:
-        found[installed.runtime_class] = "pods with a share"
+        (version,) = installed.versions
+        too = " or a whole GPU" if version.sets_runtime_class_for_whole_gpus else ""
+        found[installed.runtime_class] = f"pods with a share{too}"
     reserving = installed.reservation_runtime_class
     if reserving and reserving not in found:
         found[reserving] = "the reservation pods of shares"

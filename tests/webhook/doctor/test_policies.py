@@ -173,9 +173,13 @@ def test_kai_must_read_queues_from_the_label_of_policies() -> None:
 def test_every_runtime_class_that_kai_names_is_asked_for(
     of_pods: str, of_reservations: str, expected: dict[str, str]
 ) -> None:
-    admission = installed(f"--gpu-pod-runtime-class-name={of_pods}")
-    binder = installed(f"--runtime-class-name={of_reservations}", program="binder")
+    admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag="v0.17.0")
+    binder = installed(f"--runtime-class-name={of_reservations}", program="binder", tag="v0.17.0")
     assert runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
+
+
+def test_releases_that_set_it_on_whole_gpus_too() -> None:
+    assert runtime_classes(installed(tag="v0.15.3")) == {"nvidia": "pods with a share or a whole GPU"}
 
 
 def test_its_queue_label_selector_is_told() -> None:
