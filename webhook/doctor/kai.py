@@ -118,6 +118,7 @@ def _admission(cluster: Cluster) -> Iterator[Finding]:
     yield ok(_ADMISSION, joined(_described(one) for one in (*found, *cluster.kai_validating)))
     for configuration in found:
         yield from _missed(cluster, configuration)
+        yield from _picked(configuration)
     yield from _schedulers(cluster)
 
 
@@ -145,6 +146,19 @@ def _missed(cluster: Cluster, configuration: Configuration) -> Iterator[Finding]
             _ADMISSION,
             f"{one_line(configuration.name)} misses {listed(missed)}: pods with a share never start there",
             "correct KAI's namespaceLabelSelector, or take the queue label from these namespaces",
+        )
+
+
+def _picked(configuration: Configuration) -> Iterator[Finding]:
+    """KAI may be told to look only at pods with a label of their own, which no policy gives them."""
+    hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
+    if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
+        labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
+        yield warning(
+            _ADMISSION,
+            f"{one_line(configuration.name)} looks only at pods labelled {listed(labels)}"
+            " (podLabelSelector): KAI leaves others where they are",
+            "label the pods, or take global.podLabelSelector from KAI",
         )
 
 

@@ -115,6 +115,7 @@ def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
         (but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), "problem: KAI's webhook: it looks only at pods of my-scheduler, and vision give theirs to \"kai-scheduler\""),
         (but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: it looks only at pods of kai-scheduler, and a give"),
         (but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
+        (but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission looks only at pods labelled team/kai (podLabelSelector)"),
         (but(mutating=whole(mutating())), ""),
         (but(installation=None, mutating=Listed()), ""),
     ],
