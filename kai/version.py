@@ -73,7 +73,7 @@ class Version:
 
     @property
     def survives_root_queues(self) -> bool:
-        """Whether its scheduler does when such a queue takes GPUs back from another (v0.16.5, PR #1866).
+        """Whether its scheduler does when GPUs are taken back for or from such a queue (v0.16.5, PR #1866).
 
         Before, it ends with a nil pointer, and again at each start while that pod waits (v0.13.4, seen live).
         """

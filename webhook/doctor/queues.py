@@ -96,7 +96,7 @@ def _of_root(installed: Installation | None) -> str:
     if versions and all(version.survives_root_queues for version in versions):
         return ""
     if versions and all(version.places_pods_of_root_queues for version in versions):
-        return "KAI's scheduler crashes when it takes back GPUs for it, before v0.16.5"
+        return "before v0.16.5 KAI's scheduler crashes when it takes GPUs back for it or from it"
     return "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"
 
 

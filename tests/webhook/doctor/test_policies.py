@@ -141,8 +141,8 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
     [
         ("latest", "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"),
         ("v0.12.23", "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"),
-        ("v0.13.0", "KAI's scheduler crashes when it takes back GPUs for it, before v0.16.5"),
-        ("v0.16.4", "KAI's scheduler crashes when it takes back GPUs for it, before v0.16.5"),
+        ("v0.13.0", "before v0.16.5 KAI's scheduler crashes when it takes GPUs back for it or from it"),
+        ("v0.16.4", "before v0.16.5 KAI's scheduler crashes when it takes GPUs back for it or from it"),
         ("v0.16.5", None),
     ],
 )
