@@ -52,7 +52,7 @@ from webhook.reasons import LONGEST_WARNING, Action, Finding, Reason
 settings.register_profile(
     "properties",
     deadline=None,
-    max_examples=4000,
+    max_examples=2000,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 MANY = settings.get_profile("properties")
