@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
@@ -23,9 +22,10 @@ from typing import Any
 import aiohttp
 
 from benchmarks.agent import MIB, TOTAL_MIB, cpu_ms, gpu_uuid
+from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
 from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+from tests.cluster.control_plane import ControlPlane
 from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
 from tests.gpuagent.objects import bind_request, fraction, reservation
 from tests.gpuagent.proc_tree import ProcTree, in_pod
@@ -205,13 +205,9 @@ def main() -> None:
     parser.add_argument("--on-node", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=10.0, help="at rest, twice")
     options = parser.parse_args()
-    assets = assets_folder()
-    if assets is None:
-        parser.error("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")
-    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
-        folder = Path(name)
-        with control_plane(assets, folder) as plane:
-            sys.exit(asyncio.run(measure(options.pods, options.on_node, options.seconds, plane, folder)))
+    on_a_control_plane(
+        parser, lambda plane, folder: measure(options.pods, options.on_node, options.seconds, plane, folder)
+    )
 
 
 if __name__ == "__main__":

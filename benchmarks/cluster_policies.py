@@ -9,8 +9,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -18,9 +16,10 @@ from typing import Any
 
 from benchmarks.agent import cpu_ms
 from benchmarks.cluster_pods import create_all, memory_mib
+from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
 from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.in_a_pod import in_a_pod
 from tests.cluster.webhooks import Serving, managed_namespace, serving
 
@@ -126,13 +125,11 @@ def main() -> None:
     parser.add_argument("--namespaces", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10.0, help="at rest")
     options = parser.parse_args()
-    assets = assets_folder()
-    if assets is None:
-        parser.error("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")
-    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
-        folder = Path(name)
-        with control_plane(assets, folder) as plane:
-            sys.exit(asyncio.run(measure(options.namespaces, options.seconds, plane, folder)))
+    if options.namespaces < CHANGES:
+        parser.error(f"--namespaces {options.namespaces}: allowed: {CHANGES} or more")
+    on_a_control_plane(
+        parser, lambda plane, folder: measure(options.namespaces, options.seconds, plane, folder)
+    )
 
 
 if __name__ == "__main__":

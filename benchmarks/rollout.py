@@ -20,8 +20,6 @@ import base64
 import contextlib
 import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -29,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.balancer import Balancer
+from benchmarks.plane import on_a_control_plane
 from certs.authority import Authority
 from kai import keys
 from kube.access import Access
@@ -36,7 +35,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.address import Address
 from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.webhooks import (
     WEBHOOK_RIGHTS,
     Canary,
@@ -346,15 +345,8 @@ def main() -> None:
     parser.add_argument("--lag", type=float, default=Plan.lag, help="seconds for which endpoints linger")
     parser.add_argument("--burst", type=int, default=Plan.burst, help="creations that come at once")
     options = parser.parse_args()
-    assets = assets_folder()
-    if assets is None:
-        parser.error("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")
     plan = Plan(**vars(options))
-    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
-        folder = Path(name)
-        (folder / "webhook").mkdir()
-        with control_plane(assets, folder) as plane:
-            sys.exit(asyncio.run(measure(plan, plane, folder / "webhook")))
+    on_a_control_plane(parser, lambda plane, folder: measure(plan, plane, folder))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +18,9 @@ from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
 from kube.eviction import Evicted, evict
+from service.lasting import lasting
 from service.log import INFO, WARNING, JsonLog
 
-_BEGIN_ANEW_SECONDS: Final = 30.0
 _TO_WRITE_SECONDS: Final = 5.0
 _TO_MIRROR_SECONDS: Final = 1.0
 """A vCluster copies an Event in some 20 ms (seen on v0.36.1), and no more once its own pod is gone."""
@@ -105,18 +105,9 @@ class Consequences:
         """Do what there is to do until cancelled."""
         async with asyncio.TaskGroup() as group:
             if self._writer is not None:
-                group.create_task(self._keep_up(self._writer.run, "writing Events"))
+                group.create_task(lasting(self._writer.run, on_error=self._failed("writing Events")))
             if self._evictor is not None:
-                group.create_task(self._keep_up(self._evictor.run, "evicting"))
-
-    async def _keep_up(self, run: Callable[[], Awaitable[None]], what: str) -> None:
-        """Run something that must not take the agent with it, whatever becomes of it."""
-        while True:
-            try:
-                await run()
-            except Exception as error:  # noqa: BLE001 - nobody foresaw it, and measuring goes on
-                self._log.failure(f"{what} failed, and begins anew", error)
-            await asyncio.sleep(_BEGIN_ANEW_SECONDS)
+                group.create_task(lasting(self._evictor.run, on_error=self._failed("evicting")))
 
     async def _ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
         return await evict(
@@ -136,6 +127,10 @@ class Consequences:
                 await self._writer.settled()
         if verdict.claim.tenant is not None:
             await asyncio.sleep(_TO_MIRROR_SECONDS)
+
+    def _failed(self, what: str) -> Callable[[Exception], None]:
+        """What nobody foresaw must not take the agent with it."""
+        return lambda error: self._log.failure(f"{what} failed, and begins anew", error)
 
     def _say_trouble(self, problem: str) -> None:
         if problem:

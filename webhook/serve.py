@@ -118,7 +118,8 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 
 def _known(policies: PolicySource) -> dict[str, Any]:
     """How many namespaces are managed, as soon as that is known."""
-    return {"namespaces": len(policies.all())} if policies.ready else {}
+    known = policies.all()
+    return {} if known is None else {"namespaces": len(known)}
 
 
 class _Cluster:

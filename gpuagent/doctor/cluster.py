@@ -21,10 +21,10 @@ from kai.version import Version
 from kube.access import Access, AccessError
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
-from service.findings import Finding, ok, problem, unknown
+from kube.reach import reach
+from service.findings import Finding, State, ok, problem, unknown
 from service.log import WARNING, JsonLog
 
-_API: Final = "API server"
 _NODE: Final = "node"
 _INVENTORY_SECONDS: Final = 20.0
 _LOOK_EVERY_SECONDS: Final = 0.05
@@ -46,15 +46,10 @@ class Question:
 async def cluster_findings(access: Access, asked: Question, look: Look) -> AsyncIterator[Finding]:
     """Ask everything, going on where a part fails."""
     async with KubeClient(access) as client:
-        try:
-            await client.get("/version")
-        except ApiError as error:
-            yield ok(_API, f"{client.server} answers (no version: {error})")
-        except (Unreachable, AccessError) as error:
-            yield problem(_API, f"{client.server}: {error}", "rights and pods were not checked")
+        reached = await reach(client, without="rights and pods were not checked")
+        yield reached
+        if reached.state is State.PROBLEM:
             return
-        else:
-            yield ok(_API, f"{client.server} answers")
         async for finding in right_findings(client, reads_config_maps=asked.reads_config_maps):
             yield finding
         yield await _node(client, asked.node)

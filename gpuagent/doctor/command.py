@@ -23,12 +23,12 @@ from gpuagent.pods.file import FilePods
 from gpuagent.processes.lookup import Processes
 from kai.version import Version
 from kube.access import Access, AccessError, find_access
+from kube.reach import API_SERVER
 from service.command import UsageError
 from service.documents import DocumentError
 from service.findings import Finding, as_json, as_text, exit_status, problem, unknown
 from service.log import JsonLog, capture_libraries
 
-_API: Final = "API server"
 _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
 _NODE: Final = "node"
@@ -114,7 +114,7 @@ def _examine(settings: DoctorSettings, looker: Looker, *, is_simulated: bool) ->
         yield trial_finding(look, looker.look, host)
     if settings.pods:
         yield from _file(settings, settings.pods, look)
-        yield unknown(_API, "not asked: the pods are from a file")
+        yield unknown(API_SERVER, "not asked: the pods are from a file")
     elif lack:
         yield lack
     elif not settings.node:
@@ -135,11 +135,15 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
         return await find_access(), None
     except AccessError as error:
         if "KUBERNETES_SERVICE_HOST" in host.environment:
-            return None, problem(_API, str(error), "let the pod's service account be mounted (automount)")
+            return None, problem(
+                API_SERVER, str(error), "let the pod's service account be mounted (automount)"
+            )
         if settings.needs_cluster:
-            return None, problem(_API, str(error), "run in the agent's pod, or set KUBECONFIG")
+            return None, problem(API_SERVER, str(error), "run in the agent's pod, or set KUBECONFIG")
         return None, unknown(
-            _API, f"no cluster: {error}", "in a pod, or with KUBECONFIG set, pods and rights are checked too"
+            API_SERVER,
+            f"no cluster: {error}",
+            "in a pod, or with KUBECONFIG set, pods and rights are checked too",
         )
 
 

@@ -271,6 +271,8 @@ async def test_a_webhook_without_rights_starts_and_says_which(
         await until_true(lambda: running.said("trouble with the API server"), "the trouble is said")
         status, text = await running.get("/readyz")
         assert (status, text) == (503, "no policies, or none that are recent; the log says why\n")
+        listed = await running.get("/policies")
+        assert listed == (503, "no policies are known yet; the log says why\n"), "not an empty list"
         assert (await running.get("/healthz"))[0] == 200
         (line,) = running.said("trouble with the API server")
         assert 'cannot list resource "namespaces"' in line["error"]

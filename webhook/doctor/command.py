@@ -15,8 +15,9 @@ from msgspec import Struct
 from kube.access import Access, AccessError, InCluster, find_access
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.reach import reach
 from service.command import UsageError
-from service.findings import Finding, as_json, as_text, exit_status, ok, problem
+from service.findings import Finding, State, as_json, as_text, exit_status
 from service.log import JsonLog, capture_libraries
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.doctor.cluster import Cluster, look_at
@@ -29,7 +30,6 @@ from webhook.doctor.serving import serving_findings
 from webhook.doctor.trial import trial_findings
 from webhook.doctor.workloads import workload_findings
 
-_API: Final = "API server"
 _RUNTIME_CLASSES: Final = Question(
     resource="runtimeclasses",
     verb="get",
@@ -79,15 +79,10 @@ async def _examine(settings: DoctorSettings) -> tuple[str, list[Finding]]:
 async def examine(access: Access, configuration: str) -> AsyncIterator[Finding]:
     """Ask everything, going on where a part fails."""
     async with KubeClient(access) as client:
-        try:
-            await client.get("/version")
-        except ApiError as error:
-            yield ok(_API, f"{client.server} answers (no version: {error})")
-        except (Unreachable, AccessError) as error:
-            yield problem(_API, f"{client.server}: {error}", "nothing else was checked")
+        reached = await reach(client, without="nothing else was checked")
+        yield reached
+        if reached.state is State.PROBLEM:
             return
-        else:
-            yield ok(_API, f"{client.server} answers")
         reader = Reader(client)
         cluster = await look_at(reader, configuration)
         async for finding in _judged(reader, cluster, is_inside=isinstance(access, InCluster)):

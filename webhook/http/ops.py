@@ -1,7 +1,7 @@
 """The plain port: metrics, health and policies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import orjson
@@ -90,11 +90,10 @@ class OpsPort:
         return web.Response(body=await asyncio.to_thread(self._metrics.text), headers=_PROMETHEUS)
 
     async def _list_policies(self) -> web.Response:
-        return web.Response(body=await asyncio.to_thread(self._policies_as_json), headers=_JSON)
-
-    def _policies_as_json(self) -> bytes:
-        """Thousands take their time, which is no review's."""
-        return orjson.dumps([policy_json(policy) for _, policy in sorted(self._policies.all().items())])
+        known = self._policies.all()
+        if known is None:
+            return web.Response(status=503, text="no policies are known yet; the log says why\n")
+        return web.Response(body=await asyncio.to_thread(_as_json, known), headers=_JSON)
 
     async def _alive(self) -> web.Response:
         return web.Response(text="ok\n")
@@ -107,6 +106,11 @@ class OpsPort:
         if problem := self._certificate_problem():
             return web.Response(status=503, text=f"no trusted certificate yet: {problem}\n")
         return web.Response(text="ok\n")
+
+
+def _as_json(policies: Mapping[str, NamespacePolicy]) -> bytes:
+    """Thousands take their time, which is no review's: for another thread."""
+    return orjson.dumps([policy_json(policy) for _, policy in sorted(policies.items())])
 
 
 def policy_json(policy: NamespacePolicy) -> dict[str, object]:

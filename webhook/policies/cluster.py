@@ -84,8 +84,10 @@ class ClusterPolicies:
             return known.policy
         return await self._lookups.find(namespace)
 
-    def all(self) -> Mapping[str, NamespacePolicy]:
-        """Return every managed namespace's policy."""
+    def all(self) -> Mapping[str, NamespacePolicy] | None:
+        """Return every managed namespace's policy; None before they were listed."""
+        if not self.watch.is_synced:
+            return None
         return {name: found.policy for name, found in self._managed().items()}
 
     @property

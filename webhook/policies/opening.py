@@ -85,7 +85,7 @@ def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> Opene
     policies = ClusterPolicies(
         client=client, log=log, on_change=changed, on_error=lambda: metrics.failed("policies")
     )
-    metrics.show_policies(lambda: policies.all() if policies.watch.is_synced else None)
+    metrics.show_policies(policies.all)
     metrics.show_watch(policies.watch)
     writing = (partial(lasting, work, on_error=failed) for work in (writer.run, events.run))
     return Opened(policies, (policies.run, *writing))

@@ -27,8 +27,8 @@ class PolicySource(Protocol):
             PolicyUnknown: it cannot be had now.
         """
 
-    def all(self) -> Mapping[str, NamespacePolicy]:
-        """Return every managed namespace's policy as known now; for any thread."""
+    def all(self) -> Mapping[str, NamespacePolicy] | None:
+        """Return every managed namespace's policy as known now; for any thread. None: none yet."""
 
     @property
     def ready(self) -> bool:

@@ -50,7 +50,7 @@ class Following:
 
     @property
     def names(self) -> set[str]:
-        return set(self.policies.all())
+        return set(self.policies.all() or ())
 
     @property
     def log(self) -> list[dict[str, Any]]:

@@ -148,6 +148,7 @@ async def test_how_the_watch_fares_is_in_the_metrics(server: ApiServer, client: 
     figure, resource = metrics.registry.get_sample_value, {"resource": "namespaces"}
     contact = "kaishare_watch_last_contact_timestamp_seconds"
     assert figure(contact, resource) is None, "never heard is absent, not zero"
+    assert figure("kaishare_webhook_policies", {"state": "valid"}) is None, "nor are policies counted yet"
     task = asyncio.create_task(wait.policies.run())
     await until(lambda: wait.policies.watch.restarts["closed"])
     task.cancel()
