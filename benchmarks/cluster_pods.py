@@ -169,7 +169,7 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
         ]
         token = await admin.token("agent", *rights)
         plane.access(token)
-        async with agent(plane, plane.accounts[token], folder, library) as (process, url):
+        async with agent(plane, plane.account(token), folder, library) as (process, url):
 
             async def show(what: str, load: Callable[[], Coroutine[Any, Any, None]]) -> None:
                 before, began = cpu_ms(process), time.monotonic()

@@ -1,12 +1,14 @@
 """One control plane for all tests here, and an administrator of it."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from kube.client import KubeClient
 from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane, controller_manager
+from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 
 HOW = (
     "NOT VERIFIED: KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver,"
@@ -44,3 +46,12 @@ async def admin(plane: ControlPlane) -> AsyncIterator[Administrator]:
         await administrator.prepare()
         yield administrator
         await administrator.clean_up()
+
+
+@pytest.fixture
+async def hostile(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[HostileApiServer]:
+    """A proxy in front of the control plane, without faults at first."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    async with hostile_api_server(plane.upstream, folder) as server:
+        yield server

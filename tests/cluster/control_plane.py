@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -20,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from certs.authority import Authority
 from kube.access import InCluster
+from tests.support.api_faults import Upstream
+from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 
 ADMIN_TOKEN = "admin-of-this-test"
 _READY_SECONDS = 60.0
@@ -40,6 +43,9 @@ _CONTROLLERS = (
     "validatingadmissionpolicy-status-controller",
 )
 """No others: those that look after nodes and pods would undo what other tests make."""
+
+
+_KEYS = ("ca.crt", "tls.crt", "tls.key", "accounts.key", "accounts.pub", "tokens.csv")
 
 
 class NotReady(RuntimeError):
@@ -89,50 +95,74 @@ class Program:
         raise NotReady(f"{self.name} is not ready:\n{self.log.read_text()[-2000:]}")
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a control plane at one time; `control_plane(…, since=snapshot)` goes on from there."""
+
+    folder: Path
+
+
 @dataclass(kw_only=True)
 class ControlPlane:
     """Its address, and ways to break it."""
 
     folder: Path
     port: int
+    etcd: Program
     apiserver: Program
     trust: ssl.SSLContext
     accounts: dict[str, Path] = field(default_factory=dict)
 
-    def access(self, token: str = ADMIN_TOKEN, *, port: int | None = None) -> InCluster:
-        """What a pod has that may do what the token's owner may; the port is a proxy's."""
-        folder = self.accounts.get(token)
-        if folder is None:
-            folder = self.accounts[token] = self.folder / f"account-{len(self.accounts)}"
-            folder.mkdir()
-            (folder / "token").write_text(token)
-            (folder / "namespace").write_text("kaishare")
-            (folder / "ca.crt").write_bytes((self.folder / "ca.crt").read_bytes())
-        where = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port or self.port)}
-        return InCluster(folder=folder, environment=where)
+    @property
+    def upstream(self) -> Upstream:
+        """Where a hostile API server finds it."""
+        return Upstream(url=f"https://127.0.0.1:{self.port}", trust=self.trust)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a pod finds it."""
+        return in_cluster_environment(self.port)
+
+    def account(self, token: str) -> Path:
+        """The service-account folder of a pod with this token, made at the first call."""
+        if token not in self.accounts:
+            folder = self.folder / f"account-{len(self.accounts)}"
+            ca = (self.folder / "ca.crt").read_bytes()
+            self.accounts[token] = write_service_account(folder, token=token, ca=ca)
+        return self.accounts[token]
+
+    def access(self, token: str = ADMIN_TOKEN) -> InCluster:
+        """The access of a pod with this token."""
+        return InCluster(folder=self.account(token), environment=self.environment)
 
     def kubeconfig(self, *, token: str = ADMIN_TOKEN, server: str = "") -> Path:
         """A kubeconfig file of whoever the token is for."""
-        path = self.folder / f"kubeconfig-{len(list(self.folder.glob('kubeconfig-*')))}"
-        cluster = {
-            "server": server or f"https://127.0.0.1:{self.port}",
-            "certificate-authority": str(self.folder / "ca.crt"),
-        }
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "current-context": "test",
-        }
-        path.write_text(json.dumps(config))
-        return path
+        return write_kubeconfig(
+            self.folder / f"kubeconfig-{len(list(self.folder.glob('kubeconfig-*')))}",
+            server=server or f"https://127.0.0.1:{self.port}",
+            ca_file=self.folder / "ca.crt",
+            token=token,
+        )
 
     def audited(self) -> list[dict[str, Any]]:
         """What the API server's audit log says of pods that were created, oldest first."""
         lines = (self.folder / "audit.log").read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def snapshot(self, folder: Path) -> Snapshot:
+        """Copy the data of etcd and the keys of the API server into a new folder.
+
+        etcd stands still meanwhile, so the copy is what a crash would leave, which etcd starts from.
+        """
+        assert self.etcd.process is not None
+        self.etcd.process.send_signal(signal.SIGSTOP)
+        try:
+            shutil.copytree(self.folder / "etcd", folder / "etcd")
+        finally:
+            self.etcd.process.send_signal(signal.SIGCONT)
+        for file in _KEYS:
+            shutil.copy(self.folder / file, folder)
+        return Snapshot(folder)
 
     def kill(self) -> None:
         """End the API server as a crash does."""
@@ -145,8 +175,14 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver from a folder that holds these programs."""
+def control_plane(assets: Path, folder: Path, *, since: Snapshot | None = None) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver.
+
+    Args:
+        assets: the folder of these programs.
+        folder: takes data, keys and logs.
+        since: begins with this state and these keys, as after a restore, and not with an empty etcd.
+    """
     port, etcd_port, peer_port = _free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = Program(
@@ -164,7 +200,10 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
             f"--initial-cluster=default={peer_url}",
         ],
     )
-    _write_keys(folder)
+    if since is None:
+        _write_keys(folder)
+    else:
+        shutil.copytree(since.folder, folder, dirs_exist_ok=True)
     (folder / "audit-policy.yaml").write_text(json.dumps(_AUDIT_POLICY))
     apiserver = Program(
         name="kube-apiserver",
@@ -191,7 +230,7 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
         ],
     )
     trust = ssl.create_default_context(cafile=folder / "ca.crt")
-    running = ControlPlane(folder=folder, port=port, apiserver=apiserver, trust=trust)
+    running = ControlPlane(folder=folder, port=port, etcd=etcd, apiserver=apiserver, trust=trust)
     try:
         etcd.start()
         etcd.wait_for(f"{etcd_url}/health", "true")

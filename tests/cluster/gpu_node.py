@@ -71,7 +71,7 @@ class GpuNode:
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(port or self.plane.port),
         }
-        program = ("-c", PROGRAM, str(self.plane.accounts[token]), str(self.folder / "loaded"))
+        program = ("-c", PROGRAM, str(self.plane.account(token)), str(self.folder / "loaded"))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(self.folder / "log", *fixed.split(), *options, program=program, **environment) as running:
             running.until(lambda: running.said("pods listed"))

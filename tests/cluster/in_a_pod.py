@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.control_plane import ControlPlane
+from tests.support.hostile_api_server import HostileApiServer
 
 _PROGRAM = """
 import atexit, sys
@@ -28,13 +29,11 @@ class InAPod:
     """Where it says at its end which modules it had loaded."""
 
 
-def in_a_pod(plane: ControlPlane, token: str, folder: Path, *, port: int | None = None) -> InAPod:
-    """Be in a pod with this token; the port is a proxy's."""
-    plane.access(token)
-    where = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port or plane.port)}
+def in_a_pod(server: ControlPlane | HostileApiServer, token: str, folder: Path) -> InAPod:
+    """Be in a pod with this token, whose API server may be a hostile one."""
     loaded = folder / "loaded"
     return InAPod(
-        program=("-c", _PROGRAM, str(plane.accounts[token]), str(loaded)),
-        environment={**os.environ, **where},
+        program=("-c", _PROGRAM, str(server.account(token)), str(loaded)),
+        environment={**os.environ, **server.environment},
         loaded=loaded,
     )

@@ -67,7 +67,7 @@ async def test_pods_of_the_api_server_are_in_the_agent_within_an_interval_and_th
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(plane.port),
     }
-    program = ("-c", PROGRAM, str(plane.accounts[token]), str(tmp_path / "loaded"))
+    program = ("-c", PROGRAM, str(plane.account(token)), str(tmp_path / "loaded"))
     with agent(tmp_path / "log", *options.split(), program=program, **environment) as running:
         await asyncio.to_thread(running.until, lambda: running.said("pods listed"))
         await admin.create({**fraction(node=None), "status": {}})

@@ -12,7 +12,7 @@ from gpuagent.pods.lookups import Reason
 from kube.client import KubeClient
 from kube.watch import Pace
 from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.gpuagent.inventories import built
 from tests.gpuagent.objects import (
     NODE,
@@ -25,8 +25,8 @@ from tests.gpuagent.objects import (
 )
 from tests.gpuagent.pods.cluster.running import running
 from tests.gpuagent.shares.test_live_objects import documents
-from tests.kube.proxy import Proxy
 from tests.kube.watching import until
+from tests.support.hostile_api_server import HostileApiServer
 
 USUAL: dict[str, Any] = {"pace": None, "lookup_pace": None}
 POD = "/api/v1/namespaces/research/pods/half"
@@ -209,28 +209,23 @@ async def test_a_version_of_kai_with_another_api_is_said(
 
 
 async def test_a_link_that_dies_silently_is_noticed_and_the_next_one_taken(
-    plane: ControlPlane, admin: Administrator
+    hostile: HostileApiServer, admin: Administrator
 ) -> None:
     usual = Pace()
     assert usual.watch + usual.grace < 60, "an agent has 60 s to notice"
-    proxy = Proxy(plane.port)
-    await proxy.start()
     await admin.create(pod())
-    try:
-        quick = Pace(watch=1, grace=0.5, first_pause=0.1)
-        async with KubeClient(plane.access(port=proxy.port)) as client, running(client, pace=quick) as run:
-            await until(lambda: run.names == {"half"})
-            proxy.fall_silent()
-            await admin.create(pod("more", 2))
-            took = await until(lambda: run.pods.watch.restarts["unreachable"], 8)
-            assert took < 3.5
-            assert run.pods.seconds_since_contact() > 1
-            assert run.names == {"half"}
-            proxy.wake()
-            await until(lambda: run.names == {"half", "more"}, 15)
-            assert run.pods.seconds_since_contact() < 3
-    finally:
-        await proxy.stop()
+    quick = Pace(watch=1, grace=0.5, first_pause=0.1)
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, running(client, pace=quick) as run:
+        await until(lambda: run.names == {"half"})
+        hostile.link.fall_silent()
+        await admin.create(pod("more", 2))
+        took = await until(lambda: run.pods.watch.restarts["unreachable"], 8)
+        assert took < 3.5
+        assert run.pods.seconds_since_contact() > 1
+        assert run.names == {"half"}
+        hostile.link.recover()
+        await until(lambda: run.names == {"half", "more"}, 15)
+        assert run.pods.seconds_since_contact() < 3
 
 
 async def test_a_kill_of_the_api_server_is_survived_and_the_last_contact_tells(

@@ -67,5 +67,5 @@ async def test_a_new_token_in_the_file_is_taken_when_the_old_one_is_refused(
 ) -> None:
     token = await admin.token("rotated", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]})
     async with KubeClient(plane.access("refused-token")) as client:
-        (plane.accounts["refused-token"] / "token").write_text(token)
+        (plane.account("refused-token") / "token").write_text(token)
         assert json.loads(await client.get(CONFIG_MAPS))["kind"] == "ConfigMapList"

@@ -12,6 +12,7 @@ from kube.access import InCluster
 from kube.client import KubeClient
 from tests.kube.api_server import ApiServer
 from tests.kube.certificates import serving_context
+from tests.support.credentials import write_service_account
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +36,9 @@ async def server(served: ssl.SSLContext) -> AsyncIterator[ApiServer]:
 @pytest.fixture
 def account(tmp_path: Path, authority: Authority) -> Path:
     """The folder the kubelet mounts."""
-    folder = tmp_path / "serviceaccount"
-    folder.mkdir()
-    (folder / "token").write_text("first-token\n")
-    (folder / "namespace").write_text("kaishare")
-    (folder / "ca.crt").write_bytes(authority.pair.certificate_pem)
-    return folder
+    return write_service_account(
+        tmp_path / "serviceaccount", token="first-token\n", ca=authority.pair.certificate_pem
+    )
 
 
 @pytest.fixture

@@ -1,0 +1,303 @@
+"""An API server on its worst day: a TLS proxy on loopback in front of a real one, with faults.
+
+    async with hostile_api_server(plane.upstream, folder) as server:
+        server.inject(refusal(429, "TooManyRequests", Retry_After="1"), requests("/api/v1/pods"), count=3)
+        async with KubeClient(server.access(token)) as client, running(client) as run:
+            server.link.reset()  # or fall_silent(), half_open(), go_down(); server.heal() ends every fault
+            await until(lambda: run.watch.is_synced)
+        assert len(server.seen(requests("/api/v1/pods", watch=True))) < 10
+
+The client's credentials are passed on to the real server. A subprocess gets `server.kubeconfig(token)`, or
+`server.account(token)` and `server.environment`. `hostile_api_server_in_thread` serves tests that block.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from certs.authority import Authority
+from kube.access import InCluster
+from tests.kube.certificates import serving_context
+from tests.support.api_faults import (
+    Answer,
+    Cut,
+    Delay,
+    Fault,
+    Flood,
+    HalfOpen,
+    OlderData,
+    Predicate,
+    Rule,
+    SeenRequest,
+    Silence,
+    Truncate,
+    Upstream,
+    requests,
+)
+from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
+from tests.support.tcp_link import TcpLink, reset
+
+_LARGEST_REQUEST = 16 * 1024 * 1024
+_BETWEEN_NEIGHBOURS = frozenset(
+    {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
+)
+"""Headers that concern one connection (RFC 9110, 7.6.1), and Host."""
+_JUNK = b"x" * 65536
+
+
+class HostileApiServer:
+    """Passes requests on to a real API server, except for those that a fault applies to."""
+
+    def __init__(self, upstream: Upstream, folder: Path) -> None:
+        self.requests: list[SeenRequest] = []
+        """All of them, oldest first."""
+        self.link: TcpLink
+        """Between clients and this server."""
+        self._upstream = upstream
+        self._folder = folder
+        self._ca_file = folder / "ca.crt"
+        self._accounts: dict[str, Path] = {}
+        self._rules: list[Rule] = []
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.link.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a pod finds this server."""
+        return in_cluster_environment(self.link.port)
+
+    def account(self, token: str) -> Path:
+        """The service-account folder of a pod with this token, made at the first call."""
+        if token not in self._accounts:
+            folder = self._folder / f"account-{len(self._accounts)}"
+            self._accounts[token] = write_service_account(folder, token=token, ca=self._ca_file.read_bytes())
+        return self._accounts[token]
+
+    def access(self, token: str) -> InCluster:
+        """The access of a pod with this token."""
+        return InCluster(folder=self.account(token), environment=self.environment)
+
+    def kubeconfig(self, token: str) -> Path:
+        """Make a kubeconfig with this token."""
+        path = self._folder / f"kubeconfig-{len(list(self._folder.glob('kubeconfig-*')))}"
+        return write_kubeconfig(path, server=self.url, ca_file=self._ca_file, token=token)
+
+    def inject(self, fault: Fault, when: Predicate | None = None, *, count: int | None = None) -> Rule:
+        """Apply a fault to requests from now on; of several rules the oldest that matches is applied.
+
+        Args:
+            fault: what goes wrong.
+            when: which requests it applies to; all by default.
+            count: for how many; None until `Rule.end` or `heal`.
+        """
+        rule = Rule(fault, when or requests(), count)
+        self._rules.append(rule)
+        return rule
+
+    def heal(self) -> None:
+        """End every fault of requests and of the link. Streams that hang go on hanging."""
+        self._rules = []
+        self.link.recover()
+
+    def seen(self, when: Predicate) -> list[SeenRequest]:
+        """The requests that match, oldest first."""
+        return [request for request in self.requests if when(request)]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["HostileApiServer"]:
+        authority = Authority.create(now=datetime.now(UTC))
+        self._ca_file.write_bytes(authority.pair.certificate_pem)
+        app = web.Application(client_max_size=_LARGEST_REQUEST)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
+        async with contextlib.AsyncExitStack() as stack:
+            # A new connection for each request: a kept one may be closed by a server that restarts.
+            connector = aiohttp.TCPConnector(force_close=True, limit=0)
+            self._session = await stack.enter_async_context(
+                aiohttp.ClientSession(
+                    connector=connector,
+                    auto_decompress=False,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    timeout=aiohttp.ClientTimeout(total=None),
+                    skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+                )
+            )
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            trust = serving_context(authority, self._folder)
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust).start()
+            self.link = TcpLink(to_port=runner.addresses[0][1])
+            await self.link.start()
+            stack.push_async_callback(self.link.stop)
+            yield self
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        seen = SeenRequest(
+            method=request.method,
+            path=request.path,
+            query=dict(request.query),
+            token=request.headers.get("Authorization", "").removeprefix("Bearer "),
+            at=time.monotonic(),
+        )
+        rule = next((rule for rule in self._rules if rule.applies_to(seen)), None)
+        seen.fault = rule.fault if rule else None
+        self.requests.append(seen)
+        try:
+            return await self._answer(request, seen)
+        except aiohttp.ClientError:  # the real server went away
+            _abort(request)
+            return web.Response(status=502)
+
+    async def _answer(self, request: web.Request, seen: SeenRequest) -> web.StreamResponse:
+        match seen.fault:
+            case Answer() as answer:
+                headers = {"Content-Type": answer.content_type, **answer.headers}
+                seen.status, seen.sent_bytes = answer.status, len(answer.body)
+                await request.read()
+                return web.Response(status=answer.status, body=answer.body, headers=headers)
+            case Flood() as flood:
+                return await _flood(request, seen, flood)
+            case HalfOpen():
+                return await _hang()
+            case Cut(after=None):
+                _abort(request, is_reset=seen.fault.is_reset)
+                return web.Response(status=502)
+            case Delay(seconds=seconds):
+                await asyncio.sleep(seconds)
+                return await self._forward(request, seen, self._upstream)
+            case OlderData(server=server):
+                return await self._forward(request, seen, server)
+            case _:
+                return await self._forward(request, seen, self._upstream)
+
+    async def _forward(
+        self, request: web.Request, seen: SeenRequest, upstream: Upstream
+    ) -> web.StreamResponse:
+        """Pass the request on, and the answer back as it comes, up to where a fault ends it."""
+        most = seen.fault.after if isinstance(seen.fault, Cut | Truncate | Silence) else None
+        async with self._session.request(
+            request.method,
+            URL(upstream.url + request.raw_path, encoded=True),
+            headers=_end_to_end(request.headers),
+            data=await request.read() or None,
+            ssl=upstream.trust,
+            allow_redirects=False,
+        ) as answer:
+            response = web.StreamResponse(
+                status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers)
+            )
+            if isinstance(seen.fault, Truncate):
+                response.headers.pop("Content-Length", None)
+            if "Content-Length" not in response.headers:
+                response.enable_chunked_encoding()
+            seen.status = answer.status
+            await response.prepare(request)
+            async for part in _up_to(answer.content, most):
+                await response.write(part)
+                seen.sent_bytes += len(part)
+        match seen.fault:
+            case Silence():
+                await _hang()
+            case Cut(is_reset=is_reset):
+                await _sent(request)
+                _abort(request, is_reset=is_reset)
+        return response
+
+
+@contextlib.asynccontextmanager
+async def hostile_api_server(upstream: Upstream, folder: Path) -> AsyncIterator[HostileApiServer]:
+    """Run a hostile API server in the running event loop; `folder` is empty and takes its files."""
+    async with HostileApiServer(upstream, folder).running() as server:
+        yield server
+
+
+@contextlib.contextmanager
+def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[HostileApiServer]:
+    """Run a hostile API server in a thread with an event loop of its own."""
+    server = HostileApiServer(upstream, folder)
+    is_ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with server.running():
+            loops.append(asyncio.get_running_loop())
+            is_ready.set()
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        finally:
+            is_ready.set()
+
+    thread = threading.Thread(target=run, name="hostile-api-server")
+    thread.start()
+    try:
+        is_ready.wait()
+        assert loops, "the server did not start"
+        yield server
+    finally:
+        for loop in loops:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _BETWEEN_NEIGHBOURS}
+
+
+async def _up_to(content: aiohttp.StreamReader, most: int | None) -> AsyncIterator[bytes]:
+    """Read a body as it comes, and stop after so many bytes; None is all of it."""
+    while most != 0 and (part := (await content.readany())[:most]):
+        yield part
+        most = None if most is None else most - len(part)
+
+
+async def _flood(request: web.Request, seen: SeenRequest, flood: Flood) -> web.StreamResponse:
+    response = web.StreamResponse(status=flood.status, headers={"Content-Type": "application/json"})
+    response.enable_chunked_encoding()
+    seen.status = flood.status
+    await response.prepare(request)
+    chunk = flood.head
+    while seen.sent_bytes < flood.size:
+        await response.write(chunk)
+        seen.sent_bytes += len(chunk)
+        chunk = _JUNK
+    return response
+
+
+async def _hang() -> web.StreamResponse:
+    """Wait until the client leaves or the server stops; both cancel the handler."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def _sent(request: web.Request) -> None:
+    """Wait until what was written has left this process."""
+    transport = request.transport
+    assert isinstance(transport, asyncio.WriteTransport | None)
+    # A transport has no event for an empty buffer.
+    while (  # noqa: ASYNC110
+        transport is not None and not transport.is_closing() and transport.get_write_buffer_size()
+    ):
+        await asyncio.sleep(0.001)
+
+
+def _abort(request: web.Request, *, is_reset: bool = False) -> None:
+    transport = request.transport
+    if transport is None:
+        return
+    if is_reset:
+        reset(transport)
+    else:
+        transport.abort()
