@@ -33,6 +33,29 @@ class Unreachable(Exception):
     """No answer from the API server: refused, cut, timed out, not TLS, not JSON. The message is one line."""
 
 
+class _Kind(Struct):
+    kind: str
+
+
+_kind = msgspec.json.Decoder(_Kind)
+
+
+def expect_kind(body: bytes, kind: str, asked: str) -> None:
+    """Check that an answer to a write is the API server's, and not a page of what stands in between.
+
+    API servers answer a write with the object, and an eviction with a Status (seen on 1.36.3).
+
+    Raises:
+        Unreachable: it is no JSON object of this kind.
+    """
+    try:
+        found = _kind.decode(body).kind
+    except MALFORMED as error:
+        raise Unreachable(f"{asked}: no {kind}: {one_line(str(error))}") from None
+    if found != kind:
+        raise Unreachable(f"{asked}: no {kind}: a {one_line(found)}")
+
+
 class _Status(Struct):
     code: int | None = None
     reason: str | None = None

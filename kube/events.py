@@ -17,7 +17,7 @@ import msgspec
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, Unreachable, expect_kind
 from service.bucket import TokenBucket
 
 _LONGEST_MESSAGE: Final = 1024
@@ -248,8 +248,9 @@ class EventWriter:
             self._remember(key, _Written(before.count + waiting.times, before.first_at))
             return "updated"
         body = msgspec.json.encode(self._as_object(waiting))
+        path = f"/api/v1/namespaces/{event.namespace}/events"
         try:
-            await self._client.request("POST", f"/api/v1/namespaces/{event.namespace}/events", body=body)
+            expect_kind(await self._client.request("POST", path, body=body), "Event", f"POST {path}")
         except ApiError as error:
             count = 1 + waiting.times
             if error.status != 409 or not await self._patch(waiting, count):
@@ -265,9 +266,10 @@ class EventWriter:
         change = {"count": count, "lastTimestamp": _timestamp(waiting.last_at), "message": event.message}
         path = f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
         try:
-            await self._client.request(
+            answer = await self._client.request(
                 "PATCH", path, body=msgspec.json.encode(change), content_type=_MERGE_PATCH
             )
+            expect_kind(answer, "Event", f"PATCH {path}")
         except ApiError as error:
             if error.status == 404:
                 return False

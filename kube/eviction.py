@@ -8,7 +8,7 @@ import msgspec
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, Unreachable, expect_kind
 
 _SAID: Final = "disruptionbudget"
 
@@ -59,7 +59,8 @@ async def evict(
     }
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
     try:
-        await client.request("POST", path, body=msgspec.json.encode(body))
+        answer = await client.request("POST", path, body=msgspec.json.encode(body))
+        expect_kind(answer, "Status", f"POST {path}")
     except ApiError as error:
         return Evicted(_answer(error), str(error), error.retry_after or 0.0)
     except (Unreachable, AccessError) as error:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from kube.client import KubeClient
 from kube.events import Event, EventPace, ObjectReference, event_name
-from tests.kube.api_server import ApiServer, refuses
+from tests.kube.api_server import ApiServer, refuses, says
 from tests.kube.telling import writing
 from tests.kube.watching import until
 
@@ -103,7 +103,7 @@ async def test_what_is_told_again_while_it_waits_is_written_once(client: KubeCli
 
 
 async def test_an_event_of_an_earlier_process_goes_on_at_2(client: KubeClient, kept: Kept) -> None:
-    kept.events["train-0.1"] = {"count": 40, "message": "old"}
+    kept.events["train-0.1"] = {"kind": "Event", "count": 40, "message": "old"}
     async with writing(client) as run:
         run.writer.tell(over())
         await run.settled(updated=1)
@@ -117,6 +117,19 @@ async def test_an_event_that_the_server_has_forgotten_begins_anew(client: KubeCl
         kept.events.clear()
         run.writer.tell(over())
         await run.settled(created=2)
+    assert kept.events["train-0.1"]["count"] == 1
+
+
+@pytest.mark.parametrize("body", ["", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve'])
+async def test_a_success_that_is_no_event_is_tried_again(
+    server: ApiServer, client: KubeClient, kept: Kept, body: str
+) -> None:
+    server.answers = [says(body)]
+    async with writing(client) as run:
+        run.writer.tell(over())
+        await run.settled(created=1)
+        assert "no Event" in run.troubles[0]
+        assert run.troubles[1:] == [""]
     assert kept.events["train-0.1"]["count"] == 1
 
 

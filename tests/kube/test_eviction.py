@@ -11,8 +11,13 @@ from kube.eviction import Answer, evict
 from tests.kube.api_server import ApiServer, refuses, says
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
+SUCCESS = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
 ANSWERS = [
-    (says("{}", status=201), Answer.EVICTED, 0),
+    (says(SUCCESS, status=201), Answer.EVICTED, 0),
+    (says("{}", status=201), Answer.FAILED, 0),
+    (says("", status=200), Answer.FAILED, 0),
+    (says(SUCCESS[:40], status=201), Answer.FAILED, 0),
+    (says("<h1>log in</h1>", status=200, kind="text/html"), Answer.FAILED, 0),
     (refuses(429, "TooManyRequests", BUDGET, Retry_After="7"), Answer.DISRUPTION_BUDGET, 7),
     (refuses(429, "TooManyRequests", "The disruption budget x is still being processed by the server."), Answer.DISRUPTION_BUDGET, 0),
     (refuses(500, "InternalError", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."), Answer.DISRUPTION_BUDGET, 0),
