@@ -1,0 +1,489 @@
+"""kube/ behind a real API server with faults: it ends with the server's truth and never asks in a hot loop."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from kube.events import Event, EventPace, ObjectReference, event_name
+from kube.eviction import Answer as EvictionAnswer
+from kube.eviction import evict
+from kube.watch import Pace, Resource
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.gpuagent.objects import config_map
+from tests.gpuagent.objects import pod as pod_on_node
+from tests.kube.telling import writing
+from tests.kube.watching import Running, running, until
+from tests.support.api_faults import (
+    HTML,
+    Answer,
+    Cut,
+    Delay,
+    Fault,
+    Flood,
+    HalfOpen,
+    OlderData,
+    Silence,
+    Truncate,
+    html,
+    refusal,
+    requests,
+)
+from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
+
+CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
+EVENTS = "/api/v1/namespaces/team-a/events"
+ABOUT_CONFIG_MAPS = requests(CONFIG_MAPS)
+PACE = Pace(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, lived=0.1)
+EVENT_PACE = EventPace(
+    per_second=1000.0, burst=1000, patience_forbidden=20.0, first_pause=0.02, longest_pause=0.1
+)
+FAULT_SECONDS = 0.4
+MIB = 1 << 20
+FLOOD = Flood(size=192 * MIB)
+ANSWERS: dict[str, Fault] = {
+    "400": refusal(400, "BadRequest"),
+    "401": refusal(401, "Unauthorized"),
+    "401 in plain text": Answer(status=401, body=b"Unauthorized", content_type="text/plain"),
+    "403": refusal(403, "Forbidden"),
+    "404": refusal(404, "NotFound"),
+    "409": refusal(409, "Conflict"),
+    "410": refusal(410, "Expired"),
+    "429": refusal(429, "TooManyRequests", Retry_After="1"),
+    "500": refusal(500, "InternalError"),
+    "503 with an endless body": Flood(size=192 * MIB, status=503),
+    "504": refusal(504, "Timeout", "Too large resource version: 900, current: 20"),
+    "302 to a log-in page": Answer(status=302, headers={"Location": "/login"}),
+    "502 HTML": html(502),
+    "200 HTML": html(200),
+    "200 without a body": Answer(status=200),
+    "200 {}": Answer(status=200, body=b"{}"),
+}
+CONNECTIONS: dict[str, Fault] = {
+    "reset before the answer": Cut(after=None),
+    "closed before the answer": Cut(after=None, is_reset=False),
+    "reset after the head": Cut(after=0),
+    "reset within the body": Cut(after=40),
+    "closed within the body": Cut(after=40, is_reset=False),
+    "body that ends early": Truncate(after=40),
+    "body that does not begin": Truncate(after=0),
+    "silence instead of an answer": HalfOpen(),
+    "silence after the head": Silence(after=0),
+    "silence within the body": Silence(after=40),
+}
+FAULTS = ANSWERS | CONNECTIONS
+LINK = ["fall_silent", "half_open", "reset", "go_down"]
+
+
+def table(faults: dict[str, Fault]) -> Any:
+    return pytest.mark.parametrize("fault", faults.values(), ids=faults.keys())
+
+
+def groups(faults: dict[str, Fault], size: int = 9) -> Any:
+    """Faults that one test holds at the same time, each with a server of its own."""
+    names = list(faults)
+    parts = [names[start : start + size] for start in range(0, len(names), size)]
+    return pytest.mark.parametrize("names", parts, ids=lambda part: f"{part[0]} to {part[-1]}")
+
+
+@pytest.fixture(autouse=True)
+def _short_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kube.client._SECONDS", 0.5)
+    monkeypatch.setattr("kube.client._LIST_SECONDS", 0.5, raising=False)
+    monkeypatch.setitem(KubeClient.request.__kwdefaults__, "seconds", 0.5)
+
+
+@pytest.fixture
+async def client(hostile: HostileApiServer) -> AsyncIterator[KubeClient]:
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client:
+        yield client
+
+
+async def with_each(
+    names: list[str],
+    plane: ControlPlane,
+    folder: Path,
+    hold: Callable[[HostileApiServer, KubeClient, str], Awaitable[None]],
+) -> None:
+    """Call `hold` for all faults at once, each with a hostile API server and a client of its own."""
+
+    async def hold_one(name: str) -> None:
+        own = folder / name.replace(" ", "-")
+        own.mkdir()
+        try:
+            async with (
+                hostile_api_server(plane.upstream, own) as hostile,
+                KubeClient(hostile.access(ADMIN_TOKEN)) as client,
+            ):
+                await hold(hostile, client, name)
+        except Exception as error:
+            error.add_note(f"fault: {name}")
+            raise
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(hold_one(name))
+
+
+@dataclass
+class Versions:
+    """Reads objects for a watch, and notes each that is older than the one seen before."""
+
+    newest: dict[str, int] = field(default_factory=dict)
+    older: list[str] = field(default_factory=list)
+
+    def read(self, raw: bytes) -> str:
+        metadata = json.loads(raw)["metadata"]
+        name, version = metadata["name"], int(metadata["resourceVersion"])
+        if version < self.newest.get(name, 0):
+            self.older.append(name)
+        self.newest[name] = version
+        return str(metadata["resourceVersion"])
+
+
+def labelled(label: str) -> dict[str, str]:
+    return {"labelSelector": f"fault={label}"} if label else {}
+
+
+@contextlib.asynccontextmanager
+async def watching(client: KubeClient, label: str = "", **resource: Any) -> AsyncIterator[Running]:
+    """Run a watch of the ConfigMaps with a label; no object may ever be replaced by an older one."""
+    versions = Versions()
+    watched = Resource(name="configmaps", path=CONFIG_MAPS, params=labelled(label), **resource)
+    async with running(client, pace=PACE, resource=watched, read=versions.read) as run:
+        yield run
+        assert versions.older == []
+
+
+async def truth(admin: Administrator, label: str = "") -> dict[tuple[str, str], str]:
+    """Namespace and name of each ConfigMap with a label, and its version."""
+    items = json.loads(await admin.client.get(CONFIG_MAPS, params=labelled(label)))["items"]
+    return {
+        (item["metadata"]["namespace"], item["metadata"]["name"]): item["metadata"]["resourceVersion"]
+        for item in items
+    }
+
+
+async def make(admin: Administrator, name: str, label: str = "") -> str:
+    """Make a ConfigMap; return its path."""
+    item = config_map(f"{name}-{label.lower()}" if label else name, namespace="team-a", data="x")
+    item["metadata"]["labels"] = {"fault": label}
+    made = await admin.create(item)
+    return f"{CONFIG_MAPS}/{made['metadata']['name']}"
+
+
+def most_requests(seconds: float) -> int:
+    """The bound for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries of 3 requests."""
+    return int(3 * (4 + seconds / 0.05))
+
+
+async def recovered(run: Running, expected: dict[tuple[str, str], str]) -> None:
+    await until(lambda: run.watch.is_synced and run.watch.objects == expected, 10)
+    await until(lambda: run.watch.problem == "", 10)
+
+
+@groups(FAULTS)
+async def test_a_watch_recovers_and_one_that_begins_in_the_fault_does_too(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
+) -> None:
+    async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
+        label = f"n{list(FAULTS).index(name)}"
+        changed, deleted = await make(admin, "changed", label), await make(admin, "deleted", label)
+        async with watching(client, label) as following, contextlib.AsyncExitStack() as stack:
+            await until(lambda: following.watch.is_synced)
+            before, began = len(hostile.requests), time.monotonic()
+            hostile.inject(FAULTS[name], ABOUT_CONFIG_MAPS)
+            hostile.link.reset()
+            beginning = await stack.enter_async_context(watching(client, label, is_small=True))
+            await admin.merge(changed, {"data": {"changed": "yes"}})
+            await admin.delete(deleted)
+            await make(admin, "made", label)
+            await asyncio.sleep(FAULT_SECONDS)
+            await until(lambda: following.troubles and beginning.troubles, 10)
+            took = time.monotonic() - began
+            assert len(hostile.requests) - before <= 2 * most_requests(took)
+            hostile.heal()
+            expected = await truth(admin, label)
+            for run in (following, beginning):
+                await recovered(run, expected)
+                assert run.troubles[-1] == ""
+                assert all(line.isprintable() and len(line) < 500 for line in run.troubles)
+            gone = deleted.rpartition("/")[2]
+            was_there = [gone in names for names in following.changes]
+            assert was_there == sorted(was_there, reverse=True), "a deleted object does not come back"
+
+    await with_each(names, plane, tmp_path, hold)
+
+
+@pytest.mark.parametrize("fault", LINK)
+async def test_a_watch_recovers_when_the_link_does(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: str
+) -> None:
+    changed, deleted = await make(admin, "changed"), await make(admin, "deleted")
+    async with watching(client) as run:
+        await until(lambda: run.watch.is_synced)
+        before = len(hostile.requests)
+        began = time.monotonic()
+        getattr(hostile.link, fault)()
+        await admin.merge(changed, {"data": {"changed": "yes"}})
+        await admin.delete(deleted)
+        await make(admin, "made")
+        await asyncio.sleep(FAULT_SECONDS)
+        # A request on a connection that was reset is repeated by aiohttp, without an error.
+        await until(lambda: run.troubles or fault == "reset")
+        assert len(hostile.requests) - before <= most_requests(time.monotonic() - began)
+        assert hostile.link.connections <= most_requests(time.monotonic() - began)
+        hostile.heal()
+        await recovered(run, await truth(admin))
+
+
+async def test_late_answers_are_no_trouble(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient
+) -> None:
+    hostile.inject(Delay(seconds=0.2), ABOUT_CONFIG_MAPS)
+    async with watching(client) as run:
+        await make(admin, "made")
+        expected = await truth(admin)
+        await until(lambda: run.watch.objects == expected)
+        assert run.troubles == []
+
+
+async def test_a_watch_leaves_the_server_alone_for_as_long_as_it_wants(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient
+) -> None:
+    hostile.inject(ANSWERS["429"], ABOUT_CONFIG_MAPS, count=3)
+    async with watching(client) as run:
+        await until(lambda: run.watch.is_synced, 10)
+    refused = hostile.seen(lambda request: request.status == 429)
+    assert len(refused) == 3
+    at = [request.at for request in hostile.requests[:4]]
+    assert all(later - sooner >= 0.99 for sooner, later in itertools.pairwise(at))
+
+
+async def test_changes_through_cuts_at_many_places_end_as_the_truth(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient
+) -> None:
+    changed = await make(admin, "changed")
+    async with watching(client) as run:
+        await until(lambda: run.watch.is_synced)
+        for number in range(60):
+            fault = Truncate(after=37 * number) if number % 3 == 0 else Cut(after=37 * number)
+            hostile.inject(fault, ABOUT_CONFIG_MAPS, count=1)
+            if number % 10 == 0:
+                hostile.link.reset()
+            await admin.merge(changed, {"data": {"number": str(number)}})
+            await asyncio.sleep(0.01)
+        hostile.heal()
+        await recovered(run, await truth(admin))
+
+
+# Requests
+
+
+@table(FAULTS)
+async def test_a_request_ends_in_one_line_and_in_time(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
+) -> None:
+    path = await make(admin, "one")
+    hostile.inject(fault, ABOUT_CONFIG_MAPS)
+    whole = await admin.client.get(path)
+    began = time.monotonic()
+    (answer,) = await asyncio.gather(client.get(path), return_exceptions=True)
+    if isinstance(answer, bytes):
+        assert isinstance(fault, Answer | Truncate), fault
+        assert answer in (whole[:40], b"", b"{}", HTML)
+    else:
+        assert isinstance(answer, ApiError | Unreachable)
+        assert len(str(answer)) < 500
+        assert str(answer).isprintable()
+    assert time.monotonic() - began < 5
+    assert len(hostile.requests) <= 2
+    assert hostile.requests[0].sent_bytes < 32 * MIB
+    hostile.heal()
+    assert await client.get(path) == whole
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="KubeClient.request reads a body of any size into memory"
+)
+async def test_a_body_without_end_is_given_up(hostile: HostileApiServer, client: KubeClient) -> None:
+    hostile.inject(FLOOD, requests("/version"))
+    with contextlib.suppress(Unreachable):
+        await client.get("/version", seconds=30)
+    assert hostile.requests[0].sent_bytes < FLOOD.size / 2
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="KubeClient.pages reads a list of any size into memory"
+)
+async def test_a_list_without_end_is_given_up(
+    hostile: HostileApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.client._LIST_SECONDS", 30, raising=False)
+    hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=False))
+    hostile.inject(FLOOD, requests(CONFIG_MAPS), count=1)
+    async with watching(client) as run:
+        await until(lambda: run.troubles, 30)
+    assert max(request.sent_bytes for request in hostile.requests) < FLOOD.size / 2
+
+
+async def test_a_watch_event_without_end_is_given_up(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient
+) -> None:
+    async with watching(client) as run:
+        await until(lambda: run.watch.is_synced)
+        hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=True), count=1)
+        await until(lambda: run.troubles, 10)
+        (flooded,) = hostile.seen(lambda request: request.fault is FLOOD)
+        assert flooded.sent_bytes < 32 * MIB
+        await recovered(run, await truth(admin))
+
+
+async def test_a_refused_token_is_read_again_once_and_a_lasting_refusal_is_told(
+    hostile: HostileApiServer, admin: Administrator
+) -> None:
+    good = await admin.token("faults", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]})
+    async with KubeClient(hostile.access("expired")) as client:
+        with pytest.raises(ApiError, match="401"):
+            await client.get(CONFIG_MAPS)
+        assert [request.token for request in hostile.requests] == ["expired"] * 2
+        async with watching(client) as run:
+            await until(lambda: run.troubles)
+            (hostile.account("expired") / "token").write_text(good)
+            await recovered(run, await truth(admin))
+        assert {request.token for request in hostile.requests} == {"expired", good}
+
+
+# Events
+
+
+@groups(FAULTS)
+async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_counted(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
+) -> None:
+    about = (await admin.read(await make(admin, "about")))["metadata"]
+    reference = ObjectReference(
+        api_version="v1", kind="ConfigMap", namespace="team-a", name=about["name"], uid=about["uid"]
+    )
+
+    async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
+        event = Event(
+            name=event_name("about", name, about["uid"]),
+            namespace="team-a",
+            about=reference,
+            reason="Test",
+            message="m",
+        )
+        async with writing(client, EVENT_PACE) as run:
+            began = time.monotonic()
+            hostile.inject(FAULTS[name], requests(EVENTS))
+            run.writer.tell(event)
+            await until(lambda: run.troubles)
+            await asyncio.sleep(FAULT_SECONDS)
+            asked = len(hostile.requests)
+            assert asked <= most_requests(time.monotonic() - began)
+            assert asked == 1 or name != "429"
+            hostile.heal()
+            await asyncio.wait_for(run.writer.settled(), 10)
+            await until(lambda: run.results.total() == 1)
+            ((_, result),) = run.results
+            assert (result == "failed") == (name in ("400", "404", "410", "302 to a log-in page"))
+            if result != "failed":
+                assert run.troubles[-1] == ""
+                written = await admin.read(f"{EVENTS}/{event.name}")
+                assert written["involvedObject"]["uid"] == about["uid"]
+
+    await with_each(names, plane, tmp_path, hold)
+
+
+# Evictions
+
+
+@table(FAULTS)
+async def test_an_eviction_is_done_only_if_the_api_server_says_so(
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
+) -> None:
+    made = (await admin.create({**pod_on_node("evicted"), "status": {}}))["metadata"]
+    hostile.inject(fault, requests("/api/v1/namespaces", method="POST"))
+    answer = await evict(
+        client, namespace=made["namespace"], name=made["name"], uid=made["uid"], is_trial=True
+    )
+    expected = {
+        "403": EvictionAnswer.FORBIDDEN,
+        "404": EvictionAnswer.GONE,
+        "409": EvictionAnswer.GONE,
+    }
+    name = next(name for name, other in FAULTS.items() if other is fault)
+    assert answer.answer is expected.get(name, EvictionAnswer.FAILED)
+    assert answer.line
+    assert answer.retry_after == (1.0 if name == "429" else 0.0)
+    assert len(hostile.requests) <= 2
+    hostile.heal()
+    answer = await evict(
+        client, namespace=made["namespace"], name=made["name"], uid=made["uid"], is_trial=True
+    )
+    assert answer.answer is EvictionAnswer.EVICTED
+
+
+# A restore
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="A real API server is silent on a watch from a version that is newer than its own, and the watch "
+    "goes on from its version for ever: a restore is neither told nor recovered from",
+)
+async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
+    plane: ControlPlane,
+    hostile: HostileApiServer,
+    admin: Administrator,
+    client: KubeClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The API server waits 3 s for a version before it says that it is too large (seen on 1.36.3).
+    monkeypatch.setattr("kube.client._SECONDS", 10.0)
+    monkeypatch.setattr("kube.client._LIST_SECONDS", 10.0, raising=False)
+    changed, deleted = await make(admin, "changed"), await make(admin, "deleted")
+    assets = assets_folder()
+    assert assets is not None
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "restored").mkdir()
+    snapshot = plane.snapshot(tmp_path / "snapshot")
+    await admin.delete(deleted)
+    await make(admin, "made")
+    for number in range(50):
+        await admin.merge(changed, {"data": {"number": str(number)}})
+    restoring = control_plane(assets, tmp_path / "restored", since=snapshot)
+    restored = await asyncio.to_thread(restoring.__enter__)
+    try:
+        async with KubeClient(restored.access()) as restored_client, contextlib.AsyncExitStack() as stack:
+            expected = await truth(Administrator(restored_client))
+            watched = [
+                Resource(name="configmaps", path=CONFIG_MAPS, is_small=small) for small in (False, True)
+            ]
+            runs = [
+                await stack.enter_async_context(
+                    running(client, pace=PACE, resource=resource, read=Versions().read)
+                )
+                for resource in watched
+            ]
+            await until(lambda: all(run.watch.is_synced for run in runs))
+            await asyncio.sleep(0.2)  # until both follow
+            assert {*runs[0].watch.objects} == {*await truth(admin)} != {*expected}
+            hostile.inject(OlderData(server=restored.upstream))
+            hostile.link.reset()
+            await until(lambda: all(run.watch.objects == expected for run in runs), 6)
+    finally:
+        await asyncio.to_thread(restoring.__exit__, None, None, None)
