@@ -45,12 +45,15 @@ CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 EVENTS = "/api/v1/namespaces/team-a/events"
 ABOUT_CONFIG_MAPS = requests(CONFIG_MAPS)
 PACE = Pace(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, lived=0.1)
+SLOW_PACE = Pace(watch=1, grace=0.2, first_pause=0.1, longest_pause=1.0, lived=0.1)
+REQUESTS_A_TRY = 3
+"""A list, a fallback of it and a watch, or one of them twice with a renewed token."""
 EVENT_PACE = EventPace(
     per_second=1000.0, burst=1000, patience_forbidden=20.0, first_pause=0.02, longest_pause=0.1
 )
 FAULT_SECONDS = 0.4
 MIB = 1 << 20
-FLOOD = Flood(size=192 * MIB)
+FLOOD = Flood(size=96 * MIB)
 ANSWERS: dict[str, Fault] = {
     "400": refusal(400, "BadRequest"),
     "401": refusal(401, "Unauthorized"),
@@ -61,7 +64,7 @@ ANSWERS: dict[str, Fault] = {
     "410": refusal(410, "Expired"),
     "429": refusal(429, "TooManyRequests", Retry_After="1"),
     "500": refusal(500, "InternalError"),
-    "503 with an endless body": Flood(size=192 * MIB, status=503),
+    "503 with an endless body": Flood(size=96 * MIB, status=503),
     "504": refusal(504, "Timeout", "Too large resource version: 900, current: 20"),
     "302 to a log-in page": Answer(status=302, headers={"Location": "/login"}),
     "502 HTML": html(502),
@@ -183,8 +186,8 @@ async def make(admin: Administrator, name: str, label: str = "") -> str:
 
 
 def most_requests(seconds: float) -> int:
-    """The bound for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries of 3 requests."""
-    return int(3 * (4 + seconds / 0.05))
+    """The bound for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries."""
+    return int(REQUESTS_A_TRY * (4 + seconds / 0.05))
 
 
 async def recovered(run: Running, expected: dict[tuple[str, str], str]) -> None:
@@ -223,6 +226,19 @@ async def test_a_watch_recovers_and_one_that_begins_in_the_fault_does_too(
             assert was_there == sorted(was_there, reverse=True), "a deleted object does not come back"
 
     await with_each(names, plane, tmp_path, hold)
+
+
+@table({name: fault for name, fault in FAULTS.items() if not isinstance(fault, Flood | HalfOpen | Silence)})
+async def test_a_lasting_fault_is_asked_about_ever_more_slowly(
+    hostile: HostileApiServer, client: KubeClient, fault: Fault
+) -> None:
+    hostile.inject(fault, ABOUT_CONFIG_MAPS)
+    resource = Resource(name="configmaps", path=CONFIG_MAPS)
+    async with running(client, pace=SLOW_PACE, resource=resource) as run:
+        await asyncio.sleep(0.3)
+        # The pauses are at least 50, 100 and 200 ms; without them the bound is passed within the time.
+        assert 1 <= len(hostile.requests) <= 4 * REQUESTS_A_TRY
+        assert run.watch.restarts.total() <= 4
 
 
 @pytest.mark.parametrize("fault", LINK)
