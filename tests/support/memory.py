@@ -1,0 +1,29 @@
+"""What a process holds in memory, and what the chart allows each service."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "values.yaml"
+
+
+def peak_resident_mib(pid: int) -> float:
+    """The most memory that a process ever had resident, in MiB (`VmHWM` of /proc/PID/status).
+
+    Raises:
+        OSError: the process has ended.
+        ValueError: the kernel does not say.
+    """
+    line = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+    if line is None:
+        raise ValueError(f"/proc/{pid}/status has no VmHWM")
+    return int(line[1]) / 1024
+
+
+def memory_limit_mib(service: str) -> int:
+    """The memory limit that the chart gives `agent` or `webhook`."""
+    values = yaml.safe_load(_CHART.read_text(encoding="utf-8"))
+    limit: str = values[service]["resources"]["limits"]["memory"]
+    return int(limit.removesuffix("Mi"))
