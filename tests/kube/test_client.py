@@ -126,10 +126,12 @@ async def test_retry_after_is_read_where_it_is_seconds(
 
 async def test_a_list_that_took_too_long_says_410(server: ApiServer, client: KubeClient) -> None:
     server.answers = [lists(pod("a"), more="token"), refuses(410, "Expired", "too old")]
-    pages = client.pages(PODS)
-    assert len((await anext(pages)).items or ()) == 1
-    with pytest.raises(ApiError, match="410 Expired"):
-        await anext(pages)
+    async with client.list_objects(PODS) as pods:
+        objects = aiter(pods)
+        assert json.loads(await anext(objects)) == pod("a")
+        with pytest.raises(ApiError, match="410 Expired"):
+            await anext(objects)
+        assert pods.resource_version == ""
 
 
 async def test_who_does_not_answer_is_unreachable_after_the_limit(
@@ -224,17 +226,18 @@ async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
 
     async def read_lines(client: KubeClient) -> None:
         async with client.lines(PODS, params={}, accept="*/*", idle_seconds=1) as lines:
-            async for line in lines:
-                assert line.strip()
+            async for together in lines:
+                assert all(line.strip() for line in together)
 
-    async def read_pages(client: KubeClient) -> None:
-        async for _ in client.pages(PODS):
-            return
+    async def read_list(client: KubeClient) -> None:
+        async with client.list_objects(PODS) as pods:
+            async for item in pods:
+                assert item.startswith(b"{")
 
     readings: list[Callable[[KubeClient], Coroutine[Any, Any, object]]] = [
         lambda client: client.get(PODS, seconds=1),
         read_lines,
-        read_pages,
+        read_list,
     ]
     async with listening, KubeClient(InCluster(folder=account, environment=environment)) as client:
         for reading in readings:
