@@ -145,8 +145,8 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver from a folder that holds these programs."""
+def control_plane(assets: Path, folder: Path, *options: str) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver, with more options, from a folder that holds these programs."""
     port, etcd_port, peer_port = _free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = Program(
@@ -188,6 +188,7 @@ def control_plane(assets: Path, folder: Path) -> Iterator[ControlPlane]:
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / 'audit.log'}",
             "--disable-admission-plugins=ServiceAccount",  # it waits for a controller that does not run here
+            *options,
         ],
     )
     trust = ssl.create_default_context(cafile=folder / "ca.crt")

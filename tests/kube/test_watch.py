@@ -109,7 +109,7 @@ async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client:
 
     server.pods = {"a": pod("a"), "b": pod("b", status={"phase": "Running"})}
     async with running(client, read=only_running) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watches_asked)
         assert run.names == {"b"}
         server.change("MODIFIED", pod("b", status={"phase": "Failed"}))
         await until(lambda: run.names == set())
