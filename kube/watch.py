@@ -70,7 +70,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why one round of list and watch was over."""
+    """Why one round was over."""
 
     cause: str
     problem: str
@@ -122,6 +122,7 @@ class Watch(Generic[T]):
         self._clock = clock
         self._wall_clock = wall_clock
         self._pace = pace or Pace()
+        self._turns = Turns()
         self._heard_at: float | None = None
         self._opened_at: float | None = None
         self._version = ""
@@ -140,7 +141,7 @@ class Watch(Generic[T]):
         return float("inf") if self._heard_at is None else self._clock() - self._heard_at
 
     async def run(self) -> None:
-        """List and watch until cancelled."""
+        """Keep the objects until cancelled."""
         pause = self._pace.first_pause
         before = ""
         while True:
@@ -212,11 +213,11 @@ class Watch(Generic[T]):
                 async for item in listed:
                     self._put(objects, read_metadata(item, self._asked), item)
         except ApiError as error:
-            self._forget_oldest(error)
+            if error.status in (_GONE, _TOO_NEW):
+                self._oldest = ""
             raise
         self._heard()
         self._replace(objects, listed.resource_version)
-        self._on_change(self.objects)
 
     async def _watch(self) -> None:
         """Watch from the version that is known; without one, get the whole state as initial events first."""
@@ -247,8 +248,10 @@ class Watch(Generic[T]):
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Take events until the whole state is there; until then what was known stays.
 
+        Whatever goes wrong, a list comes next: that may take longer, and may come from a cache that lags.
+
         Raises:
-            Unreachable: the stream ended first, or took too long. A list follows, which may take longer.
+            ApiError, Unreachable: as `KubeClient.lines`, and if the stream ended first or took too long.
         """
         objects: dict[Key, T] = {}
         try:
@@ -257,18 +260,13 @@ class Watch(Generic[T]):
                     await self._take(batch, objects)
                     if self._version:
                         return
-        except ApiError as error:
-            self._forget_oldest(error)
-            raise
-        except Unreachable:
-            self._list_instead()
-            raise
         except TimeoutError:
-            self._list_instead()
             raise Unreachable(
                 f"{self._asked}: the initial events did not end within {self._pace.initial:g} s"
             ) from None
-        self._list_instead()
+        finally:
+            if not self._version:
+                self._list_instead()
         raise Unreachable(f"{self._asked}: the stream ended within the initial events")
 
     async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
@@ -278,7 +276,6 @@ class Watch(Generic[T]):
             lines: the events.
             initial: what is known of the whole state while that is incomplete.
         """
-        turns = Turns()
         is_changed = False
         try:
             for line in lines:
@@ -286,7 +283,6 @@ class Watch(Generic[T]):
                 if not self._version and initial is not None:
                     if event.ends_initial_events:
                         self._replace(initial, event.metadata.resourceVersion)
-                        is_changed = True
                     elif not event.is_bookmark:
                         self._put(initial, event.metadata, None if event.is_deletion else event.object)
                 else:
@@ -295,7 +291,7 @@ class Watch(Generic[T]):
                         is_changed = True
                     self._version = self._oldest = event.metadata.resourceVersion
                     self._heard()
-                await turns.give()
+                await self._turns.give()
         finally:
             if is_changed:
                 self._on_change(self.objects)
@@ -310,14 +306,11 @@ class Watch(Generic[T]):
             objects[key] = kept
 
     def _replace(self, objects: dict[Key, T], version: str) -> None:
+        """Put the whole state in the place of the old one."""
         self.objects = objects
         self._version = self._oldest = version
         self.is_synced = True
-
-    def _forget_oldest(self, error: ApiError) -> None:
-        """Let the versions of the API server go back, as after a restore from a backup."""
-        if error.status in (_GONE, _TOO_NEW):
-            self._oldest = ""
+        self._on_change(objects)
 
     @property
     def _asked(self) -> str:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kube import list_splitter
@@ -69,6 +69,7 @@ def split(document: bytes, sizes: list[int]) -> tuple[list[Any], list_splitter.L
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(document=documents(), sizes=SIZES)
 def test_a_list_in_any_pieces_is_what_a_parser_reads(document: bytes, sizes: list[int]) -> None:
     want = json.loads(document)
@@ -78,6 +79,7 @@ def test_a_list_in_any_pieces_is_what_a_parser_reads(document: bytes, sizes: lis
     assert metadata.continue_ == want["metadata"].get("continue", "")
 
 
+@settings(deadline=None)
 @given(document=documents(), sizes=SIZES, data=st.data())
 def test_a_list_that_is_cut_short_is_refused(document: bytes, sizes: list[int], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(document) - 1))
@@ -85,6 +87,7 @@ def test_a_list_that_is_cut_short_is_refused(document: bytes, sizes: list[int], 
         split(document[:cut], sizes)
 
 
+@settings(deadline=None)
 @given(document=documents(), sizes=SIZES, data=st.data())
 def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
     document: bytes, sizes: list[int], data: st.DataObject
@@ -99,6 +102,7 @@ def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
     assert items == (json.loads(damaged).get("items") or [])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 @example(b"[" * 5000)
 @example(b'{"a":' * 5000)

@@ -198,18 +198,18 @@ async def test_a_server_that_wants_to_be_left_alone_is(server: ApiServer, client
         assert run.watch.restarts == {"429": 1}
 
 
-async def test_versions_that_went_back_within_the_initial_events_let_the_next_list_be_of_any_version(
+async def test_versions_that_went_back_after_a_restore_are_found_without_the_watch_list_api_too(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.answers = [
         streams(initial_events(pod("a"), version=900), GONE),
         streams(TOO_NEW),
-        streams(event("ADDED", pod("half"))),
+        refuses(504, "Timeout", "Too large resource version: 900, current: 20"),
         lists(pod("b"), version=20),
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
-        assert [one.query.get("resourceVersion") for one in server.lists_asked] == [None]
+        assert [one.query.get("resourceVersion") for one in server.lists_asked] == ["900", None]
 
 
 async def test_changes_that_arrive_together_are_told_once(server: ApiServer, client: KubeClient) -> None:
