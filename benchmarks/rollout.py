@@ -255,10 +255,10 @@ class Rollout:
 
     async def _read_back(self, phase: Phase) -> None:
         found = mutated = 0
-        async for page in self._client.pages(PODS):
-            for raw in page.items or ():
+        async with self._client.list_objects(PODS) as pods:
+            async for pod in pods:
                 found += 1
-                mutated += is_mutated(json.loads(bytes(raw)))
+                mutated += is_mutated(json.loads(pod))
         phase.unmutated = found - mutated
         phase.missing = max(0, phase.creations - len(phase.failed) - found)
 

@@ -1,49 +1,32 @@
-"""Requests to the API server: one at a time, in pages, or as a stream of lines."""
+"""Requests to the API server: single answers, lists as streams of objects, watches as streams of lines."""
 
 import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
-import msgspec
-from msgspec import Raw, Struct
 
 from kube.access import Access
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line, status_error
+from kube.errors import ApiError, Unreachable, one_line, status_error
+from kube.list_splitter import ListSplitter, MalformedList
 from service.about import version
-
-PAGE: Final = 500
-"""Objects asked for at once when listing: some 4 MB of pods."""
+from service.turns import Turns
 
 _SECONDS: Final = 10.0
-_LIST_SECONDS: Final = 30.0
-_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
+_LIST_SECONDS: Final = 120.0
+_LIST_SILENT_SECONDS: Final = 30.0
+_LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
+_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's codes for a certificate that is not valid yet, or no longer."""
 _TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-
-
-class _ListMeta(Struct):
-    resourceVersion: str
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class ListPage(Struct):
-    """One page of a list; the objects stay raw."""
-
-    kind: str
-    metadata: _ListMeta
-    items: list[Raw] | None = None
-
-
-_page = msgspec.json.Decoder(ListPage)
 
 
 class KubeClient:
@@ -55,7 +38,9 @@ class KubeClient:
         self._dated: tuple[str, float] | None = None
         """The `Date` of the last good answer, and the monotonic time at which it came."""
         self._session = aiohttp.ClientSession(
-            headers={"User-Agent": f"kaishare/{version()}"},
+            # A compressed answer costs the API server time, and could unpack to a thousand times its size.
+            headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
+            auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -119,45 +104,46 @@ class KubeClient:
         async with self._open(
             method, path, params=params, headers=headers, body=body, limit=limit
         ) as response:
-            with _told(f"{method} {path}"):
-                return await response.read()
+            asked = f"{method} {path}"
+            body_bytes = bytearray()
+            with _told(asked):
+                async for chunk in response.content.iter_any():
+                    body_bytes += chunk
+                    if len(body_bytes) > _LONGEST_ANSWER:
+                        raise Unreachable(f"{asked}: an answer of more than {_LONGEST_ANSWER} bytes")
+            return bytes(body_bytes)
 
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
         return await self.request("GET", path, **options)
 
-    async def pages(
-        self,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        accept: str = "application/json",
-        page: int | None = PAGE,
-    ) -> AsyncIterator[ListPage]:
-        """List; raises as `request`, with 410 where a list took too long to finish.
+    @contextlib.asynccontextmanager
+    async def list_objects(
+        self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
+    ) -> AsyncIterator["ObjectList"]:
+        """Open a list; iterate over it for its objects, each as it arrives.
+
+        The list is asked for in one piece. A server that splits it into pages all the same is asked for the
+        others. Other tasks get their turn between objects.
 
         Args:
-            path: what.
+            path: of the list.
             params: query.
             accept: media type.
-            page: how many objects at a time; None for all at once.
+
+        Raises:
+            ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating; an ApiError
+                with 410 if reading all pages took too long.
         """
-        asked = {**(params or {}), **({} if page is None else {"limit": str(page)})}
-        while True:
-            body = await self.request("GET", path, params=asked, accept=accept, seconds=_LIST_SECONDS)
-            found = _decoded(body, f"GET {path}")
-            yield found
-            if not found.metadata.continue_:
-                return
-            # A token says at which version to go on; a version beside it is refused.
-            asked = {key: value for key, value in asked.items() if not key.startswith("resourceVersion")}
-            asked["continue"] = found.metadata.continue_
+        objects = ObjectList(self, path, params=params or {}, accept=accept)
+        async with contextlib.aclosing(objects):
+            yield objects
 
     @contextlib.asynccontextmanager
     async def lines(
         self, path: str, *, params: Mapping[str, str], accept: str, idle_seconds: float
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a stream and iterate over its lines; the last one is left out if it was cut.
+    ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
+        """Open a stream; iterate over the lines that arrive together. A last line that is cut is left out.
 
         Args:
             path: where.
@@ -169,11 +155,24 @@ class KubeClient:
             ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
-        headers = {"Accept": accept, "Accept-Encoding": "identity"}
         async with self._open(
-            "GET", path, params=params, headers=headers, limit=limit, answer_seconds=_SECONDS
+            "GET", path, params=params, headers={"Accept": accept}, limit=limit, answer_seconds=_SECONDS
         ) as response:
             yield _lines(response, f"GET {path}")
+
+    @contextlib.asynccontextmanager
+    async def chunks(
+        self, path: str, *, params: Mapping[str, str], accept: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open an answer; iterate over its bytes as they arrive. Raises as `request`."""
+        asked = f"GET {path}"
+        limit = aiohttp.ClientTimeout(
+            total=_LIST_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
+        )
+        async with self._open(
+            "GET", path, params=params, headers={"Accept": accept}, limit=limit
+        ) as response:
+            yield _chunks(response, asked)
 
     @contextlib.asynccontextmanager
     async def _open(
@@ -213,25 +212,83 @@ class KubeClient:
                     await stack.aclose()
                 if response.status >= 300:
                     raise await _error(response, asked)
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding != "identity":
+                raise Unreachable(f"{asked}: an answer in the encoding {one_line(encoding)}, unasked")
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
 
 
-async def _lines(response: aiohttp.ClientResponse, asked: str) -> AsyncIterator[bytes]:
-    kept = bytearray()
+class ObjectList:
+    """A list that is being read; see `KubeClient.list_objects`."""
+
+    def __init__(self, client: KubeClient, path: str, *, params: Mapping[str, str], accept: str) -> None:
+        self.resource_version = ""
+        """Version of the list; empty until all of it was read."""
+        self._client = client
+        self._path = path
+        self._params = params
+        self._accept = accept
+        self._objects = self._read()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Return the objects that were not read yet."""
+        return self._objects
+
+    async def aclose(self) -> None:
+        """Close the connection, read to its end or not."""
+        await self._objects.aclose()
+
+    async def _read(self) -> AsyncGenerator[bytes]:
+        asked = f"GET {self._path}"
+        params = dict(self._params)
+        turns = Turns()
+        ends_at = time.monotonic() + _LIST_SECONDS
+        while True:
+            splitter = ListSplitter()
+            try:
+                async with self._client.chunks(self._path, params=params, accept=self._accept) as chunks:
+                    async for chunk in chunks:
+                        for item in splitter.feed(chunk):
+                            yield item
+                            await turns.give()
+                        await turns.give()
+                metadata = splitter.finish()
+            except MalformedList as error:
+                raise Unreachable(f"{asked}: no list: {error}") from None
+            if not metadata.continue_:
+                self.resource_version = metadata.resourceVersion
+                return
+            if time.monotonic() > ends_at:
+                raise Unreachable(f"{asked}: the pages did not end within {_LIST_SECONDS:g} s")
+            # A token says at which version to go on; a version beside it is refused.
+            params = {name: value for name, value in params.items() if not name.startswith("resourceVersion")}
+            params["continue"] = metadata.continue_
+
+
+async def _chunks(response: aiohttp.ClientResponse, asked: str) -> AsyncIterator[bytes]:
     with _told(asked):
         async for chunk in response.content.iter_any():
-            start = 0
-            while (end := chunk.find(b"\n", start)) >= 0:
-                line = bytes(kept) + chunk[start:end]
-                kept.clear()
-                start = end + 1
-                if line.strip():
-                    yield line
-            kept += chunk[start:]
-            if len(kept) > _LONGEST_LINE:
-                raise Unreachable(f"{asked}: a line of more than {_LONGEST_LINE} bytes")
+            yield chunk
+
+
+async def _lines(response: aiohttp.ClientResponse, asked: str) -> AsyncIterator[list[bytes]]:
+    kept = bytearray()
+    async for chunk in _chunks(response, asked):
+        lines = []
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            kept += chunk[start:end]
+            if kept and not kept.isspace():
+                lines.append(bytes(kept))
+            kept.clear()
+            start = end + 1
+        kept += chunk[start:]
+        if len(kept) > _LONGEST_LINE:
+            raise Unreachable(f"{asked}: a line of more than {_LONGEST_LINE} bytes")
+        if lines:
+            yield lines
 
 
 async def _error(response: aiohttp.ClientResponse, asked: str) -> ApiError:
@@ -246,16 +303,6 @@ async def _error(response: aiohttp.ClientResponse, asked: str) -> ApiError:
         http_reason=response.reason or "",
         retry_after=response.headers.get("Retry-After", ""),
     )
-
-
-def _decoded(body: bytes, asked: str) -> ListPage:
-    try:
-        page = _page.decode(body)
-    except MALFORMED as error:
-        raise Unreachable(f"{asked}: no list: {one_line(str(error))}") from None
-    if not page.kind.endswith("List") or not page.metadata.resourceVersion:
-        raise Unreachable(f"{asked}: no list: a {one_line(page.kind)} without resourceVersion")
-    return page
 
 
 @contextlib.contextmanager

@@ -1,6 +1,10 @@
-"""A set of objects kept as the API server has them: list, then watch, for ever.
+"""A set of objects kept as the API server has them: the whole state first, then each change, for ever.
 
-Survives what API servers and what is between do: a forgotten resourceVersion (410), tokens that end, errors
+The whole state comes as the initial events of a watch (the watch-list API, on by default since Kubernetes
+1.34), or else as one list from the API server's cache. Both are read object by object: memory holds what is
+kept and one object more.
+
+The watch survives what API servers and proxies do: a forgotten resourceVersion (410), tokens that end, errors
 that are no JSON, streams that close at once or go silent, and servers that are gone for long.
 """
 
@@ -8,16 +12,15 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-import msgspec
-from msgspec import Raw, Struct
-
 from kube.access import AccessError
-from kube.client import PAGE, KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line, status_error
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from kube.watch_events import ObjectMetadata, read_event, read_metadata
+from service.turns import Turns
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -27,9 +30,12 @@ METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 _GONE: Final = 410
 _TOO_NEW: Final = 504
 """Among other things: no server has a version that new, as after a restore from a backup."""
+_NO_WATCH_LIST: Final = frozenset({400, 422})
+"""Statuses of an API server without the watch-list API; Kubernetes 1.36.3 without the gate answers 422."""
+_LIST_INSTEAD_SECONDS: Final = 600.0
+"""How long a watch keeps to lists after the watch-list API failed; API servers are upgraded meanwhile."""
 _USUAL: Final = frozenset({"closed", "gone"})
 """How a watch ends when nothing is wrong, unless it ends so again and again."""
-_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,8 @@ class Pace:
 
     watch: int = 40
     """How long one watch lasts. Short: each new one is a sign of life, so 60 s without one mean something."""
+    initial: float = 30.0
+    """How long the initial events of a watch may take."""
     grace: float = 8.0
     """How much longer a stream may be silent before it counts as dead."""
     first_pause: float = 0.5
@@ -58,34 +66,11 @@ class Resource:
     """Selectors."""
     accept: str = "application/json"
     """Media type; `METADATA_ONLY` leaves out spec and status."""
-    is_small: bool = False
-    """Lists it at once and from the API server's cache, as kubelets do: right for one node's pods, for which
-    a consistent list makes servers before 1.31 read every pod of the cluster from etcd, for each node.
-    Nothing older than what was seen before is taken."""
-
-
-class _Metadata(Struct):
-    name: str = ""
-    namespace: str = ""
-    resourceVersion: str = ""
-
-
-class _Object(Struct):
-    metadata: _Metadata
-
-
-class _Event(Struct):
-    type: str
-    object: Raw
-
-
-_event = msgspec.json.Decoder(_Event)
-_object = msgspec.json.Decoder(_Object)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why one round of list and watch was over."""
+    """Why one round was over."""
 
     cause: str
     problem: str
@@ -113,7 +98,8 @@ class Watch(Generic[T]):
             client: to the API server.
             resource: what to watch.
             read: makes of an object's JSON what is kept; None leaves it out. It must not raise.
-            on_change: told all objects after a list and after each event.
+            on_change: told all objects when the whole state is there, and after changes; changes that arrive
+                together are told once.
             on_trouble: told in one line what is wrong when that changes, and "" when all is well again.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
@@ -124,7 +110,7 @@ class Watch(Generic[T]):
         """How often it began anew, by cause: `closed`, `gone`, `unreachable`, `credentials` or a status."""
         self.objects: dict[Key, T] = {}
         self.is_synced = False
-        """Whether there was a whole list, ever."""
+        """Whether the whole state was there, ever."""
         self.last_contact: float | None = None
         """Unix time at which the API server last said something of it; None before the first time."""
         self.problem = ""
@@ -136,22 +122,26 @@ class Watch(Generic[T]):
         self._clock = clock
         self._wall_clock = wall_clock
         self._pace = pace or Pace()
+        self._turns = Turns()
         self._heard_at: float | None = None
         self._opened_at: float | None = None
         self._version = ""
-        """From which to go on; empty: list anew."""
+        """From which to go on; empty: begin with the whole state."""
         self._oldest = "0"
-        """Of a small resource, what a list must not be older than; empty: let the server read from etcd."""
+        """What a list must not be older than, 0 for any; empty: let the server read from etcd."""
+        self._lists_until = -float("inf")
+        """Until when the whole state is listed; the watch-list API is tried after that."""
 
     def seconds_since_contact(self) -> float:
         """How long ago the API server last said something of it; infinite before the first time.
 
-        An error is not counted: it says nothing of the objects.
+        An error is not counted: it says nothing of the objects. Neither is a part of the whole state: what is
+        known meanwhile is as old as before.
         """
         return float("inf") if self._heard_at is None else self._clock() - self._heard_at
 
     async def run(self) -> None:
-        """List and watch until cancelled."""
+        """Keep the objects until cancelled."""
         pause = self._pace.first_pause
         before = ""
         while True:
@@ -179,10 +169,8 @@ class Watch(Generic[T]):
             self._on_trouble(problem)
 
     async def _once(self) -> _End:
-        """List if need be, and watch to the end."""
+        """Get the whole state if need be, and watch to the end."""
         try:
-            if not self._version:
-                await self._list()
             await self._follow()
         except ApiError as error:
             if error.status == _GONE:
@@ -193,91 +181,141 @@ class Watch(Generic[T]):
             return _End("unreachable", str(error))
         except AccessError as error:
             return _End("credentials", str(error))
-        return _End("closed", f"watch {self.resource.path}: the server closes every stream at once")
+        return _End("closed", f"{self._asked}: the server closes every stream at once")
+
+    async def _follow(self) -> None:
+        if not self._version and self._clock() >= self._lists_until:
+            try:
+                await self._watch()
+            except ApiError as error:
+                if self._version or error.status not in _NO_WATCH_LIST:
+                    raise
+                self._list_instead()
+            else:
+                return
+        if not self._version:
+            await self._list()
+        await self._watch()
+
+    def _list_instead(self) -> None:
+        self._lists_until = self._clock() + _LIST_INSTEAD_SECONDS
 
     async def _list(self) -> None:
-        found: dict[Key, T] = {}
-        version = ""
-        asked = self.resource
-        params = dict(asked.params)
-        if asked.is_small and self._oldest:
+        """Get the whole state as a list."""
+        objects: dict[Key, T] = {}
+        params = dict(self.resource.params)
+        if self._oldest:
             params |= {"resourceVersion": self._oldest, "resourceVersionMatch": "NotOlderThan"}
         try:
-            async for page in self._client.pages(
-                asked.path, params=params, accept=asked.accept, page=None if asked.is_small else PAGE
-            ):
-                found.update(self._kept(page.items or ()))
-                version = page.metadata.resourceVersion
-                self._heard()
+            async with self._client.list_objects(
+                self.resource.path, params=params, accept=self.resource.accept
+            ) as listed:
+                async for item in listed:
+                    self._put(objects, read_metadata(item, self._asked), item)
         except ApiError as error:
             if error.status in (_GONE, _TOO_NEW):
                 self._oldest = ""
             raise
-        self.objects = found
-        self._version = self._oldest = version
-        self.is_synced = True
-        self._on_change(found)
+        self._heard()
+        self._replace(objects, listed.resource_version)
 
-    def _kept(self, items: Iterable[Raw]) -> Iterable[tuple[Key, T]]:
-        for item in items:
-            metadata = self._metadata(item)
-            kept = self._read(bytes(item))
-            if kept is not None:
-                yield (metadata.namespace, metadata.name), kept
-
-    async def _follow(self) -> None:
-        asked, pace = self.resource, self._pace
+    async def _watch(self) -> None:
+        """Watch from the version that is known; without one, get the whole state as initial events first."""
+        pace = self._pace
         params = {
-            **asked.params,
+            **self.resource.params,
             "watch": "1",
             "allowWatchBookmarks": "true",
-            "resourceVersion": self._version,
             "timeoutSeconds": str(pace.watch),
         }
+        if self._version:
+            params["resourceVersion"] = self._version
+        else:  # without a version the state is the newest, and comes from the API server's cache all the same
+            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         async with self._client.lines(
-            asked.path,
+            self.resource.path,
             params=params,
-            accept=asked.accept.replace("List;", ";"),
+            accept=self.resource.accept.replace("List;", ";"),
             idle_seconds=pace.watch + pace.grace,
-        ) as lines:
-            self._opened_at = self._clock()
+        ) as batches:
+            if not self._version:
+                await self._take_initial(batches)
             self._heard()
-            async for line in lines:
-                self._take(line)
-                self._heard()
+            self._opened_at = self._clock()
+            async for batch in batches:
+                await self._take(batch)
 
-    def _take(self, line: bytes) -> None:
+    async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
+        """Take events until the whole state is there; until then what was known stays.
+
+        Whatever goes wrong, a list comes next: that may take longer, and may come from a cache that lags.
+
+        Raises:
+            ApiError, Unreachable: as `KubeClient.lines`, and if the stream ended first or took too long.
+        """
+        objects: dict[Key, T] = {}
         try:
-            event = _event.decode(line)
-        except MALFORMED as error:
-            raise self._nonsense("no event", error) from None
-        if event.type == "ERROR":
-            raise status_error(event.object, f"watch {self.resource.path}")
-        metadata = self._metadata(event.object, is_bookmark=event.type == "BOOKMARK")
-        if event.type in _CHANGES:
-            key = (metadata.namespace, metadata.name)
-            kept = None if event.type == "DELETED" else self._read(bytes(event.object))
-            if kept is None:
-                self.objects.pop(key, None)
-            else:
-                self.objects[key] = kept
-            self._on_change(self.objects)
-        elif event.type != "BOOKMARK":
-            raise self._nonsense("no event", f"of the unknown type {event.type}")
-        self._version = self._oldest = metadata.resourceVersion
+            async with asyncio.timeout(self._pace.initial):
+                async for batch in batches:
+                    await self._take(batch, objects)
+                    if self._version:
+                        return
+        except TimeoutError:
+            raise Unreachable(
+                f"{self._asked}: the initial events did not end within {self._pace.initial:g} s"
+            ) from None
+        finally:
+            if not self._version:
+                self._list_instead()
+        raise Unreachable(f"{self._asked}: the stream ended within the initial events")
 
-    def _metadata(self, item: Raw, *, is_bookmark: bool = False) -> _Metadata:
+    async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
+        """Take events that arrived together.
+
+        Args:
+            lines: the events.
+            initial: what is known of the whole state while that is incomplete.
+        """
+        is_changed = False
         try:
-            metadata = _object.decode(item).metadata
-        except MALFORMED as error:
-            raise self._nonsense("no object", error) from None
-        if not metadata.resourceVersion or not (metadata.name or is_bookmark):
-            raise self._nonsense("no object", "without name or resourceVersion")
-        return metadata
+            for line in lines:
+                event = read_event(line, self._asked)
+                if not self._version and initial is not None:
+                    if event.ends_initial_events:
+                        self._replace(initial, event.metadata.resourceVersion)
+                    elif not event.is_bookmark:
+                        self._put(initial, event.metadata, None if event.is_deletion else event.object)
+                else:
+                    if not event.is_bookmark:
+                        self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
+                        is_changed = True
+                    self._version = self._oldest = event.metadata.resourceVersion
+                    self._heard()
+                await self._turns.give()
+        finally:
+            if is_changed:
+                self._on_change(self.objects)
 
-    def _nonsense(self, what: str, why: object) -> Unreachable:
-        """What a server says that speaks no Kubernetes is no answer at all."""
-        return Unreachable(f"watch {self.resource.path}: {what}: {one_line(str(why))}")
+    def _put(self, objects: dict[Key, T], metadata: ObjectMetadata, item: bytes | None) -> None:
+        """Add, replace or (None) remove an object."""
+        key = (metadata.namespace, metadata.name)
+        kept = None if item is None else self._read(item)
+        if kept is None:
+            objects.pop(key, None)
+        else:
+            objects[key] = kept
+
+    def _replace(self, objects: dict[Key, T], version: str) -> None:
+        """Put the whole state in the place of the old one."""
+        self.objects = objects
+        self._version = self._oldest = version
+        self.is_synced = True
+        self._on_change(objects)
+
+    @property
+    def _asked(self) -> str:
+        """The question, for messages."""
+        return f"watch {self.resource.path}"
 
     def _heard(self) -> None:
         self._heard_at = self._clock()

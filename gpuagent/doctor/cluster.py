@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from gpuagent.doctor.kai import kai_findings
 from gpuagent.doctor.look import Look
@@ -143,10 +143,10 @@ T = TypeVar("T")
 
 async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[str, str]) -> list[T]:
     """Pods of a namespace; those that cannot be read are left out."""
-    decode: Callable[[Raw], T] = msgspec.json.Decoder(kind).decode
+    decode: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
     found = []
-    async for page in client.pages(f"/api/v1/namespaces/{namespace}/pods", params=params):
-        for item in page.items or ():
+    async with client.list_objects(f"/api/v1/namespaces/{namespace}/pods", params=params) as pods:
+        async for item in pods:
             try:
                 found.append(decode(item))
             except MALFORMED:

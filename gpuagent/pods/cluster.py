@@ -66,7 +66,6 @@ class ClusterPods:
                 name="pods",
                 path="/api/v1/pods",
                 params={"fieldSelector": f"spec.nodeName={node}"},
-                is_small=True,
             ),
             read=self._read,
             on_change=self._pods_changed,

@@ -175,12 +175,15 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(assets: Path, folder: Path, *, since: Snapshot | None = None) -> Iterator[ControlPlane]:
+def control_plane(
+    assets: Path, folder: Path, *options: str, since: Snapshot | None = None
+) -> Iterator[ControlPlane]:
     """Run etcd and kube-apiserver.
 
     Args:
         assets: the folder of these programs.
         folder: takes data, keys and logs.
+        options: more options of kube-apiserver.
         since: begins with this state and these keys, as after a restore, and not with an empty etcd.
     """
     port, etcd_port, peer_port = _free_ports(3)
@@ -227,6 +230,7 @@ def control_plane(assets: Path, folder: Path, *, since: Snapshot | None = None) 
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / 'audit.log'}",
             "--disable-admission-plugins=ServiceAccount",  # it waits for a controller that does not run here
+            *options,
         ],
     )
     trust = ssl.create_default_context(cafile=folder / "ca.crt")

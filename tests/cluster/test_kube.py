@@ -1,6 +1,8 @@
 """kube/ against a real API server: what the loopback one of other tests takes for granted."""
 
 import json
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -8,7 +10,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.watch import METADATA_ONLY, Resource
 from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
 from tests.gpuagent.objects import config_map
 from tests.kube.watching import running, until
 
@@ -19,10 +21,31 @@ def named(number: int) -> dict[str, object]:
     return config_map(f"map-{number}", namespace="team-a", data="x")
 
 
-async def test_lists_in_pages_and_watches_metadata_alone(
-    admin: Administrator, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def plain_plane(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane without the watch-list API."""
+    assets = assets_folder()
+    assert assets is not None
+    folder = tmp_path_factory.mktemp("plain-control-plane")
+    with control_plane(assets, folder, "--feature-gates=WatchList=false") as running_plane:
+        yield running_plane
+
+
+@pytest.fixture(params=["with the watch-list API", "without"])
+async def any_admin(request: pytest.FixtureRequest) -> AsyncIterator[Administrator]:
+    served = request.param == "with the watch-list API"
+    plane: ControlPlane = request.getfixturevalue("plane" if served else "plain_plane")
+    async with KubeClient(plane.access()) as client:
+        administrator = Administrator(client)
+        await administrator.prepare()
+        yield administrator
+        await administrator.clean_up()
+
+
+async def test_a_watch_gets_the_whole_state_and_each_change_of_metadata_alone(
+    any_admin: Administrator,
 ) -> None:
-    monkeypatch.setattr("kube.watch.PAGE", 2)
+    admin = any_admin
     for number in range(5):
         await admin.create(named(number))
     resource = Resource(name="configmaps", path=CONFIG_MAPS, accept=METADATA_ONLY)
@@ -38,11 +61,26 @@ async def test_lists_in_pages_and_watches_metadata_alone(
         assert run.troubles == []
 
 
-async def test_a_continue_token_goes_on_at_the_version_of_the_first_page(admin: Administrator) -> None:
-    for number in range(3):
-        await admin.create(named(number))
-    versions = {page.metadata.resourceVersion async for page in admin.client.pages(CONFIG_MAPS, page=1)}
-    assert len(versions) == 1
+@pytest.mark.parametrize("limit", [{}, {"limit": "1"}], ids=["in one piece", "in pages"])
+async def test_a_list_is_read_to_its_end(any_admin: Administrator, limit: dict[str, str]) -> None:
+    made = {(await any_admin.create(named(number)))["metadata"]["name"] for number in range(3)}
+    async with any_admin.client.list_objects(CONFIG_MAPS, params=limit) as maps:
+        assert made <= {json.loads(item)["metadata"]["name"] async for item in maps}
+        assert int(maps.resource_version) > 0
+
+
+async def test_large_objects_are_read_one_at_a_time(any_admin: Administrator) -> None:
+    for number in range(6):
+        await any_admin.create(config_map(f"large-{number}", namespace="team-a", data="x" * 700_000))
+    resource = Resource(name="configmaps", path=CONFIG_MAPS)
+    tracemalloc.start()
+    try:
+        async with running(any_admin.client, resource=resource, read=len) as run:
+            await until(lambda: run.watch.is_synced, 20)
+            assert sum(size > 700_000 for size in run.watch.objects.values()) == 6
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_errors_are_told_by_their_reason(plane: ControlPlane, admin: Administrator) -> None:
@@ -55,7 +93,8 @@ async def test_errors_are_told_by_their_reason(plane: ControlPlane, admin: Admin
         "no such kind, not no such object"
     )
     with pytest.raises(ApiError) as caught:
-        await anext(admin.client.pages(CONFIG_MAPS, params={"continue": "nonsense"}))
+        async with admin.client.list_objects(CONFIG_MAPS, params={"continue": "nonsense"}) as maps:
+            await anext(aiter(maps))
     assert caught.value.status in (400, 410)
     async with KubeClient(plane.access("no-such-token")) as nobody:
         with pytest.raises(ApiError, match="401 Unauthorized: Unauthorized"):

@@ -5,7 +5,7 @@ import json
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -50,6 +50,14 @@ def lists(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
     return says(json.dumps({"kind": "PodList", "metadata": metadata, "items": list(pods)}))
 
 
+def initial_events(*pods: dict[str, Any], version: int = 1) -> bytes:
+    """The lines of a whole state in a watch, with the bookmark at its end."""
+    end = {
+        "metadata": {"resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"}}
+    }
+    return b"".join([*(event("ADDED", item) for item in pods), event("BOOKMARK", end)])
+
+
 def streams(*chunks: bytes, cut: bool = False) -> Answer:
     """Some bytes of a watch, and then its end, orderly or not."""
 
@@ -78,6 +86,8 @@ class ApiServer:
     """The only one that counts; empty: any."""
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By name: what lists and watches are about, pods or not."""
+    watch_list: Literal["served", "refused", "ignored"] = "served"
+    """What becomes of a watch that asks for initial events; a refusal comes before anything in `answers`."""
     path: str = PODS
     """Where they are listed."""
     named: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -90,6 +100,8 @@ class ApiServer:
     forgotten: int = 0
     """Up to which version it cannot tell what happened."""
     requests: list[web.Request] = field(default_factory=list)
+    """Those that were answered, without refusals of the watch-list API."""
+    watch_lists_refused: int = 0
     port: int = 0
     _history: list[tuple[int, bytes]] = field(default_factory=list)
     _watchers: dict[asyncio.Queue[bytes], web.Request] = field(default_factory=dict)
@@ -149,6 +161,9 @@ class ApiServer:
             watcher.put_nowait(line)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self.watch_list == "refused" and "sendInitialEvents" in request.query:
+            self.watch_lists_refused += 1
+            return await refuses(422, "Invalid", "sendInitialEvents: Forbidden")(request)
         self.requests.append(request)
         if self.answers:
             return await self.answers.pop(0)(request)
@@ -171,12 +186,20 @@ class ApiServer:
         return await lists(*self.pods.values(), version=self.version)(request)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        since = int(request.query["resourceVersion"])
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        if "resourceVersion" in request.query:
+            since = int(request.query["resourceVersion"])
+        else:
+            since = self.version
+            if self.watch_list == "served":
+                lines.put_nowait(initial_events(*self.pods.values(), version=self.version))
+            else:
+                for item in self.pods.values():
+                    lines.put_nowait(event("ADDED", item))
         if since < self.forgotten:
             return await refuses(410, "Expired", f"too old resource version: {since} ({self.forgotten})")(
                 request
             )
-        lines: asyncio.Queue[bytes] = asyncio.Queue()
         for version, line in self._history:
             if version > since:
                 lines.put_nowait(line)

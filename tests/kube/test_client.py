@@ -1,6 +1,7 @@
 """Requests: what comes back, and every way in which nothing does."""
 
 import asyncio
+import gzip
 import json
 import ssl
 import time
@@ -20,6 +21,18 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from tests.kube.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
 from tests.kube.certificates import serving_context
+
+
+async def read_lines(client: KubeClient) -> None:
+    async with client.lines(PODS, params={}, accept="*/*", idle_seconds=1) as lines:
+        async for together in lines:
+            assert all(line.strip() for line in together)
+
+
+async def read_list(client: KubeClient) -> None:
+    async with client.list_objects(PODS) as pods:
+        async for item in pods:
+            assert item.startswith(b"{")
 
 
 async def test_asks_as_its_service_account_and_says_who_it_is(server: ApiServer, client: KubeClient) -> None:
@@ -126,10 +139,75 @@ async def test_retry_after_is_read_where_it_is_seconds(
 
 async def test_a_list_that_took_too_long_says_410(server: ApiServer, client: KubeClient) -> None:
     server.answers = [lists(pod("a"), more="token"), refuses(410, "Expired", "too old")]
-    pages = client.pages(PODS)
-    assert len((await anext(pages)).items or ()) == 1
-    with pytest.raises(ApiError, match="410 Expired"):
-        await anext(pages)
+    async with client.list_objects(PODS) as pods:
+        objects = aiter(pods)
+        assert json.loads(await anext(objects)) == pod("a")
+        with pytest.raises(ApiError, match="410 Expired"):
+            await anext(objects)
+        assert pods.resource_version == ""
+
+
+async def test_pages_without_end_are_given_up(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.client._LIST_SECONDS", 0.2)
+    server.always = lists(more="token")
+    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: the pages did not end within 0.2 s"):
+        async with client.list_objects(PODS) as pods:
+            assert [item async for item in pods] == []
+
+
+async def test_a_list_is_read_no_further_than_its_reader_wants(server: ApiServer, client: KubeClient) -> None:
+    written = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal written
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[{}')
+        while True:
+            await response.write(b',{"a":"' + b"x" * 65536 + b'"}')
+            written += 65536
+
+    server.answers = [endless]
+    async with client.list_objects(PODS) as pods:
+        async for item in pods:
+            assert item == b"{}"
+            break
+        await asyncio.sleep(0.2)
+        waiting = written
+        await asyncio.sleep(0.2)
+        assert written == waiting, "the server waits for the reader"
+    assert json.loads(await client.get(PODS))["kind"] == "PodList"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x-nonsense"])
+async def test_a_compressed_answer_is_refused_for_none_is_asked_for(
+    server: ApiServer, client: KubeClient, encoding: str
+) -> None:
+    server.always = says(gzip.compress(b"[" * 50_000_000), Content_Encoding=encoding)
+    for reading in (client.get(PODS), read_list(client), read_lines(client)):
+        with pytest.raises(Unreachable, match=f"GET {PODS}: an answer in the encoding {encoding}, unasked"):
+            await reading
+    assert {request.headers["Accept-Encoding"] for request in server.requests} == {"identity"}
+
+
+async def test_an_answer_without_end_is_given_up(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.client._LONGEST_ANSWER", 100_000)
+    server.answers = [says(b" " * 1_000_000)]
+    with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):
+        await client.get(PODS)
+
+
+async def test_an_object_without_end_is_given_up(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.list_splitter.LONGEST_OBJECT", 100_000)
+    server.answers = [lists(pod("a", data="x" * 1_000_000))]
+    with pytest.raises(Unreachable, match=f"GET {PODS}: no list: an object of more than 100000 bytes"):
+        await read_list(client)
 
 
 async def test_who_does_not_answer_is_unreachable_after_the_limit(
@@ -222,19 +300,10 @@ async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
     port = listening.sockets[0].getsockname()[1]
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
 
-    async def read_lines(client: KubeClient) -> None:
-        async with client.lines(PODS, params={}, accept="*/*", idle_seconds=1) as lines:
-            async for line in lines:
-                assert line.strip()
-
-    async def read_pages(client: KubeClient) -> None:
-        async for _ in client.pages(PODS):
-            return
-
     readings: list[Callable[[KubeClient], Coroutine[Any, Any, object]]] = [
         lambda client: client.get(PODS, seconds=1),
         read_lines,
-        read_pages,
+        read_list,
     ]
     async with listening, KubeClient(InCluster(folder=account, environment=environment)) as client:
         for reading in readings:

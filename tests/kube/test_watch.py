@@ -4,10 +4,21 @@ import asyncio
 import json
 import math
 
+import pytest
+
 from kube.client import KubeClient
 from kube.watch import METADATA_ONLY, Resource
 from tests.kube.api_server import PODS, ApiServer, event, lists, pod, streams
 from tests.kube.watching import QUICK, running, until
+
+
+@pytest.fixture(autouse=True, params=["served", "refused"])
+def _watch_list(server: ApiServer, request: pytest.FixtureRequest) -> None:
+    server.watch_list = request.param
+
+
+lists_only = pytest.mark.parametrize("_watch_list", ["refused"], indirect=True)
+"""For tests that say what an API server answers to a list."""
 
 
 async def test_lists_and_then_follows(server: ApiServer, client: KubeClient) -> None:
@@ -27,6 +38,7 @@ async def test_lists_and_then_follows(server: ApiServer, client: KubeClient) -> 
         assert run.troubles == []
 
 
+@lists_only
 async def test_each_ordinary_end_is_followed_by_the_next_watch_from_where_it_was(
     server: ApiServer, client: KubeClient
 ) -> None:
@@ -41,6 +53,7 @@ async def test_each_ordinary_end_is_followed_by_the_next_watch_from_where_it_was
         assert run.troubles == []
 
 
+@lists_only
 async def test_a_bookmark_moves_the_version_and_nothing_else(server: ApiServer, client: KubeClient) -> None:
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
     server.answers = [lists(pod("a")), streams(bookmark)]
@@ -51,7 +64,25 @@ async def test_a_bookmark_moves_the_version_and_nothing_else(server: ApiServer, 
         assert run.changes == [{"a"}]
 
 
-async def test_lists_in_pages_without_a_version_beside_the_token(
+@lists_only
+async def test_a_list_is_asked_for_whole_and_never_older_than_what_was_seen(
+    server: ApiServer, client: KubeClient
+) -> None:
+    gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
+    server.answers = [lists(pod("a"), version=7), streams(event("ADDED", pod("b", 9)), gone)]
+    selector = {"fieldSelector": "spec.nodeName=node-1"}
+    async with running(client, resource=Resource(name="pods", path=PODS, params=selector)):
+        await until(lambda: len(server.lists_asked) == 2)
+        asked = [dict(one.query) for one in server.lists_asked]
+    exact = {"resourceVersionMatch": "NotOlderThan"}
+    assert asked == [
+        {**selector, **exact, "resourceVersion": "0"},
+        {**selector, **exact, "resourceVersion": "9"},
+    ]
+
+
+@lists_only
+async def test_pages_that_a_server_sends_unasked_are_asked_for_without_a_version_beside_the_token(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.answers = [
@@ -62,39 +93,13 @@ async def test_lists_in_pages_without_a_version_beside_the_token(
     async with running(client) as run:
         await until(lambda: server.watches_asked)
         assert run.names == {"a", "b", "c"}
-        assert run.changes == [{"a", "b", "c"}], "half a list is nobody's business"
+        assert run.changes == [{"a", "b", "c"}], "half a list is never told"
         assert [dict(one.query) for one in server.lists_asked] == [
-            {"limit": "500"},
-            {"limit": "500", "continue": "page-2"},
-            {"limit": "500", "continue": "page-3"},
+            {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"},
+            {"continue": "page-2"},
+            {"continue": "page-3"},
         ]
         assert server.watches_asked[0].query["resourceVersion"] == "5"
-
-
-async def test_a_small_resource_is_listed_at_once_and_never_older_than_what_was_seen(
-    server: ApiServer, client: KubeClient
-) -> None:
-    gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
-    server.answers = [lists(pod("a"), version=7), streams(event("ADDED", pod("b", 9)), gone)]
-    selector = {"fieldSelector": "spec.nodeName=node-1"}
-    resource = Resource(name="pods", path=PODS, params=selector, is_small=True)
-    async with running(client, resource=resource):
-        await until(lambda: len(server.lists_asked) == 2)
-        asked = [dict(one.query) for one in server.lists_asked]
-    exact = {"resourceVersionMatch": "NotOlderThan"}
-    assert asked == [
-        {**selector, **exact, "resourceVersion": "0"},
-        {**selector, **exact, "resourceVersion": "9"},
-    ]
-
-
-async def test_a_server_that_sends_pages_unasked_is_not_sent_a_version_beside_the_token(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.answers = [lists(pod("a"), more="token"), lists(pod("b"))]
-    async with running(client, resource=Resource(name="pods", path=PODS, is_small=True)) as run:
-        await until(lambda: run.names == {"a", "b"})
-    assert dict(server.lists_asked[1].query) == {"continue": "token"}
 
 
 async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client: KubeClient) -> None:
@@ -104,7 +109,7 @@ async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client:
 
     server.pods = {"a": pod("a"), "b": pod("b", status={"phase": "Running"})}
     async with running(client, read=only_running) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watches_asked)
         assert run.names == {"b"}
         server.change("MODIFIED", pod("b", status={"phase": "Failed"}))
         await until(lambda: run.names == set())
@@ -114,9 +119,8 @@ async def test_asks_for_metadata_alone_where_told(server: ApiServer, client: Kub
     resource = Resource(name="pods", path=PODS, accept=METADATA_ONLY)
     async with running(client, resource=resource):
         await until(lambda: server.watches_asked)
-    assert (
-        server.lists_asked[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadataList;")
-    )
+    for request in server.lists_asked:
+        assert request.headers["Accept"].startswith("application/json;as=PartialObjectMetadataList;")
     assert server.watches_asked[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadata;")
 
 

@@ -1,4 +1,4 @@
-"""What API servers do and what is between, and a watch that survives it: one test a fault."""
+"""What API servers and proxies do, and a watch that survives it: one test a fault, with lists and then watches."""
 
 import asyncio
 import itertools
@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from kube.client import KubeClient
-from kube.watch import Pace, Resource
+from kube.watch import Pace
 from tests.kube.api_server import (
     PODS,
     Answer,
@@ -23,7 +23,11 @@ from tests.kube.api_server import (
 from tests.kube.watching import QUICK, running, until
 
 GONE = status_object(410, "Expired", "too old resource version: 1 (5)")
-SMALL = Resource(name="pods", path=PODS, is_small=True)
+
+
+@pytest.fixture(autouse=True)
+def _lists(server: ApiServer) -> None:
+    server.watch_list = "refused"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ async def test_versions_that_went_back_after_a_restore_are_read_from_etcd(
         too_new,
         lists(pod("b"), version=20),
     ]
-    async with running(client, resource=SMALL) as run:
+    async with running(client) as run:
         await until(lambda: run.names == {"b"})
     asked = [one.query.get("resourceVersion") for one in server.lists_asked]
     assert asked == ["0", "900", None]

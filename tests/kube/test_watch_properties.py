@@ -3,14 +3,14 @@
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kube.access import InCluster
 from kube.client import KubeClient
-from kube.watch import Resource
-from tests.kube.api_server import PODS, ApiServer, event, pod, refuses, says, streams
+from tests.kube.api_server import ApiServer, event, pod, refuses, says, streams
 from tests.kube.watching import running, until
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -44,7 +44,7 @@ async def apply(server: ApiServer, step: str | tuple[str, str]) -> None:
 @given(
     before=st.lists(NAMES, unique=True),
     steps=st.lists(st.one_of(CHANGES, CHANGES, st.sampled_from(["away", *FAULTS])), max_size=12),
-    is_small=st.booleans(),
+    watch_list=st.sampled_from(["served", "refused", "ignored"]),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_in_the_end_a_watch_has_what_the_server_has(
@@ -52,14 +52,13 @@ async def test_in_the_end_a_watch_has_what_the_server_has(
     account: Path,
     before: list[str],
     steps: list[str | tuple[str, str]],
-    is_small: bool,
+    watch_list: Literal["served", "refused", "ignored"],
 ) -> None:
-    server = ApiServer(trust=served, pods={name: pod(name) for name in before})
+    server = ApiServer(trust=served, pods={name: pod(name) for name in before}, watch_list=watch_list)
     await server.start()
     access = InCluster(folder=account, environment=server.environment)
-    resource = Resource(name="pods", path=PODS, is_small=is_small)
     try:
-        async with KubeClient(access) as client, running(client, resource=resource) as run:
+        async with KubeClient(access) as client, running(client) as run:
             await until(lambda: run.watch.is_synced)
             for step in steps:
                 await apply(server, step)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.namespaces import EXCLUDED_NAMESPACES
@@ -238,7 +238,7 @@ def _kai_namespace(mutating: Listed[Configuration]) -> str:
     return NAMESPACE
 
 
-def _namespace(item: Raw) -> Namespace | None:
+def _namespace(item: bytes) -> Namespace | None:
     found = _named(item).metadata
     labels = found.labels or {}
     if found.deleted or not own_labels(labels):

@@ -6,17 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from msgspec import Raw
-
 from kube.access import AccessError
-from kube.client import PAGE, KubeClient
+from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable, one_line
 from service.findings import Finding, problem, unknown
 
 T = TypeVar("T")
 
-MOST_PAGES: Final = 40
-"""As much of one kind as is looked through; of some 2 kB each, 40 MB of PodGroups."""
+MOST_OBJECTS: Final = 20_000
+"""As many of one kind as are looked through; of some 2 kB each, 40 MB of PodGroups."""
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
@@ -69,7 +67,7 @@ class Question:
 
 
 class Reader:
-    """Lists objects, a page at a time, and remembers what it could not have."""
+    """Lists objects and remembers what it could not have."""
 
     def __init__(self, client: KubeClient) -> None:
         self.client = client
@@ -86,7 +84,7 @@ class Reader:
             yield make("rights", f"{without}: the caller may not {missing}", f"allow it to {missing}")
         yield from self._failed
 
-    async def list(self, asked: Question, read: Callable[[Raw], T | None]) -> Listed[T]:
+    async def list(self, asked: Question, read: Callable[[bytes], T | None]) -> Listed[T]:
         """List all objects of a kind.
 
         Args:
@@ -94,11 +92,18 @@ class Reader:
             read: makes of an object's JSON what is kept, None to leave it out; may raise what msgspec does.
         """
         found: list[T] = []
-        unreadable = pages = 0
+        count = unreadable = 0
         extent = Extent.WHOLE
         try:
-            async for page in self.client.pages(asked.path, params=asked.params, accept=asked.accept):
-                for item in page.items or ():
+            async with self.client.list_objects(
+                asked.path, params=asked.params, accept=asked.accept
+            ) as objects:
+                async for item in objects:
+                    if count == MOST_OBJECTS:
+                        extent = Extent.PART
+                        self._lack(asked, f"only the first {count} were looked at")
+                        break
+                    count += 1
                     try:
                         kept = read(item)
                     except MALFORMED:
@@ -106,11 +111,6 @@ class Reader:
                         continue
                     if kept is not None:
                         found.append(kept)
-                pages += 1
-                if pages == MOST_PAGES and page.metadata.continue_:
-                    extent = Extent.PART
-                    self._lack(asked, f"only the first {pages * PAGE} were looked at")
-                    break
         except ApiError as error:
             if error.status == _NOT_FOUND and not asked.is_needed:
                 return Listed(extent=Extent.UNSERVED)

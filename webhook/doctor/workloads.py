@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from kai import keys
 from kube.watch import METADATA_ONLY
@@ -108,7 +108,7 @@ async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[F
         yield ok(_GROUPS, "all of managed namespaces are in their namespace's queue")
 
 
-def _owner_astray(item: Raw, managed: Managed, kind: str) -> Astray | None:
+def _owner_astray(item: bytes, managed: Managed, kind: str) -> Astray | None:
     found = _owning(item).metadata
     if any(owner.controller for owner in found.owners or ()):
         return None  # KAI looks further up
@@ -117,7 +117,7 @@ def _owner_astray(item: Raw, managed: Managed, kind: str) -> Astray | None:
     )
 
 
-def _group_astray(item: Raw, managed: Managed) -> Astray | None:
+def _group_astray(item: bytes, managed: Managed) -> Astray | None:
     found = _group(item)
     return _astray(managed, found.metadata, "", found.spec.queue)
 

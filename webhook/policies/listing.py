@@ -17,11 +17,10 @@ async def list_namespaces(kubeconfig: str | None) -> dict[str, Labels]:
         PoliciesError: there is no way to it, or it says no.
     """
     try:
-        async with KubeClient(await find_access(kubeconfig)) as client:
-            return {
-                name: labels
-                async for page in client.pages(PATH, accept=LIST)
-                for name, labels in map(decode_labels, map(bytes, page.items or ()))
-            }
+        async with (
+            KubeClient(await find_access(kubeconfig)) as client,
+            client.list_objects(PATH, accept=LIST) as namespaces,
+        ):
+            return dict([decode_labels(item) async for item in namespaces])
     except (AccessError, ApiError, Unreachable, NamespaceError) as error:
         raise PoliciesError(f"--policies cluster: {error}") from None

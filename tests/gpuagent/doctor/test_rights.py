@@ -16,7 +16,7 @@ from kube.client import KubeClient
 from service.findings import Finding, State
 from tests.gpuagent.doctor.machines import one
 from tests.gpuagent.objects import NODE, fraction, node, pod, reservation
-from tests.kube.api_server import ApiServer, refuses, says
+from tests.kube.api_server import ApiServer, initial_events, lists, refuses, says, streams
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 NEEDED = ["list pods", "watch pods", "get bindrequests.scheduling.run.ai", "create events", "patch events"]
@@ -51,6 +51,8 @@ class Cluster:
             assert request.query["fieldSelector"] == "metadata.name=kaishare-agent-x"
             return await self.listed(request, self.own)
         if path == "/api/v1/pods":
+            if "sendInitialEvents" in request.query:
+                return await streams(initial_events(*versioned(self.pods)))(request)
             if "watch" in request.query:
                 await asyncio.sleep(30)
             return await self.listed(request, self.pods)
@@ -68,13 +70,15 @@ class Cluster:
         return {"allowed": self.asked[-1] in self.allowed, **self.review}
 
     async def listed(self, request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
-        kept = [
-            {**item, "metadata": {"resourceVersion": "1", **item["metadata"]}} if "metadata" in item else item
-            for item in items
-        ]
-        return await says(
-            json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": kept})
-        )(request)
+        return await lists(*versioned(items))(request)
+
+
+def versioned(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items as an API server has them: with a version."""
+    return [
+        {**item, "metadata": {"resourceVersion": "1", **item["metadata"]}} if "metadata" in item else item
+        for item in items
+    ]
 
 
 @pytest.fixture

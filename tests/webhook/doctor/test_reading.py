@@ -82,12 +82,12 @@ def named(count: int) -> Callable[[web.Request], list[dict[str, Any]]]:
 async def test_a_list_that_never_ends_is_left_off(server: ApiServer, client: KubeClient) -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         metadata = {"resourceVersion": "1", "continue": "on"}
-        return web.json_response({"kind": "ThingList", "metadata": metadata, "items": named(2)(request)})
+        return web.json_response({"kind": "ThingList", "metadata": metadata, "items": named(500)(request)})
 
     server.always = endless
     reader = Reader(client)
     found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, Any]).decode)
-    assert (len(found.items), found.extent) == (2 * reading.MOST_PAGES, Extent.PART)
+    assert (len(found.items), found.extent) == (reading.MOST_OBJECTS, Extent.PART)
     (lack,) = reader.lacks
     assert (lack.state, lack.check) == (State.UNKNOWN, "things")
     assert lack.what == "only the first 20000 were looked at"
@@ -97,10 +97,12 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
     server: ApiServer, client: KubeClient
 ) -> None:
     metadata = {"resourceVersion": "1"}
-    server.always = says(json.dumps({"kind": "ThingList", "metadata": metadata, "items": [1, "a", 2]}))
+    server.always = says(
+        json.dumps({"kind": "ThingList", "metadata": metadata, "items": [{"a": 1}, {"a": "b"}, {"a": 2}]})
+    )
     reader = Reader(client)
-    found = await reader.list(QUESTION, msgspec.json.Decoder(int).decode)
-    assert (found.items, found.extent) == ((1, 2), Extent.PART)
+    found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, int]).decode)
+    assert (found.items, found.extent) == (({"a": 1}, {"a": 2}), Extent.PART)
     assert [lack.what for lack in reader.lacks] == ["1 of them cannot be read"]
 
 

@@ -69,7 +69,7 @@ async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, 
         assert run.inventory == inventory(*EVERYTHING)
         assert run.pods.lacks == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
-        (asked,) = server.lists_asked[:1]
+        (asked,) = server.watches_asked[:1]
         assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
 
 

@@ -1,0 +1,251 @@
+"""Splits the JSON of a Kubernetes list into its objects while it arrives, in memory for one object."""
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kube.errors import MALFORMED, one_line
+
+LONGEST_OBJECT: Final = 16 * 1024 * 1024
+"""Bytes of one object; API servers refuse to store one of more than 3 MiB."""
+
+_LONGEST_ENVELOPE: Final = 64 * 1024
+"""Bytes of the list without its objects; some hundred in practice."""
+_DEEPEST: Final = 500
+"""Nested objects and arrays; no Kubernetes schema comes near."""
+
+_LEVELS: Final = 6
+"""Values of so few nested levels are skipped by one regular expression: of pods, nearly all."""
+# Possessive quantifiers never give back what they matched, so matching takes linear time.
+_STRING_REST: Final = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_NO_BRACKET: Final = rb'[^"{}\[\]]*+(?:"' + _STRING_REST + rb'"[^"{}\[\]]*+)*+'
+
+
+def _across(levels: int) -> bytes:
+    """Return a pattern that matches up to a bracket, but across values of no more than some nested levels.
+
+    A byte is looked at once for each level around it at most, so matching still takes linear time.
+    """
+    pattern = _NO_BRACKET
+    for _ in range(levels):
+        pattern = _NO_BRACKET + rb"(?:[{\[]" + pattern + rb"[}\]]" + _NO_BRACKET + rb")*+"
+    return pattern
+
+
+_string_rest = re.compile(_STRING_REST, re.DOTALL)
+_to_bracket = re.compile(_across(levels=_LEVELS), re.DOTALL)
+_whitespace = re.compile(rb"[ \t\r\n]*+")
+
+_QUOTE, _BACKSLASH, _COMMA, _OPENERS, _CLOSERS = ord('"'), ord("\\"), ord(","), b"{[", b"}]"
+
+
+class MalformedList(ValueError):
+    """The bytes are no Kubernetes list; the message says why in one line."""
+
+
+class ListMetadata(Struct):
+    """The metadata of a list."""
+
+    resourceVersion: str
+    continue_: str = msgspec.field(default="", name="continue")
+    """Token for the rest of the list; empty if this is all."""
+
+
+class _Envelope(Struct):
+    """A list without its objects."""
+
+    kind: str
+    metadata: ListMetadata
+    items: list[Raw] | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+class _Place(Enum):
+    """The part of the list that the next byte belongs to."""
+
+    ENVELOPE = "envelope"
+    FIRST_OBJECT = "first object"
+    OBJECT = "object"
+    AFTER_COMMA = "after a comma"
+    AFTER_OBJECT = "after an object"
+
+
+class ListSplitter:
+    """Yields the elements of the top-level key `items`, each as its bytes; the other keys may stand anywhere.
+
+    The splitter finds where an object ends by its brackets and strings. Whether the object is valid JSON is
+    found out by the caller, who decodes it.
+    """
+
+    def __init__(self) -> None:
+        self._place = _Place.ENVELOPE
+        self._depth = 0
+        """Open brackets, of the envelope or of the current object."""
+        self._in_string = False
+        self._is_escaped = False
+        """Whether the last byte was a backslash in a string."""
+        self._envelope = bytearray()
+        self._string_start = 0
+        self._last_string = b""
+        """The last string directly in the envelope: the key, where a value begins."""
+        self._has_items = False
+        self._object = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the objects that end in the next chunk.
+
+        Raises:
+            MalformedList: the bytes so far do not begin a list.
+        """
+        at = 0
+        while at < len(chunk):
+            match self._place:
+                case _Place.ENVELOPE:
+                    at = self._read_envelope(chunk, at)
+                case _Place.OBJECT:
+                    start = at
+                    at = self._skip_object(chunk, at)
+                    if len(self._object) + at - start > LONGEST_OBJECT:
+                        raise MalformedList(f"an object of more than {LONGEST_OBJECT} bytes")
+                    self._object += chunk[start:at]
+                    if not self._depth:
+                        self._place = _Place.AFTER_OBJECT
+                        whole = bytes(self._object)
+                        self._object = bytearray()
+                        yield whole
+                case _:
+                    at = self._read_between(chunk, at)
+
+    def finish(self) -> ListMetadata:
+        """Return the metadata of the list once all of it was fed.
+
+        Raises:
+            MalformedList: the list is cut short, or is no list.
+        """
+        if self._place is not _Place.ENVELOPE:
+            raise MalformedList("it is cut short")
+        try:
+            envelope = _envelope.decode(self._envelope)
+        except MALFORMED as error:
+            raise MalformedList(one_line(str(error))) from None
+        if not envelope.kind.endswith("List") or not envelope.metadata.resourceVersion:
+            raise MalformedList(f"a {one_line(envelope.kind)} without resourceVersion")
+        return envelope.metadata
+
+    def _read_envelope(self, chunk: bytes, at: int) -> int:
+        """Read to the beginning of the objects or the end of the chunk, byte by byte: envelopes are short."""
+        for here in range(at, len(chunk)):
+            byte = chunk[here]
+            if len(self._envelope) == _LONGEST_ENVELOPE:
+                raise MalformedList(f"more than {_LONGEST_ENVELOPE} bytes beside its objects")
+            self._envelope.append(byte)
+            if self._in_string:
+                self._read_in_string(byte)
+            elif byte == _QUOTE:
+                self._in_string = True
+                self._string_start = len(self._envelope) - 1
+            elif byte in _OPENERS:
+                self._open()
+                if self._depth == 2 and byte == ord("[") and self._is_items():
+                    self._place = _Place.FIRST_OBJECT
+                    return here + 1
+            elif byte in _CLOSERS:
+                self._depth -= 1
+            elif not self._depth and byte not in b" \t\r\n":
+                raise MalformedList("it is no JSON object")
+        return len(chunk)
+
+    def _read_in_string(self, byte: int) -> None:
+        if self._is_escaped:
+            self._is_escaped = False
+        elif byte == _BACKSLASH:
+            self._is_escaped = True
+        elif byte == _QUOTE:
+            self._in_string = False
+            if self._depth == 1:
+                self._last_string = bytes(self._envelope[self._string_start :])
+
+    def _is_items(self) -> bool:
+        """Whether the value that begins here is the list of objects."""
+        try:
+            key = msgspec.json.decode(self._last_string)
+        except MALFORMED as error:
+            raise MalformedList(one_line(str(error))) from None
+        if key != "items":
+            return False
+        if self._has_items:
+            raise MalformedList("it holds items twice")
+        self._has_items = True
+        return True
+
+    def _read_between(self, chunk: bytes, at: int) -> int:
+        """Read to the beginning of the next object, to the end of all of them, or to the end of the chunk."""
+        at = _end(_whitespace, chunk, at)
+        if at == len(chunk):
+            return at
+        byte = chunk[at]
+        if byte == ord("{") and self._place is not _Place.AFTER_OBJECT:
+            self._place = _Place.OBJECT
+            self._depth = 0
+            return at
+        if byte == ord("]") and self._place is not _Place.AFTER_COMMA:
+            self._envelope.append(byte)
+            self._depth = 1
+            self._place = _Place.ENVELOPE
+            return at + 1
+        if byte == _COMMA and self._place is _Place.AFTER_OBJECT:
+            self._place = _Place.AFTER_COMMA
+            return at + 1
+        raise MalformedList("its items are no objects")
+
+    def _skip_object(self, chunk: bytes, at: int) -> int:
+        """Return the index after the object, or the end of the chunk."""
+        while at < len(chunk):
+            if self._in_string:
+                at = self._skip_string(chunk, at)
+                continue
+            if self._depth:  # the first bracket must not be taken for the whole of an innermost object
+                at = _end(_to_bracket, chunk, at)
+                if at == len(chunk):
+                    break
+            byte = chunk[at]
+            at += 1
+            if byte == _QUOTE:
+                self._in_string = True
+            elif byte in _OPENERS:
+                self._open()
+            else:
+                self._depth -= 1
+                if not self._depth:
+                    break
+        return at
+
+    def _skip_string(self, chunk: bytes, at: int) -> int:
+        if self._is_escaped:
+            self._is_escaped = False
+            at += 1
+        at = _end(_string_rest, chunk, at)
+        if at < len(chunk):
+            if chunk[at] == _QUOTE:
+                self._in_string = False
+            else:
+                self._is_escaped = True
+            at += 1
+        return at
+
+    def _open(self) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise MalformedList(f"more than {_DEEPEST} nested values")
+
+
+def _end(pattern: re.Pattern[bytes], chunk: bytes, at: int) -> int:
+    """Return the index after a pattern that matches anywhere, if only the empty string."""
+    found = pattern.match(chunk, at)
+    return at if found is None else found.end()

@@ -1,0 +1,176 @@
+"""A list in pieces of any size is the list that a JSON parser reads, or it is refused."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kube import list_splitter
+from kube.list_splitter import ListSplitter, MalformedList
+
+_TEXT = st.text(max_size=8) | st.sampled_from(
+    ['"', "\\", '\\"', "]}", "{[", '"items":[', "\u2028", "\U0001f600"]
+)
+_KEYS = _TEXT | st.just("items")
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=30,
+)
+_OTHERS = st.dictionaries(
+    _TEXT.filter(lambda key: key not in ("items", "kind", "metadata")), _VALUES, max_size=3
+)
+_ITEMS = st.none() | st.lists(st.dictionaries(_KEYS, _VALUES, max_size=5), max_size=6)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """Lists with their keys in any order, written in any style."""
+    fields: dict[str, Any] = {
+        **draw(_OTHERS),
+        "kind": "PodList",
+        "metadata": {
+            "resourceVersion": "5",
+            **draw(st.sampled_from([{}, {"continue": "more"}, {"items": [{}]}])),
+        },
+        "items": draw(_ITEMS),
+    }
+    fields = {key: fields[key] for key in draw(st.permutations(list(fields)))}
+    separators = draw(st.sampled_from([(",", ":"), (" ,\t", "\r\n : "), None]))
+    text = json.dumps(
+        fields,
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.sampled_from([None, 2])),
+        separators=separators,
+    )
+    return text.encode("utf-8", "surrogatepass")
+
+
+def chunks_of(document: bytes, sizes: list[int]) -> list[bytes]:
+    """Cut a document into chunks whose sizes recur."""
+    chunks, at = [], 0
+    for size in itertools.cycle(sizes):
+        if at >= len(document):
+            return chunks
+        chunks.append(document[at : at + size])
+        at += size
+    return chunks
+
+
+def split(document: bytes, sizes: list[int]) -> tuple[list[Any], list_splitter.ListMetadata]:
+    splitter = ListSplitter()
+    items = [json.loads(item) for chunk in chunks_of(document, sizes) for item in splitter.feed(chunk)]
+    return items, splitter.finish()
+
+
+SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=5)
+
+
+@settings(deadline=None)
+@given(document=documents(), sizes=SIZES)
+def test_a_list_in_any_pieces_is_what_a_parser_reads(document: bytes, sizes: list[int]) -> None:
+    want = json.loads(document)
+    items, metadata = split(document, sizes)
+    assert items == (want["items"] or [])
+    assert metadata.resourceVersion == "5"
+    assert metadata.continue_ == want["metadata"].get("continue", "")
+
+
+@settings(deadline=None)
+@given(document=documents(), sizes=SIZES, data=st.data())
+def test_a_list_that_is_cut_short_is_refused(document: bytes, sizes: list[int], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(document) - 1))
+    with pytest.raises(MalformedList):
+        split(document[:cut], sizes)
+
+
+@settings(deadline=None)
+@given(document=documents(), sizes=SIZES, data=st.data())
+def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
+    document: bytes, sizes: list[int], data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(document) - 1))
+    put = data.draw(st.sampled_from(list(b'{}[]",:\\ x0\xff')).map(lambda byte: bytes([byte])) | st.just(b""))
+    damaged = document[:at] + put + document[at + 1 :]
+    try:
+        items, _ = split(damaged, sizes)
+    except (MalformedList, ValueError):
+        return
+    assert items == (json.loads(damaged).get("items") or [])
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+@example(b"[" * 5000)
+@example(b'{"a":' * 5000)
+def test_nonsense_is_refused_in_one_line(document: bytes) -> None:
+    with pytest.raises(MalformedList) as caught:
+        split(document, [7])
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (b"<html>", "it is no JSON object"),
+        (b"[]", "[oO]bject"),
+        (b"", "."),
+        (b'{"kind":"PodList","metadata":{},"items":[]}', "resourceVersion"),
+        (b'{"kind":"Status","metadata":{"resourceVersion":"5"}}', "a Status without resourceVersion"),
+        (b'{"kind":5,"metadata":{"resourceVersion":"5"}}', "Expected `str`"),
+        (HEAD + b'"items":{}}', "Expected `array"),
+        (HEAD + b'"items":[1]}', "its items are no objects"),
+        (HEAD + b'"items":["a"]}', "its items are no objects"),
+        (HEAD + b'"items":[[]]}', "its items are no objects"),
+        (HEAD + b'"items":[{}{}]}', "its items are no objects"),
+        (HEAD + b'"items":[{},]}', "its items are no objects"),
+        (HEAD + b'"items":[,{}]}', "its items are no objects"),
+        (HEAD + b'"items":[{}],"items":[{}]}', "it holds items twice"),
+        (HEAD + b'"items":[{}]', "truncated"),
+        (HEAD + b'"items":[{}', "it is cut short"),
+        (HEAD + b'"items":[]}}', "malformed"),
+        (HEAD + b'"items":[' + b'{"a":' * 2000, "more than 500 nested values"),
+        (HEAD + b'"more":' + b"[" * 2000, "more than 500 nested values"),
+        (HEAD + b'"more":"' + b"x" * 100_000, "more than 65536 bytes beside its objects"),
+    ],
+)
+def test_what_is_no_list_is_refused_with_the_reason(document: bytes, why: str) -> None:
+    with pytest.raises(MalformedList, match=why):
+        split(document, [50])
+
+
+@pytest.mark.parametrize("key", [b'"items"', b'"it\\u0065ms"'])
+def test_the_key_of_the_objects_is_known_however_it_is_written(key: bytes) -> None:
+    assert split(b'{"items2":["items",{}],' + HEAD[1:] + key + b' :\n[ {"a":[1]} ] }', [3])[0] == [{"a": [1]}]
+
+
+def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_splitter, "LONGEST_OBJECT", 1000)
+    largest = b'{"a":"' + b"x" * 992 + b'"}'
+    assert len(split(HEAD + b'"items":[' + largest + b"," + largest + b"]}", [64])[0]) == 2
+    with pytest.raises(MalformedList, match="an object of more than 1000 bytes"):
+        split(HEAD + b'"items":[{"a":"' + b"x" * 5000, [64])
+
+
+def test_an_object_that_spans_chunks_is_not_scanned_again_for_each_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scanned = 0
+    scan = list_splitter._end
+
+    def counted(pattern: Any, chunk: bytes, at: int) -> int:
+        nonlocal scanned
+        scanned += len(chunk) - at
+        return scan(pattern, chunk, at)
+
+    monkeypatch.setattr(list_splitter, "_end", counted)
+    document = HEAD + b'"items":[{"a":"' + b"\\\\x" * 200_000 + b'"}]}'
+    split(document, [1024])
+    assert scanned < 3 * len(document)

@@ -1,0 +1,318 @@
+"""The whole state as the initial events of a watch, what replaces it where there are none, and its faults."""
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kube.client import KubeClient
+from kube.watch import Pace, Resource
+from tests.kube.api_server import (
+    PODS,
+    Answer,
+    ApiServer,
+    event,
+    initial_events,
+    lists,
+    pod,
+    refuses,
+    status_object,
+    streams,
+)
+from tests.kube.watching import running, until
+
+GONE = event("ERROR", status_object(410, "Expired", "too old resource version"))
+TOO_NEW = event("ERROR", status_object(504, "Timeout", "Too large resource version: 900, current: 20"))
+HASTY = Pace(watch=1, grace=0.2, initial=0.3, first_pause=0.01, longest_pause=0.04, lived=0.1)
+
+
+async def test_one_request_brings_the_whole_state_and_then_each_change(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.pods = {"a": pod("a"), "b": pod("b")}
+    resource = Resource(name="pods", path=PODS, params={"fieldSelector": "spec.nodeName=node-1"})
+    async with running(client, resource=resource) as run:
+        await until(lambda: run.watch.is_synced)
+        server.change("DELETED", pod("b"))
+        await until(lambda: run.names == {"a"})
+        await until(lambda: len(server.watches_asked) == 2)
+    assert run.changes == [{"a", "b"}, {"a"}]
+    assert server.lists_asked == []
+    assert [dict(request.query) for request in server.watches_asked] == [
+        {
+            "fieldSelector": "spec.nodeName=node-1",
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": "1",
+            "sendInitialEvents": "true",
+            "resourceVersionMatch": "NotOlderThan",
+        },
+        {
+            "fieldSelector": "spec.nodeName=node-1",
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": "1",
+            "resourceVersion": "2",
+        },
+    ]
+    assert run.watch.restarts == {"closed": 1}
+    assert run.troubles == []
+
+
+async def test_an_empty_state_is_known_as_empty(server: ApiServer, client: KubeClient) -> None:
+    async with running(client) as run:
+        await until(lambda: run.watch.is_synced)
+        assert run.changes == [set()]
+
+
+async def test_changes_within_the_initial_events_count_and_objects_that_went_meanwhile_are_gone(
+    server: ApiServer, client: KubeClient
+) -> None:
+    changed = pod("b", 8, status={"phase": "Running"})
+    server.answers = [
+        streams(initial_events(pod("old"), pod("b"), version=5), GONE),
+        streams(
+            event("ADDED", pod("a", 6)),
+            event("ADDED", pod("b", 5)),
+            event("BOOKMARK", {"metadata": {"resourceVersion": "6", "annotations": {"other": "true"}}}),
+            event("MODIFIED", changed),
+            event("DELETED", pod("a", 9)),
+            initial_events(version=9),
+        ),
+    ]
+    async with running(client) as run:
+        await until(lambda: run.watch.objects.get(("team-a", "b")) == changed)
+        assert run.changes == [{"old", "b"}, {"b"}]
+        await until(lambda: len(server.watches_asked) == 3)
+        assert server.watches_asked[2].query["resourceVersion"] == "9"
+        assert run.watch.restarts["gone"] == 1
+
+
+HALF: list[tuple[str, Answer]] = [
+    ("the stream ended within the initial events", streams(event("ADDED", pod("half", 9)))),
+    ("the answer was cut short", streams(event("ADDED", pod("half", 9)), cut=True)),
+    ("no event", streams(event("ADDED", pod("half", 9)), b"<html>\n")),
+    (
+        "500 InternalError",
+        streams(event("ADDED", pod("half", 9)), event("ERROR", status_object(500, "InternalError"))),
+    ),
+    ("504 Timeout", streams(event("ADDED", pod("half", 9)), TOO_NEW)),
+    ("410 Expired", streams(event("ADDED", pod("half", 9)), GONE)),
+]
+
+
+@pytest.mark.parametrize(("why", "answer"), HALF, ids=[why for why, _ in HALF])
+async def test_half_a_state_is_never_taken_for_the_whole(
+    server: ApiServer, client: KubeClient, why: str, answer: Answer
+) -> None:
+    server.answers = [answer]
+    server.pods = {"whole": pod("whole")}
+    async with running(client) as run:
+        await until(lambda: run.watch.restarts)
+        assert not run.watch.is_synced
+        assert run.watch.seconds_since_contact() == float("inf")
+        await until(lambda: run.watch.is_synced)
+        server.answers = [streams(GONE), answer]
+        server.cut()
+        await until(lambda: not server.answers)
+        await until(lambda: len(run.changes) >= 2)
+    assert all(names == {"whole"} for names in run.changes)
+
+
+async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async def stalls(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(event("ADDED", pod("half")))
+        await asyncio.sleep(30)
+        return response
+
+    server.answers = [stalls]
+    server.pods = {"whole": pod("whole")}
+    async with running(client, pace=HASTY) as run:
+        await until(lambda: run.names == {"whole"})
+        assert run.troubles == [f"watch {PODS}: the initial events did not end within 0.3 s"]
+        assert run.watch.restarts["unreachable"] == 1
+        assert len(server.lists_asked) == 1
+
+
+async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, client: KubeClient) -> None:
+    server.watch_list = "ignored"
+    server.pods = {"a": pod("a")}
+    async with running(client, pace=HASTY) as run:
+        await until(lambda: run.names == {"a"})
+        server.change("ADDED", pod("b"))
+        await until(lambda: run.names == {"a", "b"})
+        assert len(server.lists_asked) == 1
+        await until(lambda: run.troubles[-1] == "")
+
+
+async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
+    server: ApiServer, client: KubeClient
+) -> None:
+    now = 100.0
+    server.watch_list = "refused"
+    server.pods = {"a": pod("a")}
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: run.watch.is_synced)
+        assert run.troubles == []
+        assert not run.watch.restarts
+        for passed, refused, listed in ((0, 1, 2), (599, 1, 3), (2, 2, 4)):
+            now += passed
+            server.answers = [streams(GONE)]
+            server.cut()
+            await until(lambda listed=listed: len(server.lists_asked) == listed)  # type: ignore[misc]
+            assert server.watch_lists_refused == refused
+        server.watch_list = "served"
+        now += 601
+        watches = len(server.watches_asked)
+        server.answers = [streams(GONE)]
+        server.cut()
+        await until(lambda: any("sendInitialEvents" in one.query for one in server.watches_asked[watches:]))
+        assert len(server.lists_asked) == 4
+
+
+async def test_a_refusal_after_the_initial_events_is_an_error_like_others(
+    server: ApiServer, client: KubeClient
+) -> None:
+    invalid = event("ERROR", status_object(422, "Invalid"))
+    server.answers = [streams(initial_events(pod("a"), version=3) + invalid)]
+    async with running(client) as run:
+        await until(lambda: len(server.watches_asked) == 2)
+        assert server.watches_asked[1].query["resourceVersion"] == "3"
+        assert run.watch.restarts == {"422": 1}
+        assert server.lists_asked == []
+
+
+async def test_a_server_that_wants_to_be_left_alone_is(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
+    async with running(client) as run:
+        await until(lambda: run.troubles)
+        assert await until(lambda: run.watch.is_synced) > 0.9
+        assert run.watch.restarts == {"429": 1}
+
+
+async def test_versions_that_went_back_after_a_restore_are_found_without_the_watch_list_api_too(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.answers = [
+        streams(initial_events(pod("a"), version=900), GONE),
+        streams(TOO_NEW),
+        refuses(504, "Timeout", "Too large resource version: 900, current: 20"),
+        lists(pod("b"), version=20),
+    ]
+    async with running(client) as run:
+        await until(lambda: run.names == {"b"})
+        assert [one.query.get("resourceVersion") for one in server.lists_asked] == ["900", None]
+
+
+async def test_changes_that_arrive_together_are_told_once(server: ApiServer, client: KubeClient) -> None:
+    events = [event("MODIFIED", pod("a", number)) for number in range(2, 400)]
+    server.answers = [streams(initial_events(pod("a")), b"".join(events))]
+    async with running(client) as run:
+        await until(lambda: len(server.watches_asked) == 2)
+        assert server.watches_asked[1].query["resourceVersion"] == "399"
+        assert len(run.changes) < 20
+
+
+@pytest.mark.parametrize("watch_list", ["served", "refused"])
+async def test_others_get_their_turn_between_objects(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, watch_list: Any
+) -> None:
+    """Counts how often another task runs while 300 objects arrive at once; each object counts as long."""
+    monkeypatch.setattr("service.turns._TURN_SECONDS", 0.0)
+    server.watch_list = watch_list
+    server.pods = {f"p{number}": pod(f"p{number}") for number in range(300)}
+    turns = 0
+    most = 0
+    since_turn = 0
+
+    async def count() -> None:
+        nonlocal since_turn, turns
+        while True:
+            since_turn = 0
+            turns += 1
+            await asyncio.sleep(0)
+
+    def read(item: bytes) -> str:
+        nonlocal most, since_turn
+        since_turn += 1
+        most = max(most, since_turn)
+        return "kept"
+
+    other = asyncio.create_task(count())
+    try:
+        async with running(client, read=read) as run:
+            await until(lambda: run.watch.is_synced)
+            assert len(run.names) == 300
+    finally:
+        other.cancel()
+    assert most <= 2
+    assert turns >= 300
+
+
+def large_pods(count: int) -> Iterator[bytes]:
+    for number in range(count):
+        yield json.dumps(pod(f"p{number}", annotations={"a": "x" * 300_000})).encode()
+
+
+def sends_large(count: int) -> Answer:
+    """Send a whole state piece by piece, as initial events or as a list."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            if "sendInitialEvents" in request.query:
+                for item in large_pods(count):
+                    yield b'{"type":"ADDED","object":' + item + b"}\n"
+                yield initial_events(version=5)
+            else:
+                yield b'{"kind":"PodList","metadata":{"resourceVersion":"5"},"items":['
+                for number, item in enumerate(large_pods(count)):
+                    yield b"," * (number > 0) + item
+                yield b"]}"
+
+        if "resourceVersion" in request.query and "watch" in request.query:
+            await asyncio.sleep(30)
+        async for piece in pieces():
+            await response.write(piece)
+        return response
+
+    return answer
+
+
+@pytest.mark.parametrize("watch_list", ["served", "refused"])
+async def test_memory_does_not_grow_with_the_number_of_objects(
+    server: ApiServer, client: KubeClient, watch_list: Any
+) -> None:
+    """The server of this process is measured too; it makes one object at a time."""
+    server.watch_list = watch_list
+    peaks = []
+    for count in (10, 60, 240):
+        server.always = sends_large(count)
+        tracemalloc.start()
+        async with running(client, read=lambda item: "kept", pace=Pace()) as run:
+            await until(lambda: run.watch.is_synced, seconds=60)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            assert len(run.names) == count
+        tracemalloc.stop()
+    _, few, many = peaks
+    assert many < few * 1.5 + 500_000
+    assert many < 240 * 300_000 / 5
+
+
+async def test_bookmarks_keep_the_contact_fresh(server: ApiServer, client: KubeClient) -> None:
+    now = 100.0
+    async with running(client, clock=lambda: now, pace=Pace(watch=40)) as run:
+        await until(lambda: run.watch.is_synced)
+        now = 150.0
+        server.tell(event("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
+        await until(lambda: run.watch.seconds_since_contact() == 0.0)
