@@ -81,6 +81,8 @@ class LogWriter:
                 self._lines -= len(lines)
                 self._bytes -= sum(map(len, lines))
                 self._lines_lost += lost
+            if not lost and self._lines_lost > self._lines_told:
+                self._write_lines(())  # no line may follow for a long time, and tell the losses
 
     def _next_lines(self) -> tuple[list[bytes], bool]:
         """Wait for a line; return it with those behind it, and whether more may come."""
