@@ -56,7 +56,8 @@ def write_output(text: str) -> bool:
         UsageError: standard output cannot be written; it is closed, or its disk is full.
     """
     try:
-        sys.stdout.write(text)
+        if text:  # an empty write fails on a full disk, too
+            sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
         output_failed(error)

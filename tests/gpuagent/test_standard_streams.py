@@ -9,20 +9,25 @@ import pytest
 from tests.gpuagent.agents import Agent
 from tests.service.logs import LOSING, STREAMS, free_ports, process_with, standard_descriptors
 
-PODS = 400
+GPUS = 16
+PODS_OF_A_GPU = 25
+PODS = GPUS * PODS_OF_A_GPU
 LOST = "kaishare_log_lines_lost_total"
 
 
 def scenario() -> str:
     """A node whose pods are all over their shares: each is a log line, together more than a pipe holds."""
-    lines = ["gpus: [{uuid: GPU-a, memory: 800Gi}]", "pods:"]
-    lines += [f"  - {{name: team/pod-{number}, queue: q, memory: 1000, gpu: 0}}" for number in range(PODS)]
-    lines += ["processes:"]
-    lines += [
-        f"  - {{pid: {4000 + number}, gpu: 0, pod: team/pod-{number}, memory: 1800Mi}}"
-        for number in range(PODS)
-    ]
-    return "\n".join(lines)
+    pods = [(pod, pod // PODS_OF_A_GPU) for pod in range(PODS)]
+    return "\n".join(
+        [
+            "gpus:",
+            *(f"  - {{uuid: GPU-{gpu}, memory: 80Gi}}" for gpu in range(GPUS)),
+            "pods:",
+            *(f'  - {{name: t/pod-{pod}, queue: q, fraction: "0.02", gpu: {gpu}}}' for pod, gpu in pods),
+            "processes:",
+            *(f"  - {{pid: {4000 + pod}, gpu: {gpu}, pod: t/pod-{pod}, memory: 3Gi}}" for pod, gpu in pods),
+        ]
+    )
 
 
 @pytest.mark.parametrize("streams", STREAMS)
@@ -38,7 +43,7 @@ def test_serve_with(streams: str, tmp_path: Path) -> None:
 
         def flagged() -> int:
             try:
-                return sum(value for name, value in agent.series().items() if "over-share" in name)
+                return sum(value for name, value in agent.series().items() if 'reason="over-share"' in name)
             except urllib.error.URLError:
                 return 0
 

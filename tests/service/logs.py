@@ -95,11 +95,12 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
             fill(writing)
         elif streams == READER_GONE:
             os.close(reading)
-        redirection = "" if streams in (NOT_READ, READER_GONE) else streams
+        is_pipe = streams in (NOT_READ, READER_GONE)
+        redirection = "" if is_pipe else streams
         process = subprocess.Popen(
             ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments],
             cwd=ROOT,
-            stderr=writing,
+            stderr=writing if is_pipe else subprocess.DEVNULL,
         )
         try:
             yield process
@@ -110,7 +111,7 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
 
 def standard_descriptors(process: subprocess.Popen[bytes]) -> list[str]:
     """What descriptors 0 to 2 of a process are."""
-    return [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)]
+    return [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]
 
 
 def free_ports(count: int) -> list[int]:
