@@ -118,6 +118,8 @@ def _captured_interpreter(log: JsonLog) -> Iterator[None]:
     """Log what the interpreter would print to standard error, which may block."""
 
     def on_thread(arguments: threading.ExceptHookArgs) -> None:
+        if issubclass(arguments.exc_type, SystemExit):  # an ordinary end, as for threading.excepthook
+            return
         name = arguments.thread.name if arguments.thread else ""
         _log_exception(log, "thread ended with an exception", arguments, thread=name)
 

@@ -1,4 +1,4 @@
-"""The command `kaishare-webhook`. Exit status: 0 fine, 1 the answer is no, 2 unusable input."""
+"""The command `kaishare-webhook`. Exit status: 0 fine, 1 the answer is no, 2 unusable input or output."""
 
 import argparse
 import asyncio

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpuagent.agents import Agent
-from tests.service.logs import LOSING, STREAMS, free_ports, process_with, standard_descriptors
+from tests.service.logs import FOREIGN, LOSING, STREAMS, free_ports, process_with, standard_descriptors
 
 GPUS = 16
 PODS_OF_A_GPU = 25
@@ -53,5 +53,5 @@ def test_serve_with(streams: str, tmp_path: Path) -> None:
             agent.until(lambda: agent.series()[LOST] >= PODS)
         else:
             assert agent.series()[LOST] == 0
-        assert not [name for name in standard_descriptors(process) if name.startswith("socket:")]
+        assert not [name for name in standard_descriptors(process) if name.startswith(FOREIGN)]
         assert agent.stop() == 0

@@ -23,6 +23,9 @@ STREAMS = (NOT_READ, READER_GONE, "2>/dev/full", "2>&-", ">&-", ">/dev/full", ">
 LOSING = tuple(streams for streams in STREAMS if "2>" in streams or streams == READER_GONE)
 """Those that lose every log line."""
 
+FOREIGN = ("socket:", "anon_inode:", "/tmp/")
+"""Starts of what no standard descriptor may be: a connection, asyncio's poll, a file of the program."""
+
 
 class Lines:
     """Takes log lines in memory."""
@@ -100,6 +103,8 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
         process = subprocess.Popen(
             ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments],
             cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=writing if is_pipe else subprocess.DEVNULL,
         )
         try:
