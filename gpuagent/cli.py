@@ -1,4 +1,4 @@
-"""The command `kaishare-agent`. Exit status: 0 fine, 1 the answer is no, 2 bad input, 3 start me again."""
+"""The command `kaishare-agent`. Exit status: 0 fine, 1 the answer is no, 2 bad input or output, 3 start me again."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.over_share import OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
 from service.about import version
-from service.command import Parser, UsageError, names, read_by
+from service.command import Parser, UsageError, names, read_by, run_command
 from service.documents import DocumentError
 from service.durations import parse_duration
 
@@ -27,20 +27,13 @@ class _Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    try:
-        arguments = _parser().parse_args(argv)
-        run: _Command = arguments.run
-        status = run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (UsageError, DocumentError) as error:
-        print(f"kaishare-agent: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return status
+    return run_command("kaishare-agent", lambda: _run(argv), unusable=(DocumentError,))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    run: _Command = arguments.run
+    return run(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -35,7 +34,9 @@ from kube.access import AccessError, find_access
 from kube.client import KubeClient
 from service.address import Address
 from service.command import UsageError
-from service.log import ERROR, JsonLog, capture_libraries
+from service.documents import DocumentError
+from service.log import ERROR, JsonLog
+from service.log_capture import standard_error_log
 
 START_AGAIN: Final = 3
 """Exit status: a new process may see what this one cannot."""
@@ -89,20 +90,22 @@ def run(settings: Settings) -> int:
     Raises:
         UsageError: it cannot be started so; also service.documents.DocumentError.
     """
-    log = JsonLog()
-    capture_libraries(log)
-    node = _node(settings)
-    try:
-        status, is_hung = asyncio.run(_serve(settings, node, log))
-    except AccessError as error:
-        raise UsageError(f"--pods cluster: {error}; or name a file with --pods") from None
-    except OSError as error:
-        raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
+    with standard_error_log() as log:
+        node = _node(settings)
+        try:
+            status, is_hung = asyncio.run(_serve(settings, node, log))
+        except AccessError as error:
+            raise UsageError(f"--pods cluster: {error}; or name a file with --pods") from None
+        except OSError as error:
+            raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
+        except (UsageError, DocumentError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+            log.failure("internal error", error)
+            status, is_hung = 1, False
     if is_hung and not node.source.is_simulated:
         # The hanging thread may hold a lock that the driver's library takes again when it is unloaded at an
         # ordinary exit; and the kernel's patience with SIGTERM is not ours to spend.
-        log.flush()
-        sys.stdout.flush()
         os._exit(status)
     return status
 
@@ -211,6 +214,7 @@ async def _serve_cluster(
         watch=pods.watch if isinstance(pods, ClusterPods) else None,
         events=consequences.events if consequences else {},
         evictions=consequences.evictions if consequences else {},
+        log_lines_lost=lambda: log.lines_lost,
     )
 
     def on_sample(sample: Sample) -> None:

@@ -1,4 +1,4 @@
-"""The command `kaishare-webhook`. Exit status: 0 fine, 1 the answer is no, 2 unusable input."""
+"""The command `kaishare-webhook`. Exit status: 0 fine, 1 the answer is no, 2 unusable input or output."""
 
 import argparse
 import asyncio
@@ -10,7 +10,7 @@ from typing import Protocol
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.about import version
-from service.command import Parser, UsageError, names, read_by
+from service.command import Parser, UsageError, names, read_by, run_command, write_output
 from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
 from webhook.certificates.options import add_certificate_options, told
@@ -31,18 +31,13 @@ class _Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    try:
-        arguments = _parser().parse_args(argv)
-        run: _Command = arguments.run
-        return run(arguments)
-    except (UsageError, PoliciesError, DocumentError) as error:
-        print(f"kaishare-webhook: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    return run_command("kaishare-webhook", lambda: _run(argv), unusable=(PoliciesError, DocumentError))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    run: _Command = arguments.run
+    return run(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -222,8 +217,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         lines = as_text(explained, colour=sys.stdout.isatty()) if explained else ["Nothing here makes a pod."]
     else:
         lines = _OUTPUTS[arguments.output](explained)
-    for line in lines:
-        print(line)  # noqa: T201
+    write_output("".join(f"{line}\n" for line in lines))
     return 1 if any(item.is_denied for item in explained) else 0
 
 
@@ -243,6 +237,8 @@ def _documents(filename: str) -> list[object]:
             documents = load_text(sys.stdin.buffer.read().decode(), "standard input")
         except UnicodeDecodeError as error:
             raise DocumentError(f"standard input: not UTF-8 at byte {error.start}") from None
+        except OSError as error:
+            raise DocumentError(f"standard input: {error.strerror or error}") from None
     else:
         documents = load_path(Path(filename))
     if not documents:
@@ -255,7 +251,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from certs.directory import CertificateError  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
     from service.address import Address  # noqa: PLC0415
-    from service.log import JsonLog, capture_libraries  # noqa: PLC0415
+    from service.log_capture import standard_error_log  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
 
     certificates = told(arguments)
@@ -264,33 +260,34 @@ def _serve(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     policies = None if arguments.policies in (None, _CLUSTER) else Path(arguments.policies)
-    log = JsonLog()
-    capture_libraries(log)
-    try:
-        asyncio.run(
-            serve(
-                Settings(
-                    policies=policies,
-                    kubeconfig=arguments.kubeconfig,
-                    rules=_rules(arguments),
-                    certificates=certificates,
-                    listen=listen,
-                    ops_listen=ops_listen,
-                    webhook_configuration=arguments.webhook_configuration,
-                    drain_seconds=arguments.drain,
-                    most_in_flight=arguments.max_in_flight,
-                ),
-                log,
-            )
-        )
-    except AccessError as error:
-        raise UsageError(
-            f"{error}; without a cluster name a file or directory for --policies and a directory for --certs"
-        ) from None
-    except CertificateError as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"cannot listen: {error.strerror or error}") from None
+    settings = Settings(
+        policies=policies,
+        kubeconfig=arguments.kubeconfig,
+        rules=_rules(arguments),
+        certificates=certificates,
+        listen=listen,
+        ops_listen=ops_listen,
+        webhook_configuration=arguments.webhook_configuration,
+        drain_seconds=arguments.drain,
+        most_in_flight=arguments.max_in_flight,
+    )
+    with standard_error_log() as log:
+        try:
+            asyncio.run(serve(settings, log))
+        except AccessError as error:
+            raise UsageError(
+                f"{error}; without a cluster name a file or directory for --policies"
+                " and a directory for --certs"
+            ) from None
+        except CertificateError as error:
+            raise UsageError(str(error)) from None
+        except OSError as error:
+            raise UsageError(f"cannot listen: {error.strerror or error}") from None
+        except (PoliciesError, DocumentError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+            log.failure("internal error", error)
+            return 1
     return 0
 
 

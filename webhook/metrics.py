@@ -72,6 +72,10 @@ class Metrics:
         build.info({"version": version(), "component": "webhook"})
         self._watches: list[Watch[Any]] = []
 
+    def show_log(self, lines_lost: Callable[[], int]) -> None:
+        """Show how many log lines were lost, which may be read from any thread."""
+        self.registry.register(_Log(lines_lost))
+
     def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
         """Show managed namespaces, which may be read from any thread; nothing while there is None."""
         self.registry.register(_Policies(policies))
@@ -133,6 +137,20 @@ class _Policies(Collector):
                 by_state.add_metric([state], count)
         yield by_state
         yield invalid
+
+
+class _Log(Collector):
+    """The log's own losses."""
+
+    def __init__(self, lines_lost: Callable[[], int]) -> None:
+        self._lines_lost = lines_lost
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(
+            "kaishare_log_lines_lost",
+            "Log lines dropped because standard error was full, closed or not read.",
+            value=self._lines_lost(),
+        )
 
 
 class _Order(Collector):

@@ -73,6 +73,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     unheard: OSError | None = None
     async with AsyncExitStack() as stack:
         metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
+        metrics.show_log(lambda: log.lines_lost)
         opened = await _open_policies(settings, cluster, metrics, log)
         policies = opened.source
         certificate = await _certificate(settings, cluster, metrics, log)

@@ -116,7 +116,6 @@ async def _pods(client: KubeClient, asked: Question, look: Look) -> AsyncIterato
     if inventory is None:
         yield no_pods(pods.watch.problem)
         return
-    log.flush()
     for line in warnings_in(stream):
         yield problem("objects of the API server", line)
     for lack in pods.lacks:

@@ -24,10 +24,11 @@ from gpuagent.processes.lookup import Processes
 from kai.version import Version
 from kube.access import Access, AccessError, find_access
 from kube.reach import API_SERVER
-from service.command import UsageError
+from service.command import UsageError, write_output
 from service.documents import DocumentError
 from service.findings import Finding, as_json, as_text, exit_status, problem, unknown
-from service.log import JsonLog, capture_libraries
+from service.log import JsonLog
+from service.log_capture import capture_libraries
 
 _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
@@ -73,8 +74,7 @@ def run(settings: DoctorSettings) -> int:
         heading = _SIMULATED if source.is_simulated else ""
         text = as_text(findings, heading=heading, columns=columns)
     status = exit_status(findings)
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    write_output(text)
     if looker.is_hung:
         os._exit(status)  # the library's own end would wait for the call that hangs
     return status

@@ -181,6 +181,13 @@ class Family(Enum):
         help="How often the watch began anew; cause closed is the ordinary end of one.",
         absent="it did not begin anew for that cause",
     )
+    LOG_LINES_LOST = Described(
+        name="kaishare_log_lines_lost_total",
+        kind="counter",
+        labels=(),
+        help="Log lines dropped because standard error was full, closed or not read.",
+        absent="never",
+    )
     BUILD = Described(
         name="kaishare_build_info",
         kind="gauge",

@@ -29,6 +29,7 @@ class Metrics:
         watch: Watch[Any] | None = None,
         events: Mapping[tuple[str, str], int] = _NO_EVENTS,
         evictions: Mapping[str, int] = _NO_EVICTIONS,
+        log_lines_lost: Callable[[], int] = lambda: 0,
     ) -> None:
         """Take where to read: `events` counts by reason and result, `evictions` by result; both may grow."""
         self._status = status
@@ -37,6 +38,7 @@ class Metrics:
         self._watch = watch
         self._events = events
         self._evictions = evictions
+        self._log_lines_lost = log_lines_lost
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
 
@@ -113,6 +115,7 @@ class Metrics:
             page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
         if self._watch is not None:
             self._add_watch(page, self._watch)
+        page.add(Family.LOG_LINES_LOST, "", self._log_lines_lost())
         simulated = "true" if self._is_simulated else "false"
         page.add(Family.BUILD, _labels(Family.BUILD, version(), "agent", status.driver_version, simulated), 1)
 

@@ -14,7 +14,7 @@ from gpuagent.top.agent import Agent, NoAnswer, Received
 from gpuagent.top.answer import read_document
 from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.text import as_text
-from service.command import UsageError
+from service.command import UsageError, output_failed, write_output
 
 EVERY_SECONDS: Final = 2.0
 
@@ -44,8 +44,6 @@ def run(settings: TopSettings) -> int:
     watches = settings.watch
     if watches is None:
         watches = is_terminal and settings.output == "text"
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # names may hold what the terminal's encoding does not
     try:
         if not watches:
             _write(_ask_once(agent), settings.output)
@@ -55,9 +53,8 @@ def run(settings: TopSettings) -> int:
             _watch_in_lines(agent, settings.output)
     except KeyboardInterrupt:
         return 0
-    except BrokenPipeError:
-        # Whoever read has seen enough; nor must the flush at exit complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # the terminal is gone
+        output_failed(error)
     return 0
 
 
@@ -74,8 +71,7 @@ def _write(received: Received, output: str) -> None:
         text = json.dumps(read_document(received.body), indent=2) + "\n"
     else:
         text = as_text(board_of(received, now=received.at))
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    write_output(text)
 
 
 def _watch_in_lines(agent: Agent, output: str) -> None:
@@ -91,9 +87,11 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
         else:
             silence = ""
             if output == "json":
-                print(json.dumps(read_document(received.body)), flush=True)  # noqa: T201
+                text = json.dumps(read_document(received.body))
             else:
-                print(as_text(board_of(received, now=received.at)), flush=True)  # noqa: T201
+                text = as_text(board_of(received, now=received.at))
+            if not write_output(f"{text}\n"):
+                return
         time.sleep(EVERY_SECONDS)
 
 

@@ -114,8 +114,8 @@ def test_a_command_is_needed(arguments: list[str], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("kaishare-agent: ")
 
 
-def test_a_reader_that_has_enough_is_no_error() -> None:
-    """`kaishare-agent doctor | head`, with a pipe that nobody reads."""
+def test_a_reader_that_has_enough_leaves_the_exit_status_as_it_is() -> None:
+    """`kaishare-agent doctor | head`, where the doctor finds no driver."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "gpuagent", "doctor", "--node", "n", "--pods", "pods.yaml", "-o", "json"]
@@ -126,4 +126,4 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         )  # fmt: skip
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")

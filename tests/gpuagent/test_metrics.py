@@ -293,7 +293,7 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
     assert [row for row in rows if row not in documented] == []
     named = set(
         re.findall(
-            r"^\| `((?:kaishare_(?:pod|gpu|agent|watch|build)|process)_\w+)` \|",
+            r"^\| `((?:kaishare_(?:pod|gpu|agent|watch|log|build)|process)_\w+)` \|",
             documented,
             flags=re.MULTILINE,
         )

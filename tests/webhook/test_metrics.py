@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 def every_family() -> dict[str, tuple[str, str]]:
     """Name to type and help, as `/metrics` shows them."""
     metrics = Metrics()
+    metrics.show_log(lambda: 0)
     metrics.show_policies(dict)
     metrics.show_order(lambda: True)
     watch: Any = SimpleNamespace(

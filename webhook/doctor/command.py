@@ -16,9 +16,10 @@ from kube.access import Access, AccessError, InCluster, find_access
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
 from kube.reach import reach
-from service.command import UsageError
+from service.command import UsageError, write_output
 from service.findings import Finding, State, as_json, as_text, exit_status
-from service.log import JsonLog, capture_libraries
+from service.log import JsonLog
+from service.log_capture import capture_libraries
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.doctor.cluster import Cluster, look_at
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
@@ -63,8 +64,7 @@ def run(settings: DoctorSettings) -> int:
     else:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         text = as_text(findings, columns=columns)
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    write_output(text)
     return exit_status(findings)
 
 

@@ -1,0 +1,159 @@
+"""The thread that writes log lines to a file descriptor, and its bounded queue."""
+
+import os
+import select
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from service.log_line import WARNING, encode_line
+
+QUEUE_BYTES: Final = 1024 * 1024
+QUEUE_LINES: Final = 8192
+
+_BATCH_BYTES: Final = 64 * 1024
+_PAUSE_SECONDS: Final = 0.02
+
+
+class LogWriter:
+    """Writes whole lines in their order, and never keeps a caller waiting.
+
+    Lines beyond the queue's bounds are dropped. So are lines that the descriptor refuses: its reader is gone,
+    or the disk is full. Both are counted, and a line of their own tells the count once writing works again.
+
+    A single line is written at once. Under load the thread writes the lines of 20 ms together: each
+    time it wakes, it takes Python's lock from the thread that serves.
+
+    The thread calls `os.write` and leaves `sys.stderr` alone: the interpreter aborts at exit if a daemon
+    thread holds the lock of that buffer. The descriptor stays blocking, since other processes share it.
+    """
+
+    def __init__(
+        self, descriptor: int, *, queue_bytes: int = QUEUE_BYTES, queue_lines: int = QUEUE_LINES
+    ) -> None:
+        self._descriptor = descriptor
+        self._queue_bytes = queue_bytes
+        self._queue_lines = queue_lines
+        # Lock and queues are re-entrant: a destructor may log while its thread is in `write`.
+        self._lock = threading.RLock()
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._lines = 0
+        self._bytes = 0
+        self._is_closed = False
+        self._lines_lost = 0
+        self._lines_told = 0
+        self._is_torn = False
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def lines_lost(self) -> int:
+        """Lines that were dropped or refused so far."""
+        return self._lines_lost
+
+    def write(self, line: bytes) -> None:
+        """Queue a line that ends with its only newline, or drop and count it."""
+        with self._lock:
+            fits = self._lines < self._queue_lines and self._bytes + len(line) <= self._queue_bytes
+            if not fits or self._is_closed:
+                self._lines_lost += 1
+                return
+            is_batch_full = self._bytes <= _BATCH_BYTES < self._bytes + len(line)
+            self._lines += 1
+            self._bytes += len(line)
+            self._queue.put(line)
+            if is_batch_full:
+                self._wake.put(None)
+
+    def close(self, seconds: float) -> bool:
+        """Take no more lines and wait until those in the queue are written or lost.
+
+        Returns:
+            False if that takes longer than `seconds`: a write hangs.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._queue.put(None)
+            self._wake.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            lines, is_open = self._next_lines()
+            lost = len(lines) - self._write_lines(lines) if lines else 0
+            with self._lock:
+                self._lines -= len(lines)
+                self._bytes -= sum(map(len, lines))
+                self._lines_lost += lost
+            if not lost and self._lines_lost > self._lines_told:
+                self._write_lines(())  # no line may follow for a long time, and tell the losses
+            if is_open:
+                self._pause()
+
+    def _pause(self) -> None:
+        """Let lines come together, for a moment or until they are many."""
+        if self._bytes <= _BATCH_BYTES:
+            with suppress(Empty):
+                self._wake.get(timeout=_PAUSE_SECONDS)
+
+    def _next_lines(self) -> tuple[list[bytes], bool]:
+        """Wait for a line; return it with those behind it, and whether more may come."""
+        lines: list[bytes] = []
+        size = 0
+        entry = self._queue.get()
+        while entry is not None:
+            lines.append(entry)
+            size += len(entry)
+            if size >= _BATCH_BYTES:
+                return lines, True
+            try:
+                entry = self._queue.get_nowait()
+            except Empty:
+                return lines, True
+        return lines, False
+
+    def _write_lines(self, lines: Sequence[bytes]) -> int:
+        """Write lines, after a notice of those lost before; return how many were written whole."""
+        untold = self._lines_lost - self._lines_told
+        parts = [_notice(untold), *lines] if untold else lines
+        data = b"".join(parts)
+        if self._is_torn:
+            data = b"\n" + data
+        sent = data[: _write(self._descriptor, data)]
+        if not sent:
+            return 0
+        whole = sent.count(b"\n") - self._is_torn
+        self._is_torn = not sent.endswith(b"\n")
+        if untold and whole:
+            self._lines_told += untold
+            whole -= 1
+        return whole
+
+
+def _write(descriptor: int, data: bytes) -> int:
+    """Write everything; return the bytes written, fewer if the descriptor refuses the rest."""
+    written = 0
+    while written < len(data):
+        try:
+            written += os.write(descriptor, memoryview(data)[written:])
+        except BlockingIOError:  # another process has put the shared descriptor into non-blocking mode
+            _wait_until_writable(descriptor)
+        except OSError:
+            break
+    return written
+
+
+def _wait_until_writable(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    poll.poll()
+
+
+def _notice(count: int) -> bytes:
+    return encode_line("log lines lost", WARNING, {"count": count}, now=time.time())

@@ -1,0 +1,128 @@
+"""Log lines in memory, descriptors that fail, and processes whose standard streams are such."""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 20.0
+
+NOT_READ = "stderr is a full pipe that is not read"
+READER_GONE = "stderr is a pipe without a reader"
+STREAMS = (NOT_READ, READER_GONE, "2>/dev/full", "2>&-", ">&-", ">/dev/full", ">&- 2>&- <&-")
+"""Standard streams of a process: a redirection of the shell, or what a pipe on standard error is like."""
+
+LOSING = tuple(streams for streams in STREAMS if "2>" in streams or streams == READER_GONE)
+"""Those that lose every log line."""
+
+FOREIGN = ("socket:", "anon_inode:", "/tmp/")
+"""Starts of what no standard descriptor may be: a connection, asyncio's poll, a file of the program."""
+
+
+class Lines:
+    """Takes log lines in memory."""
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self._lines.append(line)
+
+    @property
+    def decoded(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._lines]
+
+
+class Reader:
+    """Reads a descriptor in a thread until its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._data = b""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while data := os.read(self._descriptor, 65536):
+            self._data += data
+
+    def rest(self) -> bytes:
+        """Everything, once the other end is closed."""
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+        return self._data
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe's reading and writing end; what is still open is closed."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            try:
+                os.close(end)
+            except OSError:
+                continue
+
+
+def fill(descriptor: int) -> int:
+    """Fill a pipe to its last byte; return how many bytes that took."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+    filled = 0
+    for size in (65536, 4096, 1):
+        while True:
+            try:
+                filled += os.write(descriptor, b"\n" * size)
+            except BlockingIOError:
+                break
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return filled
+
+
+@contextmanager
+def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process with one of `STREAMS`; killed at the end if it still runs."""
+    with pipe() as (reading, writing):
+        if streams == NOT_READ:
+            fill(writing)
+        elif streams == READER_GONE:
+            os.close(reading)
+        is_pipe = streams in (NOT_READ, READER_GONE)
+        redirection = "" if is_pipe else streams
+        process = subprocess.Popen(
+            ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=writing if is_pipe else subprocess.DEVNULL,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def standard_descriptors(process: subprocess.Popen[bytes]) -> list[str]:
+    """What descriptors 0 to 2 of a process are."""
+    return [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that are free now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
