@@ -11,7 +11,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, cast
@@ -23,7 +23,8 @@ from tests.builders import gpu_container, pod
 from tests.webhook.conftest import POLICIES, review_of
 from webhook.certificates.files import CertificateFiles
 from webhook.decide import Rules
-from webhook.http.server import Server
+from webhook.http.port import ADMISSION_CONNECTIONS
+from webhook.http.server import PortLimits, Server
 from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
 from webhook.policies.source import PolicySource
@@ -247,6 +248,11 @@ class HeldPolicies:
 
     async def run(self) -> None:
         await self.go.wait()
+
+
+def admission(**limits: Any) -> PortLimits:
+    """Limits of both ports, with these changed on the admission port."""
+    return PortLimits(admission=replace(ADMISSION_CONNECTIONS, **limits))
 
 
 HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
