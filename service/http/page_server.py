@@ -18,6 +18,7 @@ from service.log import JsonLog
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
+_ALLOW: Final = {**_TEXT, "Allow": ", ".join(_METHODS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,6 @@ class PageServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         response = _response(await self._page(request))
-        if request.method not in _METHODS:
-            response.headers["Allow"] = ", ".join(_METHODS)
         if request.body_exists:
             response.force_close()
         return response
@@ -93,7 +92,7 @@ class PageServer:
         if page is None:
             return text_page(f"{self._not_found}\n", status=404)
         if request.method not in _METHODS:
-            return text_page(f"{self._method_not_allowed}\n", status=405)
+            return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
         try:
             return await page.get()
         except Exception as error:  # noqa: BLE001 - the log has the traceback, and the client one line

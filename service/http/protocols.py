@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.payload import Payload
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
@@ -129,7 +130,7 @@ class HttpConnection(RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Write an answer."""
         self._is_writing = True
-        self._answer_bytes = resp.content_length or 0
+        self._answer_bytes = _body_size(resp)
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -209,6 +210,14 @@ class TlsConnection(SSLProtocol):
         """Forget the connection."""
         self._observer.handshake_ended(self._inner)
         super().connection_lost(exc)
+
+
+def _body_size(response: web.StreamResponse) -> int:
+    """Return the bytes of a body; `content_length` is None for a `Payload`."""
+    body = response.body if isinstance(response, web.Response) else None
+    if isinstance(body, Payload):
+        return body.size or 0
+    return len(body or b"")
 
 
 def _refusal(status: int, error: BaseException | None) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from service.log import JsonLog
 
 WAIT_SECONDS = 20.0
 LARGE = b"x" * (4 << 20)
+ANY_PORT = Address("127.0.0.1", 0)
 LIMITS = plain_port_limits(16)
 
 
@@ -26,6 +27,16 @@ def limits(**changes: Any) -> ConnectionLimits:
 
 def get(path: str, *headers: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that no event tells of."""
+    end = asyncio.get_running_loop().time() + WAIT_SECONDS
+    while asyncio.get_running_loop().time() < end:
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
 
 
 class Client:
@@ -76,7 +87,8 @@ class RunningServer:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     renderings: int = 0
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    address: Address = Address("", 0)
+    clients: list[Client] = field(default_factory=list)
+    address: Address = ANY_PORT
 
     def __post_init__(self) -> None:
         self.pages = PageServer(
@@ -119,25 +131,23 @@ class RunningServer:
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
-    async def connect(self, receive_buffer: int | None = None) -> Client:
-        """Open a connection that ends with the test; a small receive buffer is what a slow reader has."""
+    async def connect(self) -> Client:
+        """Open a connection that ends with the test."""
         host, port = self.address.host, self.address.port
-        limit = {} if receive_buffer is None else {"limit": receive_buffer}
-        client = Client(*await asyncio.open_connection(host, port, **limit))
+        client = Client(*await asyncio.open_connection(host, port))
+        self.clients.append(client)
         self.stack.callback(client.writer.transport.abort)
         return client
 
     async def until(self, count: int) -> None:
         """Wait until the server has that many connections."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while self.connections != count:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.connections == count)
 
 
 @asynccontextmanager
 async def serving(of: ConnectionLimits = LIMITS) -> AsyncIterator[RunningServer]:
     running = RunningServer()
-    running.address = await running.pages.start(Address("127.0.0.1", 0), of)
+    running.address = await running.pages.start(ANY_PORT, of)
     try:
         async with running.stack:
             yield running

@@ -49,7 +49,9 @@ def test_a_part_is_still_there(owner: type, name: str, why: str) -> None:
 )
 def test_a_method_still_takes_the_same(method: Any, parameters: list[str]) -> None:
     found = list(inspect.signature(method).parameters)[: len(parameters)]
-    assert found == parameters, f"{method.__qualname__} has changed; service/http/protocols.py overrides or calls it"
+    assert found == parameters, (
+        f"{method.__qualname__} has changed; service/http/protocols.py overrides or calls it"
+    )
 
 
 async def test_a_parsed_request_is_in_messages_with_its_body() -> None:
