@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from service.address import Address
 from service.http.connection_table import ConnectionTable
@@ -59,15 +58,16 @@ class BoundedServer(web.Server):
             context: TLS; None for a plain port.
         """
         super().__init__(self._answer)
+        self._event_loop = asyncio.get_running_loop()
         self._handler = answer
         self.refuse = refuse
         self._limits = limits
         self._log = LimitedLog(log)
         self._context = context
-        self._handshakes: OrderedDict[RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
+        self._handshakes: OrderedDict[web.RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
         """TCP connections without TLS so far, and since when; the oldest first."""
-        self._transports: dict[RequestHandler, asyncio.Transport] = {}
-        self._table: ConnectionTable[RequestHandler] = ConnectionTable(limits)
+        self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._table: ConnectionTable[web.RequestHandler] = ConnectionTable(limits)
         self._last_opened = -math.inf
         self._listeners: list[socket.socket] = []
         self._setups: set[asyncio.Task[object]] = set()
@@ -77,7 +77,7 @@ class BoundedServer(web.Server):
     @property
     def has_recent_connections(self) -> bool:
         """Whether a client has connected within the last two seconds."""
-        return self._last_opened > self._loop.time() - self._limits.recent_seconds
+        return self._last_opened > self._event_loop.time() - self._limits.recent_seconds
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address in use (port 0 takes any free one).
@@ -87,7 +87,7 @@ class BoundedServer(web.Server):
         """
         self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
         for listener in self._listeners:
-            self._loop.add_reader(listener, self._accept, listener)
+            self._event_loop.add_reader(listener, self._accept, listener)
         self._sweep = asyncio.create_task(self._drop_overdue())
         host, port = self._listeners[-1].getsockname()[:2]
         return Address(host, port)
@@ -108,13 +108,13 @@ class BoundedServer(web.Server):
             self._sweep.cancel()
         for listener in self._listeners:
             self._accept(listener)  # the kernel has completed these connections already
-            self._loop.remove_reader(listener)
+            self._event_loop.remove_reader(listener)
             listener.close()
         self._listeners = []
         if self._setups:
             await asyncio.wait(self._setups)
-        end = self._loop.time() + seconds
-        while (self._table or self._handshakes) and (now := self._loop.time()) < end:
+        end = self._event_loop.time() + seconds
+        while (self._table or self._handshakes) and (now := self._event_loop.time()) < end:
             self._close_settled(now - self._limits.young_seconds)
             await asyncio.sleep(_SETTLE_SECONDS)
         cut_off = self._table.busy_count
@@ -124,59 +124,59 @@ class BoundedServer(web.Server):
         await asyncio.sleep(0)
         return cut_off
 
-    def handshake_started(self, connection: RequestHandler, transport: asyncio.Transport) -> None:
+    def handshake_started(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Add a TCP connection; close the oldest one above the limit."""
-        self._last_opened = now = self._loop.time()
+        self._last_opened = now = self._event_loop.time()
         self._handshakes[connection] = transport, now
         if len(self._handshakes) > self._limits.max_handshakes:
             _, (oldest, _) = self._handshakes.popitem(last=False)
             oldest.abort()
 
-    def handshake_ended(self, connection: RequestHandler) -> None:
+    def handshake_ended(self, connection: web.RequestHandler) -> None:
         """Remove a TCP connection that ended."""
         self._handshakes.pop(connection, None)
 
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Add a connection; close the least needed one above the limit."""
         self._handshakes.pop(handler, None)
         transport.set_write_buffer_limits(self._limits.write_buffer_bytes)
         self._transports[handler] = transport
-        self._last_opened = now = self._loop.time()
+        self._last_opened = now = self._event_loop.time()
         self._table.opened(handler, now)
         self._drop_if_any(self._table.surplus(now))
 
-    def connection_lost(self, handler: RequestHandler, _exc: BaseException | None = None) -> None:
+    def connection_lost(self, handler: web.RequestHandler, _exc: BaseException | None = None) -> None:
         """Remove a connection, though its request may still be being answered."""
         self._transports.pop(handler, None)
         self._table.closed(handler)
 
-    def head_started(self, connection: RequestHandler) -> None:
+    def head_started(self, connection: web.RequestHandler) -> None:
         """Record a byte of an incomplete request head."""
-        self._table.head_started(connection, self._loop.time())
+        self._table.head_started(connection, self._event_loop.time())
 
-    def head_arrived(self, connection: RequestHandler) -> None:
+    def head_arrived(self, connection: web.RequestHandler) -> None:
         """Record a whole request head."""
         self._table.head_arrived(connection)
 
-    def stalled(self, connection: RequestHandler, size: int) -> None:
+    def stalled(self, connection: web.RequestHandler, size: int) -> None:
         """Record that an answer fills the write buffer; close the one stalled longest above the limit."""
-        self._table.stalled(connection, size, self._loop.time())
+        self._table.stalled(connection, size, self._event_loop.time())
         while (surplus := self._table.surplus_answer()) is not None:
             self.drop(surplus)
 
-    def resumed(self, connection: RequestHandler) -> None:
+    def resumed(self, connection: web.RequestHandler) -> None:
         """Record that the write buffer has room."""
         self._table.resumed(connection)
 
-    def answered(self, connection: RequestHandler) -> None:
+    def answered(self, connection: web.RequestHandler) -> None:
         """Record the end of the last answer that is due."""
-        self._table.answered(connection, self._loop.time())
+        self._table.answered(connection, self._event_loop.time())
 
     def failed(self, error: BaseException) -> None:
         """Log an error that nothing handles."""
         self._log.failure("connection failed", error)
 
-    def drop(self, connection: RequestHandler) -> None:
+    def drop(self, connection: web.RequestHandler) -> None:
         """Abort a connection without TLS close_notify; an unresponsive peer would delay it."""
         transport = self._transports.get(connection)
         self.connection_lost(connection)
@@ -205,7 +205,7 @@ class BoundedServer(web.Server):
 
     async def _set_up(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._new_protocol, connection)
+            await self._event_loop.connect_accepted_socket(self._new_protocol, connection)
         except OSError as error:
             connection.close()
             self._log.failure("connection failed", error)
@@ -221,14 +221,14 @@ class BoundedServer(web.Server):
         """
         self._log("cannot accept connections", WARNING, problem=error.strerror or str(error))
         self._drop_if_any(self._table.least_needed())
-        self._loop.remove_reader(listener)
-        self._loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
+        self._event_loop.remove_reader(listener)
+        self._event_loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
-            self._loop.add_reader(listener, self._accept, listener)
+            self._event_loop.add_reader(listener, self._accept, listener)
 
-    def _drop_if_any(self, connection: RequestHandler | None) -> None:
+    def _drop_if_any(self, connection: web.RequestHandler | None) -> None:
         if connection is not None:
             self.drop(connection)
 
@@ -237,7 +237,7 @@ class BoundedServer(web.Server):
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
             turns = Turns()
-            for connection in self._table.overdue(self._loop.time()):
+            for connection in self._table.overdue(self._event_loop.time()):
                 self.drop(connection)
                 await turns.give()
 

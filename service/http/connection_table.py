@@ -93,21 +93,22 @@ class ConnectionTable(Generic[ConnectionT]):
     def surplus(self, now: float) -> ConnectionT | None:
         """Return the connection to close because there is one too many; None within the limit.
 
-        The oldest half-open connection goes first, then the longest idle one. A busy connection never goes.
-        A young half-open connection is spared while there are few of them and an idle one can go instead:
+        The oldest half-open connection goes first, then the longest idle one, then the one whose answer has been
+        stalled longest. A connection whose request is being answered otherwise never goes, so the new one does.
+        A young half-open connection is spared while there are few of them and another one can go instead:
         otherwise idle connections could fill the table, and no new client could send a request.
         """
         if len(self._open) <= self._limits.max_connections:
             return None
         oldest, since = next(iter(self._half_open.items()))  # the new connection is half-open
         is_young = since > now - self._limits.young_seconds
-        if is_young and len(self._half_open) <= self._limits.max_half_open and self._idle:
-            return next(iter(self._idle))
+        if is_young and len(self._half_open) <= self._limits.max_half_open:
+            return next(iter(self._idle or self._stalled), oldest)
         return oldest
 
     def least_needed(self) -> ConnectionT | None:
-        """Return the connection to close for want of descriptors; None if every connection is busy."""
-        return next(iter(self._half_open or self._idle), None)
+        """Return the connection to close for want of descriptors; None if a request is answered on each."""
+        return next(iter(self._half_open or self._idle or self._stalled), None)
 
     def surplus_answer(self) -> ConnectionT | None:
         """Return the connection stalled longest if several stalled answers exceed their limit of bytes."""

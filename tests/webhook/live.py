@@ -328,11 +328,12 @@ class Process:
 
 
 @asynccontextmanager
-async def started(folder: Path, *options: str) -> AsyncIterator[Process]:
-    """Start one; ended at the latest with the test."""
+async def started(folder: Path, *options: str, files: int | None = None) -> AsyncIterator[Process]:
+    """Start one, under a limit of open files if one is given; ended at the latest with the test."""
     (folder / "policies.yaml").write_text(POLICIES)
     log = folder / "log"
-    command = f"-m webhook serve --policies {folder}/policies.yaml --certs {folder}/tls"
+    program = "-m webhook" if files is None else f"-m tests.support.limited_files {files} webhook"
+    command = f"{program} serve --policies {folder}/policies.yaml --certs {folder}/tls"
     ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(

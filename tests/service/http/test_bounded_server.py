@@ -158,6 +158,17 @@ async def test_a_connection_whose_request_is_being_answered_stays() -> None:
         assert [(await client.answer())[0] for client in busy] == [200] * 4
 
 
+async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
+    async with serving(limits(max_connections=8)) as running:
+        for _ in range(8):
+            client = await running.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(get("/small") * 20_000)
+        await until(lambda: len(running.server._table._stalled) == 8)
+        for _ in range(4):
+            await one_request(await running.connect())
+
+
 async def test_a_full_table_of_idle_connections_lets_new_clients_in() -> None:
     async with serving(limits(max_connections=8)) as running:
         for _ in range(8):

@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import re
 from asyncio import selector_events
 from asyncio.sslproto import SSLProtocol
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,8 @@ from aiohttp.web_protocol import RequestHandler
         (RequestHandler, "handle_error", "answers bytes that are not an HTTP request"),
         (RequestHandler, "log_exception", "logs an error that nothing handles"),
         (RequestHandler, "force_close", "closes a connection and flushes its answer"),
+        (web.Server, "connection_made", "is told of each connection"),
+        (web.Server, "connection_lost", "is told of its end"),
         (BaseProtocol, "pause_writing", "stops an answer while the write buffer is full"),
         (BaseProtocol, "resume_writing", "continues it"),
         (BaseProtocol, "writing_paused", "tells which"),
@@ -67,6 +74,16 @@ async def test_a_parsed_request_is_in_messages_with_its_body() -> None:
     assert not handler._messages[-1][1].is_eof()
     handler.data_received(b".")
     assert handler._messages[-1][1].is_eof()
+
+
+def test_only_one_module_imports_what_is_private() -> None:
+    private = re.compile(
+        r"aiohttp\.(web_protocol|base_protocol|streams|http_parser)|sslproto|selector_events"
+    )
+    modules = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
+    assert len(modules) > 100
+    users = [str(file.relative_to(ROOT)) for file in modules if private.search(file.read_text())]
+    assert users == ["service/http/protocols.py"]
 
 
 def test_an_error_of_a_long_line_tells_its_limit() -> None:
