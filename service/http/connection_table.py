@@ -93,8 +93,8 @@ class ConnectionTable(Generic[ConnectionT]):
     def surplus(self, now: float) -> ConnectionT | None:
         """Return the connection to close because there is one too many; None within the limit.
 
-        The oldest half-open connection goes first, then the longest idle one, then the one whose answer has been
-        stalled longest. A connection whose request is being answered otherwise never goes, so the new one does.
+        The oldest half-open connection goes first, then the longest idle one, then the one whose answer has
+        been stalled longest. Any other busy connection never goes, so the new one does.
         A young half-open connection is spared while there are few of them and another one can go instead:
         otherwise idle connections could fill the table, and no new client could send a request.
         """
