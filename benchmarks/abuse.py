@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.endurance import memory_of
 from benchmarks.reload import Client, namespaces, write
 from benchmarks.webhook import start
-from service.files import allow_many_files
+from service.descriptors import raise_descriptor_limit
 
 NEW_CONNECTION_EVERY = 100
 MAX_REVIEW_BODY = 8 * 1024 * 1024
@@ -139,7 +139,7 @@ ABUSES: dict[str, tuple[Callable[[Abuser, int], Iterator[None]], int]] = {
 
 def abuse(kind: str, address: str, ca: str, seconds: float) -> None:
     """Be the abuser: a process of its own. Prints how many connections are left at the end."""
-    allow_many_files()
+    raise_descriptor_limit()
     host, port = address.split(":")
     abuser = Abuser(host, int(port), Path(ca))
     does, count = ABUSES[kind]

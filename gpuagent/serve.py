@@ -21,7 +21,7 @@ from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
 from gpuagent.processes.lookup import Processes
 from gpuagent.processes.origin import Sample
-from gpuagent.report.http import Port
+from gpuagent.report.http import AGENT_CONNECTIONS, Port
 from gpuagent.report.metrics import Metrics
 from gpuagent.sampler import Sampler, Timing
 from gpuagent.shares.claims import Claims
@@ -34,6 +34,7 @@ from kube.access import AccessError, find_access
 from kube.client import KubeClient
 from service.address import Address
 from service.command import UsageError
+from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
 from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
@@ -239,7 +240,8 @@ async def _serve_cluster(
         interval=settings.interval,
     )
     try:
-        address = await port.start(settings.listen)
+        limits = AGENT_CONNECTIONS.within(descriptors_for_connections())
+        address = await port.start(settings.listen, limits)
         log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
         gc.collect()
         gc.freeze()  # what was imported stays, and looking through it takes 6 ms each time

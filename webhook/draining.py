@@ -25,18 +25,18 @@ under way may take. Who comes later finds nobody: the pod goes through unchanged
 _LOOK_EVERY_SECONDS = 0.1
 
 
-async def drained(is_sought: Callable[[], bool], seconds: float, stop: asyncio.Event) -> bool:
+async def drained(has_recent_connections: Callable[[], bool], seconds: float, stop: asyncio.Event) -> bool:
     """Wait for the end of a drain; return whether nobody connects any more, or nobody wants to know.
 
     Args:
-        is_sought: whether there are new connections.
+        has_recent_connections: whether there are new connections.
         seconds: how long to wait at least, and at most `_LONGEST_DRAIN` times.
         stop: is set when there is to be an end at once.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _LONGEST_DRAIN * seconds
     await wait_for(stop, seconds=seconds)
-    while is_sought() and not stop.is_set():
+    while has_recent_connections() and not stop.is_set():
         if loop.time() >= end:
             return not seconds
         await wait_for(stop, seconds=_LOOK_EVERY_SECONDS)

@@ -12,7 +12,7 @@ from typing import Any
 from kube.access import find_access
 from kube.client import KubeClient
 from service.address import Address
-from service.files import allow_many_files
+from service.descriptors import descriptors_for_connections
 from service.log import WARNING, JsonLog
 from webhook.certificates.cluster import CertificateInCluster, ClusterCertificate
 from webhook.certificates.files import CertificateFiles, FileCertificate
@@ -20,8 +20,8 @@ from webhook.certificates.source import CertificateSource
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
 from webhook.draining import DRAIN_SECONDS, drained, wait_for
-from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT
-from webhook.http.server import Server
+from webhook.http.port import MOST_IN_FLIGHT
+from webhook.http.server import PORT_LIMITS, Server
 from webhook.metrics import Metrics
 from webhook.order_watch import open_order
 from webhook.policies.opening import Opened, open_cluster, open_files
@@ -29,11 +29,6 @@ from webhook.policies.source import PolicySource
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread that looks at files or renders metrics may keep reviews waiting; 5 ms by default."""
-
-_OTHER_FILES = 256
-"""Open files that are no connection of the admission port; handshakes under way take as many as those."""
-
-_FEWEST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +59,6 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    connections = (allow_many_files() - _OTHER_FILES) // 2
     stop, drain = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
@@ -84,7 +78,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             log=log,
             certificate_problem=lambda: certificate.problem,
             most_in_flight=settings.most_in_flight,
-            most_connections=max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, connections)),
+            limits=PORT_LIMITS.within(descriptors_for_connections()),
         )
         stack.push_async_callback(server.stop)
         ops = await server.open_ops(settings.ops_listen)
@@ -107,7 +101,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
                 server.drain()
-                if not await drained(lambda: server.is_sought, settings.drain_seconds, stop):
+                if not await drained(lambda: server.has_recent_connections, settings.drain_seconds, stop):
                     log("connections still arrive, and will be refused: a longer --drain may help", WARNING)
             log("stopping")
             for task in running:

@@ -4,19 +4,20 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
-
 from gpuagent.report.api import shares_json
 from gpuagent.report.metrics import Metrics
 from gpuagent.report.page import HEADERS, STATIC, page
 from gpuagent.status import Status
 from service.address import Address
+from service.http.limits import ConnectionLimits, plain_port_limits
+from service.http.page_server import Page, PageServer, Render, text_page
 from service.log import JsonLog
 
+AGENT_CONNECTIONS: Final = plain_port_limits(256)
+_JSON: Final = {"Content-Type": "application/json"}
+_HTML: Final = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-_LARGEST_REQUEST: Final = 4096  # bytes; nothing here reads a body
-_SHUTDOWN_SECONDS: Final = 1.0
+_FINISH_SECONDS: Final = 1.0
 
 
 class Port:
@@ -42,38 +43,35 @@ class Port:
         self._metrics = metrics
         self._node = node
         self._is_simulated = is_simulated
-        self._log = log
         self._interval = interval
-        self._runner: web.AppRunner | None = None
+        self._server = PageServer(
+            {
+                "/": self._page,
+                "/page.css": _static("page.css", "text/css"),
+                "/page.js": _static("page.js", "text/javascript"),
+                "/metrics": self._scrape,
+                "/api/v1/shares": self._shares,
+                "/healthz": self._alive,
+                "/readyz": self._ready,
+            },
+            not_found="no such path; there are /, /metrics, /api/v1/shares, /healthz, /readyz",
+            method_not_allowed="Method Not Allowed",
+            log=log,
+        )
 
-    async def start(self, address: Address) -> Address:
+    async def start(self, address: Address, limits: ConnectionLimits = AGENT_CONNECTIONS) -> Address:
         """Listen; return the address that came of it.
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        app = web.Application(middlewares=[_plain_errors(self._log)], client_max_size=_LARGEST_REQUEST)
-        app.router.add_get("/", self._page)
-        for name, media_type in (("page.css", "text/css"), ("page.js", "text/javascript")):
-            app.router.add_get(f"/{name}", _static(name, media_type))
-        app.router.add_get("/metrics", self._scrape)
-        app.router.add_get("/api/v1/shares", self._shares)
-        app.router.add_get("/healthz", self._alive)
-        app.router.add_get("/readyz", self._ready)
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, address.host or None, address.port).start()
-        host, port = self._runner.addresses[-1][:2]
-        return Address(host, port)
+        return await self._server.start(address, limits)
 
     async def stop(self) -> None:
         """Stop listening and close."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.stop(_FINISH_SECONDS)
 
-    async def _page(self, _request: web.Request) -> web.Response:
+    async def _page(self) -> Page:
         text = page(
             self._status(),
             node=self._node,
@@ -81,49 +79,32 @@ class Port:
             now=time.time(),
             interval=self._interval,
         )
-        return web.Response(text=text, content_type="text/html", headers=HEADERS)
+        return Page(body=text.encode(), headers=_HTML)
 
-    async def _scrape(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers=_PROMETHEUS)
+    async def _scrape(self) -> Page:
+        return Page(body=self._metrics.text(), headers=_PROMETHEUS)
 
-    async def _shares(self, _request: web.Request) -> web.Response:
+    async def _shares(self) -> Page:
         body = shares_json(self._status(), node=self._node, is_simulated=self._is_simulated)
-        return web.Response(body=body, content_type="application/json")
+        return Page(body=body, headers=_JSON)
 
-    async def _alive(self, _request: web.Request) -> web.Response:
+    async def _alive(self) -> Page:
         sickness = self._sickness()
-        return web.Response(status=503, text=f"{sickness}\n") if sickness else web.Response(text="ok\n")
+        return text_page(f"{sickness}\n", status=503) if sickness else text_page("ok\n")
 
-    async def _ready(self, _request: web.Request) -> web.Response:
+    async def _ready(self) -> Page:
         reasons = self._status().unready
         text = "".join(f"{reason}\n" for reason in reasons)
-        return web.Response(status=503, text=text) if reasons else web.Response(text="ok\n")
+        return text_page(text, status=503) if reasons else text_page("ok\n")
 
 
-def _static(name: str, media_type: str) -> Handler:
-    body = (STATIC / name).read_bytes()
+def _static(name: str, media_type: str) -> Render:
+    static = Page(
+        body=(STATIC / name).read_bytes(),
+        headers={**HEADERS, "Content-Type": f"{media_type}; charset=utf-8"},
+    )
 
-    async def serve(_request: web.Request) -> web.Response:
-        return web.Response(body=body, headers={**HEADERS, "Content-Type": f"{media_type}; charset=utf-8"})
+    async def serve() -> Page:
+        return static
 
     return serve
-
-
-def _plain_errors(log: JsonLog) -> Middleware:
-    """Turn every error into a status and one line."""
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except web.HTTPNotFound:
-            return web.Response(
-                status=404, text="no such path; there are /, /metrics, /api/v1/shares, /healthz, /readyz\n"
-            )
-        except web.HTTPException as error:
-            return web.Response(status=error.status, text=f"{error.reason}\n")
-        except Exception as error:  # noqa: BLE001 - a traceback is for the log
-            log.failure("internal error", error, path=request.path)
-            return web.Response(status=500, text="internal error; the log has its traceback\n")
-
-    return middleware

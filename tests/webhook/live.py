@@ -11,7 +11,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, cast
@@ -23,7 +23,8 @@ from tests.builders import gpu_container, pod
 from tests.webhook.conftest import POLICIES, review_of
 from webhook.certificates.files import CertificateFiles
 from webhook.decide import Rules
-from webhook.http.server import Server
+from webhook.http.port import ADMISSION_CONNECTIONS
+from webhook.http.server import PortLimits, Server
 from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
 from webhook.policies.source import PolicySource
@@ -249,6 +250,11 @@ class HeldPolicies:
         await self.go.wait()
 
 
+def admission(**limits: Any) -> PortLimits:
+    """Limits of both ports, with these changed on the admission port."""
+    return PortLimits(admission=replace(ADMISSION_CONNECTIONS, **limits))
+
+
 HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 
 
@@ -322,11 +328,12 @@ class Process:
 
 
 @asynccontextmanager
-async def started(folder: Path, *options: str) -> AsyncIterator[Process]:
-    """Start one; ended at the latest with the test."""
+async def started(folder: Path, *options: str, files: int | None = None) -> AsyncIterator[Process]:
+    """Start one, under a limit of open files if one is given; ended at the latest with the test."""
     (folder / "policies.yaml").write_text(POLICIES)
     log = folder / "log"
-    command = f"-m webhook serve --policies {folder}/policies.yaml --certs {folder}/tls"
+    program = "-m webhook" if files is None else f"-m tests.support.limited_files {files} webhook"
+    command = f"{program} serve --policies {folder}/policies.yaml --certs {folder}/tls"
     ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(

@@ -15,23 +15,23 @@ from tests.webhook.live import (
     Connection,
     HeldPolicies,
     Live,
+    admission,
     answered,
     request,
     serving,
     until,
 )
 
+FEW = admission(max_connections=4)
+
 
 def errors_logged(live: Live) -> list[str]:
     return [line["message"] for line in live.log if line["level"] == "error"]
 
 
-async def test_slow_heads_end_and_others_are_answered(
-    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.http.connections.STUCK_SECONDS", 0.2)
-    monkeypatch.setattr("webhook.http.connections._LOOK_EVERY_SECONDS", 0.1)
-    async with serving(tmp_path, held) as live:
+async def test_slow_heads_end_and_others_are_answered(tmp_path: Path, held: HeldPolicies) -> None:
+    limits = admission(head_seconds=0.2, sweep_seconds=0.1)
+    async with serving(tmp_path, held, limits=limits) as live:
         slow = [await live.connect() for _ in range(20)]
         silent, used = await live.connect(), await live.connect()
         for connection in (*slow[10:], used):
@@ -45,12 +45,9 @@ async def test_slow_heads_end_and_others_are_answered(
             assert (await connection.post()).status == 200
 
 
-async def test_who_reads_no_answers_gets_no_more_of_them(
-    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.http.connections.STUCK_SECONDS", 0.3)
-    monkeypatch.setattr("webhook.http.connections._LOOK_EVERY_SECONDS", 0.1)
-    async with serving(tmp_path, held) as live:
+async def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, held: HeldPolicies) -> None:
+    limits = admission(answer_seconds=0.3, sweep_seconds=0.1)
+    async with serving(tmp_path, held, limits=limits) as live:
         deaf = await live.connect(receive_buffer=4096)
         deaf.be_deaf()
         sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 2000))
@@ -95,25 +92,9 @@ async def test_a_body_may_come_in_pieces(live: Live) -> None:
         assert (await connection.reply()).status == 200
 
 
-@pytest.mark.parametrize("begin", [0, len(request(b""))], ids=["head", "body"])
-async def test_who_dribbles_is_cut_off(live: Live, begin: int) -> None:
-    connection, sent = await live.connect(), request(REVIEW)
-    await connection.send(sent[:begin])
-    ended = asyncio.create_task(connection.ended())
-    for byte in sent[begin:]:
-        await asyncio.sleep(0.001)
-        if ended.done():
-            break
-        await connection.send(bytes([byte]))
-    assert ended.done()
-    await answered(live)
-
-
-async def test_half_open_handshakes_end_and_the_oldest_gives_way(
-    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.http.protocols.HANDSHAKE_SECONDS", 1)
-    async with serving(tmp_path, held, most_connections=8) as live:
+async def test_half_open_handshakes_end_and_the_oldest_gives_way(tmp_path: Path, held: HeldPolicies) -> None:
+    limits = admission(max_handshakes=8, handshake_seconds=1.0)
+    async with serving(tmp_path, held, limits=limits) as live:
         half_open = [await live.connect_plainly() for _ in range(20)]
         for connection in half_open[:12]:
             await connection.ended()
@@ -142,7 +123,7 @@ async def test_what_is_no_tls_is_closed_without_a_word(live: Live, words: bytes)
 async def test_one_connection_too_many_closes_the_one_idle_longest(
     tmp_path: Path, held: HeldPolicies
 ) -> None:
-    async with serving(tmp_path, held, most_connections=4) as live:
+    async with serving(tmp_path, held, limits=FEW) as live:
         first, *others = [await live.connect() for _ in range(4)]
         for connection in (first, *others):
             assert (await connection.post()).status == 200
@@ -154,11 +135,8 @@ async def test_one_connection_too_many_closes_the_one_idle_longest(
             assert (await connection.post()).status == 200
 
 
-async def test_who_never_sent_a_request_gives_way_first(
-    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.http.connections._YOUNG_SECONDS", 0.0)
-    async with serving(tmp_path, held, most_connections=4) as live:
+async def test_a_connection_without_a_request_gives_way_first(tmp_path: Path, held: HeldPolicies) -> None:
+    async with serving(tmp_path, held, limits=FEW) as live:
         used = await live.connect()
         assert (await used.post()).status == 200
         silent = [await live.connect() for _ in range(20)]
@@ -167,25 +145,8 @@ async def test_who_never_sent_a_request_gives_way_first(
         assert (await used.post()).status == 200
 
 
-async def test_where_many_never_sent_a_request_they_get_little_time_for_it(
-    tmp_path: Path, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.http.connections._YOUNG_SECONDS", 0.0)
-    monkeypatch.setattr("webhook.http.connections.MOST_UNUSED", 4)
-    async with serving(tmp_path, held) as live:
-        used = []
-        for _ in range(10):
-            used.append(await live.connect())
-            await used[-1].post()
-        silent = [await live.connect() for _ in range(10)]
-        for connection in silent[:6]:
-            await connection.ended()
-        for connection in (*silent[6:], *used):
-            assert (await connection.post()).status == 200
-
-
 async def test_who_is_being_answered_never_gives_way(tmp_path: Path, held: HeldPolicies) -> None:
-    async with serving(tmp_path, held, most_connections=4) as live:
+    async with serving(tmp_path, held, limits=FEW) as live:
         busy = [await live.connect() for _ in range(4)]
         for connection in busy:
             await connection.send(request(HELD))
@@ -196,7 +157,7 @@ async def test_who_is_being_answered_never_gives_way(tmp_path: Path, held: HeldP
 
 
 async def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path, held: HeldPolicies) -> None:
-    async with serving(tmp_path, held, most_connections=4) as live:
+    async with serving(tmp_path, held, limits=FEW) as live:
         for _ in range(3):
             vanishing = [await live.connect() for _ in range(4)]
             for connection in vanishing:
@@ -221,10 +182,11 @@ def open_connections(live: Live) -> int:
     assert live.server is not None
     server = live.server._admission._server
     assert server is not None
-    assert set(server._idle) <= set(server._open)
-    assert set(server._unused) <= set(server._idle)
-    assert set(server._stuck) <= set(server._open)
-    return len(server._open)
+    table = server._table
+    assert set(table._idle) | set(table._half_open) <= table._open == set(server._transports)
+    assert not set(table._idle) & set(table._half_open)
+    assert set(table._heads) | set(table._stalled) <= table._open
+    return len(table)
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200, len(request(REVIEW)) - 1])

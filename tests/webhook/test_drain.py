@@ -16,6 +16,7 @@ from tests.webhook.live import (
     HeldPolicies,
     Live,
     Reply,
+    admission,
     request,
     running,
     serving,
@@ -150,21 +151,19 @@ async def test_a_drain_that_goes_on_ends_at_once_when_told(monkeypatch: pytest.M
     assert await asyncio.wait_for(waiting, 5)
 
 
-async def test_a_server_knows_whether_it_is_still_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.http.connections._SOUGHT_SECONDS", 0.3)
-    async with serving(tmp_path, HeldPolicies()) as live:
+async def test_a_server_knows_whether_clients_still_connect(tmp_path: Path) -> None:
+    limits = admission(recent_seconds=0.3)
+    async with serving(tmp_path, HeldPolicies(), limits=limits) as live:
         server = live.server
         assert server is not None
-        assert not server.is_sought
+        assert not server.has_recent_connections
         connection = await live.connect()
         assert (await connection.post()).status == 200
-        await until(lambda: not server.is_sought, "nobody new has come for a while")
+        await until(lambda: not server.has_recent_connections, "nobody new has come for a while")
         assert (await connection.post()).status == 200
-        assert not server.is_sought, "a connection that is there already says nothing"
+        assert not server.has_recent_connections, "a connection that is there already says nothing"
         await live.connect()
-        assert server.is_sought
+        assert server.has_recent_connections
 
 
 async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:

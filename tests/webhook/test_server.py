@@ -15,7 +15,7 @@ from tests.builders import container, gpu_container, pod
 from tests.webhook.conftest import RunningWebhook, review_of
 from webhook.decide import Decision
 from webhook.http.intake import LARGEST_BODY
-from webhook.http.port import KEEP_ALIVE_SECONDS
+from webhook.http.port import ADMISSION_CONNECTIONS
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
@@ -237,7 +237,7 @@ async def test_many_at_once_over_kept_connections(webhook: RunningWebhook) -> No
 
     assert await asyncio.gather(*(one(number) for number in range(200))) == ["0.5"] * 200
     assert await webhook.figure("kaishare_webhook_in_flight") == 0
-    assert KEEP_ALIVE_SECONDS > 90
+    assert ADMISSION_CONNECTIONS.idle_seconds > 90
 
 
 async def test_http_1_1_only_and_no_old_tls(webhook: RunningWebhook) -> None:

@@ -1,22 +1,21 @@
 """The plain port: metrics, health and policies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import orjson
-from aiohttp import web
 
 from service.address import Address
+from service.http.limits import ConnectionLimits, plain_port_limits
+from service.http.page_server import Page, PageServer, text_page
 from service.log import JsonLog
-from webhook.http.connections import BoundedServer
 from webhook.metrics import Metrics
 from webhook.policies.source import PolicySource
 from webhook.policy import NamespacePolicy
 
+OPS_CONNECTIONS: Final = plain_port_limits(128)
 _JSON: Final = {"Content-Type": "application/json"}
-_MOST_OPS_CONNECTIONS: Final = 128
-_OPS_KEEP_ALIVE_SECONDS: Final = 180.0
 _OPS_FINISH_SECONDS: Final = 2.0
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
@@ -31,19 +30,26 @@ class OpsPort:
         metrics: Metrics,
         log: JsonLog,
         certificate_problem: Callable[[], str] = lambda: "",
+        limits: ConnectionLimits = OPS_CONNECTIONS,
     ) -> None:
         self._policies = policies
         self._certificate_problem = certificate_problem
         self._metrics = metrics
-        self._log = log
+        self._limits = limits
         self._is_draining = False
-        self._server: BoundedServer | None = None
-        self._pages: dict[str, Callable[[], Awaitable[web.Response]]] = {
+        pages = {
             "/metrics": self._scrape,
             "/policies": self._list_policies,
             "/healthz": self._alive,
             "/readyz": self._ready,
         }
+        self._server = PageServer(
+            pages,
+            not_found="no such page; there are " + ", ".join(pages),
+            method_not_allowed="pages are read",
+            log=log,
+            on_error=lambda: metrics.failed("http"),
+        )
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address that came of it.
@@ -51,13 +57,7 @@ class OpsPort:
         Raises:
             OSError: the address cannot be listened on.
         """
-        self._server = BoundedServer(
-            self._answer,
-            refuse=self._refuse,
-            most=_MOST_OPS_CONNECTIONS,
-            keep_alive_seconds=_OPS_KEEP_ALIVE_SECONDS,
-        )
-        return await self._server.listen(address)
+        return await self._server.start(address, self._limits)
 
     def drain(self) -> None:
         """Be not ready from now on."""
@@ -65,47 +65,28 @@ class OpsPort:
 
     async def stop(self) -> None:
         """Stop listening and close."""
-        if self._server is not None:
-            await self._server.finish(_OPS_FINISH_SECONDS)
+        await self._server.stop(_OPS_FINISH_SECONDS)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        page = self._pages.get(request.path)
-        if page is None:
-            return web.Response(status=404, text="no such page; there are " + ", ".join(self._pages) + "\n")
-        if request.method not in ("GET", "HEAD"):
-            return web.Response(status=405, text="pages are read\n", headers={"Allow": "GET, HEAD"})
-        try:
-            return await page()
-        except Exception as error:  # noqa: BLE001 - a traceback is for the log
-            self._metrics.failed("http")
-            self._log.failure("internal error", error, path=request.path)
-            return web.Response(status=500, text="internal error; the log has its traceback\n")
+    async def _scrape(self) -> Page:
+        return Page(body=await asyncio.to_thread(self._metrics.text), headers=_PROMETHEUS)
 
-    def _refuse(self, status: int, error: BaseException | None) -> web.StreamResponse:
-        response = web.Response(status=status, text=f"no HTTP request: {type(error).__name__}\n")
-        response.force_close()
-        return response
-
-    async def _scrape(self) -> web.Response:
-        return web.Response(body=await asyncio.to_thread(self._metrics.text), headers=_PROMETHEUS)
-
-    async def _list_policies(self) -> web.Response:
+    async def _list_policies(self) -> Page:
         known = self._policies.all()
         if known is None:
-            return web.Response(status=503, text="no policies are known yet; the log says why\n")
-        return web.Response(body=await asyncio.to_thread(_as_json, known), headers=_JSON)
+            return text_page("no policies are known yet; the log says why\n", status=503)
+        return Page(body=await asyncio.to_thread(_as_json, known), headers=_JSON)
 
-    async def _alive(self) -> web.Response:
-        return web.Response(text="ok\n")
+    async def _alive(self) -> Page:
+        return text_page("ok\n")
 
-    async def _ready(self) -> web.Response:
+    async def _ready(self) -> Page:
         if self._is_draining:
-            return web.Response(status=503, text="draining\n")
+            return text_page("draining\n", status=503)
         if not self._policies.ready:
-            return web.Response(status=503, text="no policies, or none that are recent; the log says why\n")
+            return text_page("no policies, or none that are recent; the log says why\n", status=503)
         if problem := self._certificate_problem():
-            return web.Response(status=503, text=f"no trusted certificate yet: {problem}\n")
-        return web.Response(text="ok\n")
+            return text_page(f"no trusted certificate yet: {problem}\n", status=503)
+        return text_page("ok\n")
 
 
 def _as_json(policies: Mapping[str, NamespacePolicy]) -> bytes:

@@ -16,21 +16,19 @@ from typing import Final
 from aiohttp import web
 
 from service.address import Address
+from service.http.bounded_server import BoundedServer
+from service.http.limits import ConnectionLimits
+from service.limited_log import LimitedLog
 from service.log import ERROR, WARNING, JsonLog
 from webhook.admission import BadReview
 from webhook.deadlines import SWEEP_SECONDS, Deadlines
 from webhook.endpoint import Endpoint, Unanswered
-from webhook.http.connections import BoundedServer
 from webhook.http.intake import LARGEST_BODY, Intake, Overloaded
 from webhook.metrics import Metrics
 
-KEEP_ALIVE_SECONDS: Final = 180
-"""Above the 90 s after which an API server drops an idle connection: else it may send a review into a closing
-one, and a review cut off is never sent again (verified on Kubernetes 1.36.3)."""
-
 MOST_IN_FLIGHT: Final = 512
 MOST_BYTES_IN_FLIGHT: Final = 128 * 1024 * 1024
-MOST_CONNECTIONS: Final = 2048
+ADMISSION_CONNECTIONS: Final = ConnectionLimits(max_connections=2048)
 LONGEST_WAIT_SECONDS: Final = 30.0
 """The longest timeoutSeconds that a webhook configuration may have."""
 
@@ -59,13 +57,14 @@ class AdmissionPort:
         metrics: Metrics,
         log: JsonLog,
         most_in_flight: int = MOST_IN_FLIGHT,
-        most_connections: int = MOST_CONNECTIONS,
+        limits: ConnectionLimits = ADMISSION_CONNECTIONS,
     ) -> None:
         self._endpoints = endpoints
         self._metrics = metrics
         self._log = log
+        self._bad_requests = LimitedLog(log)
         self._most_in_flight = most_in_flight
-        self._most_connections = most_connections
+        self._limits = limits
         self._intake = Intake()
         self._deadlines = Deadlines()
         self._bytes_in_flight = 0
@@ -84,8 +83,8 @@ class AdmissionPort:
         self._server = BoundedServer(
             self.handle,
             refuse=self._refuse,
-            most=self._most_connections,
-            keep_alive_seconds=KEEP_ALIVE_SECONDS,
+            limits=self._limits,
+            log=self._log,
             context=context,
         )
         self._sweep = asyncio.create_task(self._deadlines.sweep())
@@ -96,9 +95,9 @@ class AdmissionPort:
         self._is_draining = True
 
     @property
-    def is_sought(self) -> bool:
-        """Whether somebody has connected within the last two seconds."""
-        return self._server is not None and self._server.is_sought
+    def has_recent_connections(self) -> bool:
+        """Whether a client has connected within the last two seconds."""
+        return self._server is not None and self._server.has_recent_connections
 
     async def stop(self) -> None:
         """Stop listening, close what is idle, finish what is in flight."""
@@ -166,17 +165,17 @@ class AdmissionPort:
             self._deadlines.finish(deadline)
         return web.Response(body=answer, headers=_JSON)
 
-    def _refuse(self, status: int, error: BaseException | None) -> web.StreamResponse:
-        """Answer what is no request; what came may be a piece of a pod, and is not repeated anywhere."""
+    def _refuse(self, status: int, problem: str) -> web.StreamResponse:
+        """Answer bytes that are not an HTTP request."""
         request_id = self._next_id()
         if status < _SERVER_ERROR:
             self._metrics.failed("decode")
-            response = self._bad(status, f"no HTTP request: {type(error).__name__}", request_id)
+            response = self._bad(status, problem, request_id)
         else:
             self._metrics.failed("http")
-            self._log("internal error", ERROR, request=request_id, problem=type(error).__name__)
+            self._log("internal error", ERROR, request=request_id, problem=problem)
             response = _line(status, _INTERNAL)
-        return self._signed(_closing(response), request_id)
+        return self._signed(response, request_id)
 
     def _next_id(self) -> str:
         return f"{self._id_prefix}-{next(self._ids):x}"
@@ -188,7 +187,7 @@ class AdmissionPort:
         return response
 
     def _bad(self, status: int, problem: str, request_id: str, path: str = "") -> web.Response:
-        self._log("bad review", WARNING, request=request_id, path=path, problem=problem)
+        self._bad_requests("bad review", WARNING, request=request_id, path=path, problem=problem)
         return _line(status, problem)
 
     def _shed(self) -> web.Response:

@@ -2,17 +2,36 @@
 
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from service.address import Address
+from service.http.limits import ConnectionLimits
 from service.log import JsonLog
 from webhook.decide import Rules
 from webhook.endpoint import Endpoint, Judge
-from webhook.http.ops import OpsPort
-from webhook.http.port import MOST_CONNECTIONS, MOST_IN_FLIGHT, AdmissionPort
+from webhook.http.ops import OPS_CONNECTIONS, OpsPort
+from webhook.http.port import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT, AdmissionPort
 from webhook.metrics import Metrics
 from webhook.mutating import MutatingWebhook
 from webhook.policies.source import PolicySource
 from webhook.validating import NamespaceValidator, PodValidator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortLimits:
+    """What connections may cost on each port."""
+
+    admission: ConnectionLimits = ADMISSION_CONNECTIONS
+    ops: ConnectionLimits = OPS_CONNECTIONS
+
+    def within(self, descriptors: int) -> "PortLimits":
+        """Return limits that need at most so many file descriptors; the plain port gets at most a quarter."""
+        ops = self.ops.within(descriptors // 4)
+        return PortLimits(admission=self.admission.within(descriptors - ops.max_connections), ops=ops)
+
+
+PORT_LIMITS: Final = PortLimits()
 
 
 class Server:
@@ -27,7 +46,7 @@ class Server:
         log: JsonLog,
         certificate_problem: Callable[[], str] = lambda: "",
         most_in_flight: int = MOST_IN_FLIGHT,
-        most_connections: int = MOST_CONNECTIONS,
+        limits: PortLimits = PORT_LIMITS,
     ) -> None:
         judges: dict[str, Judge] = {
             "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
@@ -35,14 +54,18 @@ class Server:
             "/validate/namespaces": NamespaceValidator(),
         }
         self._ops = OpsPort(
-            policies=policies, metrics=metrics, log=log, certificate_problem=certificate_problem
+            policies=policies,
+            metrics=metrics,
+            log=log,
+            certificate_problem=certificate_problem,
+            limits=limits.ops,
         )
         self._admission = AdmissionPort(
             {path: Endpoint(judge, metrics=metrics, log=log) for path, judge in judges.items()},
             metrics=metrics,
             log=log,
             most_in_flight=most_in_flight,
-            most_connections=most_connections,
+            limits=limits.admission,
         )
 
     async def open_ops(self, listen: Address) -> Address:
@@ -63,9 +86,9 @@ class Server:
         self._admission.drain()
 
     @property
-    def is_sought(self) -> bool:
-        """Whether somebody has connected to the admission port within the last two seconds."""
-        return self._admission.is_sought
+    def has_recent_connections(self) -> bool:
+        """Whether a client has connected to the admission port within the last two seconds."""
+        return self._admission.has_recent_connections
 
     async def stop(self) -> None:
         """Stop listening, finish what is in flight, close; the admission port first."""

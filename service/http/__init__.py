@@ -1,0 +1,1 @@
+"""The HTTP server of both services: bounded in connections, in time and in memory."""

@@ -1,0 +1,252 @@
+"""An HTTP server with a bounded number of connections, each bounded in memory and in time.
+
+An API server keeps some 25 idle connections and loses nothing when one of them is closed (verified on
+Kubernetes 1.36.3). Thousands of connections come from another client.
+"""
+
+import asyncio
+import math
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+from aiohttp import web
+
+from service.address import Address
+from service.http.connection_table import ConnectionTable
+from service.http.limits import ConnectionLimits
+from service.http.listeners import open_listeners
+from service.http.protocols import HttpConnection, TlsConnection
+from service.limited_log import LimitedLog
+from service.log import WARNING, JsonLog
+from service.turns import Turns
+
+ACCEPTED_PER_TURN: Final = 8
+"""New connections per turn of the event loop; each takes some 0.3 ms. Besides open connections, as many
+accepted ones and as many aborted ones may hold a descriptor for a moment."""
+
+_RETRY_SECONDS: Final = 0.2
+"""Pause in accepting connections while no descriptor is free."""
+
+_SETTLE_SECONDS: Final = 0.02
+
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Refuse = Callable[[int, str], web.StreamResponse]
+
+
+class BoundedServer(web.Server):
+    """aiohttp's low-level server within `ConnectionLimits`."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        refuse: Refuse,
+        limits: ConnectionLimits,
+        log: JsonLog,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare a server that does not listen yet; needs a running loop.
+
+        Args:
+            answer: answers a request, and handles its own errors except those of the connection.
+            refuse: answers bytes that are not an HTTP request, given a status and one line.
+            limits: what connections may cost.
+            log: where errors go that nothing handles.
+            context: TLS; None for a plain port.
+        """
+        super().__init__(self._answer)
+        self._event_loop = asyncio.get_running_loop()
+        self._handler = answer
+        self.refuse = refuse
+        self._limits = limits
+        self._log = LimitedLog(log)
+        self._context = context
+        self._handshakes: OrderedDict[web.RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
+        """TCP connections without TLS so far, and since when; the oldest first."""
+        self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._table: ConnectionTable[web.RequestHandler] = ConnectionTable(limits)
+        self._last_opened = -math.inf
+        self._listeners: list[socket.socket] = []
+        self._setups: set[asyncio.Task[object]] = set()
+        """Connections that were accepted in this turn of the event loop."""
+        self._sweep: asyncio.Task[None] | None = None
+
+    @property
+    def has_recent_connections(self) -> bool:
+        """Whether a client has connected within the last two seconds."""
+        return self._last_opened > self._event_loop.time() - self._limits.recent_seconds
+
+    async def listen(self, address: Address) -> Address:
+        """Listen; return the address in use (port 0 takes any free one).
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
+        for listener in self._listeners:
+            self._event_loop.add_reader(listener, self._accept, listener)
+        self._sweep = asyncio.create_task(self._drop_overdue())
+        host, port = self._listeners[-1].getsockname()[:2]
+        return Address(host, port)
+
+    async def finish(self, seconds: float) -> int:
+        """Stop listening, let requests that are being answered end, and close all other connections.
+
+        From now on answers should close their connections. A connection that was opened or used within the
+        last second may still send a request.
+
+        Args:
+            seconds: how long to wait for requests that are being answered.
+
+        Returns:
+            number of requests that were cut off after that time.
+        """
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for listener in self._listeners:
+            self._accept(listener)  # the kernel has completed these connections already
+            self._event_loop.remove_reader(listener)
+            listener.close()
+        self._listeners = []
+        if self._setups:
+            await asyncio.wait(self._setups)
+        end = self._event_loop.time() + seconds
+        while (self._table or self._handshakes) and (now := self._event_loop.time()) < end:
+            self._close_settled(now - self._limits.young_seconds)
+            await asyncio.sleep(_SETTLE_SECONDS)
+        cut_off = self._table.busy_count
+        self._close_settled(math.inf)
+        for transport in self._transports.values():
+            transport.abort()
+        await asyncio.sleep(0)
+        return cut_off
+
+    def handshake_started(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Add a TCP connection; close the oldest one above the limit."""
+        self._last_opened = now = self._event_loop.time()
+        self._handshakes[connection] = transport, now
+        if len(self._handshakes) > self._limits.max_handshakes:
+            _, (oldest, _) = self._handshakes.popitem(last=False)
+            oldest.abort()
+
+    def handshake_ended(self, connection: web.RequestHandler) -> None:
+        """Remove a TCP connection that ended."""
+        self._handshakes.pop(connection, None)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Add a connection; close the least needed one above the limit."""
+        self._handshakes.pop(handler, None)
+        transport.set_write_buffer_limits(self._limits.write_buffer_bytes)
+        self._transports[handler] = transport
+        self._last_opened = now = self._event_loop.time()
+        self._table.opened(handler, now)
+        self._drop_if_any(self._table.surplus(now))
+
+    def connection_lost(self, handler: web.RequestHandler, _exc: BaseException | None = None) -> None:
+        """Remove a connection, though its request may still be being answered."""
+        self._transports.pop(handler, None)
+        self._table.closed(handler)
+
+    def head_started(self, connection: web.RequestHandler) -> None:
+        """Record a byte of an incomplete request head."""
+        self._table.head_started(connection, self._event_loop.time())
+
+    def head_arrived(self, connection: web.RequestHandler) -> None:
+        """Record a whole request head."""
+        self._table.head_arrived(connection)
+
+    def stalled(self, connection: web.RequestHandler, size: int) -> None:
+        """Record that an answer fills the write buffer; close the one stalled longest above the limit."""
+        self._table.stalled(connection, size, self._event_loop.time())
+        while (surplus := self._table.surplus_answer()) is not None:
+            self.drop(surplus)
+
+    def resumed(self, connection: web.RequestHandler) -> None:
+        """Record that the write buffer has room."""
+        self._table.resumed(connection)
+
+    def answered(self, connection: web.RequestHandler) -> None:
+        """Record the end of the last answer that is due."""
+        self._table.answered(connection, self._event_loop.time())
+
+    def failed(self, error: BaseException) -> None:
+        """Log an error that nothing handles."""
+        self._log.failure("connection failed", error)
+
+    def drop(self, connection: web.RequestHandler) -> None:
+        """Abort a connection without TLS close_notify; an unresponsive peer would delay it."""
+        transport = self._transports.get(connection)
+        self.connection_lost(connection)
+        if transport is not None:
+            transport.abort()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._handler(request)
+        if "Upgrade" in request.headers:  # the bytes after such a request bypass the accounting of heads
+            response.force_close()
+        return response
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._wait_for_descriptors(listener, error)
+                return
+            connection.setblocking(False)
+            setup = asyncio.create_task(self._set_up(connection))
+            self._setups.add(setup)
+            setup.add_done_callback(self._setups.discard)
+
+    async def _set_up(self, connection: socket.socket) -> None:
+        try:
+            await self._event_loop.connect_accepted_socket(self._new_protocol, connection)
+        except OSError as error:
+            connection.close()
+            self._log.failure("connection failed", error)
+
+    def _new_protocol(self) -> asyncio.BaseProtocol:
+        connection = HttpConnection(self, self, self._limits)
+        return TlsConnection(self, connection, self._context, self._limits) if self._context else connection
+
+    def _wait_for_descriptors(self, listener: socket.socket, error: OSError) -> None:
+        """Close a connection, and accept no new one for a moment.
+
+        asyncio's own server logs a traceback for each attempt: 12 MB per second under 1,100 connections.
+        """
+        self._log("cannot accept connections", WARNING, problem=error.strerror or str(error))
+        self._drop_if_any(self._table.least_needed())
+        self._event_loop.remove_reader(listener)
+        self._event_loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._event_loop.add_reader(listener, self._accept, listener)
+
+    def _drop_if_any(self, connection: web.RequestHandler | None) -> None:
+        if connection is not None:
+            self.drop(connection)
+
+    async def _drop_overdue(self) -> None:
+        """Drop connections that exceed a time limit, until cancelled."""
+        while True:
+            await asyncio.sleep(self._limits.sweep_seconds)
+            turns = Turns()
+            for connection in self._table.overdue(self._event_loop.time()):
+                self.drop(connection)
+                await turns.give()
+
+    def _close_settled(self, before: float) -> None:
+        """Close handshakes, incomplete heads, stalled answers and silent connections from before a time."""
+        for transport, since in list(self._handshakes.values()):
+            if since <= before:
+                transport.abort()
+        for connection in self._table.stuck_since(before):
+            self.drop(connection)
+        for connection in self._table.silent_since(before):
+            cast(HttpConnection, connection).force_close()  # flushes, and sends TLS close_notify

@@ -1,0 +1,59 @@
+"""Listening sockets."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from typing import Final
+
+from service.address import Address
+
+_BACKLOG: Final = 1024
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+async def open_listeners(address: Address, *, buffer_bytes: int | None = None) -> list[socket.socket]:
+    """Listen on every address that the host stands for; an empty host stands for all, IPv4 and IPv6.
+
+    Port 0 takes any free port, the same for all. An address family that this machine lacks is left out.
+
+    Args:
+        address: where to listen.
+        buffer_bytes: size of the kernel's buffers of each connection; None for the kernel's default.
+
+    Raises:
+        OSError: the host is unknown, or an address cannot be listened on.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listeners: list[socket.socket] = []
+    missing: OSError | None = None
+    with contextlib.ExitStack() as stack:
+        for family, host in dict.fromkeys((family, str(place[0])) for family, *_, place in found):
+            port = listeners[0].getsockname()[1] if listeners else address.port
+            listener = stack.enter_context(contextlib.closing(socket.socket(family, socket.SOCK_STREAM)))
+            try:
+                _listen(listener, host, port, buffer_bytes)
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                missing = error
+            else:
+                listeners.append(listener)
+        if missing is not None and not listeners:
+            raise missing
+        stack.pop_all()
+    return listeners
+
+
+def _listen(listener: socket.socket, host: str, port: int, buffer_bytes: int | None) -> None:
+    listener.setblocking(False)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if buffer_bytes is not None:  # each accepted connection inherits these
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    listener.bind((host, port))
+    listener.listen(_BACKLOG)

@@ -1,0 +1,157 @@
+"""A plain port with a fixed set of pages that are only read."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
+
+from service.address import Address
+from service.http.bounded_server import BoundedServer
+from service.http.limits import ConnectionLimits
+from service.limited_log import LimitedLog
+from service.log import JsonLog
+
+_METHODS: Final = ("GET", "HEAD")
+_PIECE_BYTES: Final = 16 * 1024
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
+_ALLOW: Final = {**_TEXT, "Allow": ", ".join(_METHODS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What one page shows at one moment."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: _TEXT)
+
+
+Render = Callable[[], Awaitable[Page]]
+
+
+def text_page(text: str, *, status: int = 200) -> Page:
+    """Return a page of plain text."""
+    return Page(body=text.encode(), status=status)
+
+
+class PageServer:
+    """Serves pages by path to GET and HEAD. A request's body is never read, and closes its connection."""
+
+    def __init__(
+        self,
+        pages: Mapping[str, Render],
+        *,
+        not_found: str,
+        method_not_allowed: str,
+        log: JsonLog,
+        on_error: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take the pages.
+
+        Args:
+            pages: what renders each path.
+            not_found: answer for any other path, one line.
+            method_not_allowed: answer for any other method, one line.
+            log: where errors of rendering go.
+            on_error: counts such an error.
+        """
+        self._pages = {path: _SharedRendering(render) for path, render in pages.items()}
+        self._not_found = not_found
+        self._method_not_allowed = method_not_allowed
+        self._log = log
+        self._failures = LimitedLog(log)
+        self._on_error = on_error
+        self._server: BoundedServer | None = None
+
+    async def start(self, address: Address, limits: ConnectionLimits) -> Address:
+        """Listen; return the address in use (port 0 takes any free one).
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        self._server = BoundedServer(self._answer, refuse=_refuse, limits=limits, log=self._log)
+        return await self._server.listen(address)
+
+    async def stop(self, seconds: float) -> None:
+        """Stop listening and close; requests that are being answered have so much time."""
+        if self._server is not None:
+            await self._server.finish(seconds)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = _response(await self._page(request))
+        if request.body_exists:
+            response.force_close()
+        return response
+
+    async def _page(self, request: web.BaseRequest) -> Page:
+        page = self._pages.get(request.path)
+        if page is None:
+            return text_page(f"{self._not_found}\n", status=404)
+        if request.method not in _METHODS:
+            return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
+        try:
+            return await page.get()
+        except Exception as error:  # noqa: BLE001 - the log has the traceback, and the client one line
+            self._on_error()
+            self._failures.failure("internal error", error, path=request.path)
+            return text_page("internal error; the log has its traceback\n", status=500)
+
+
+class _SharedRendering:
+    """Renders a page once for all requests that arrive before rendering starts, and one at a time.
+
+    No answer is older than its request, and a flood of requests costs as much as a few.
+    """
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._is_rendering = asyncio.Lock()
+        self._next: asyncio.Task[Page] | None = None
+
+    async def get(self) -> Page:
+        """Return the page as of now or later."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._render_next())
+        return await asyncio.shield(self._next)
+
+    async def _render_next(self) -> Page:
+        async with self._is_rendering:
+            self._next = None
+            return await self._render()
+
+
+class _SharedBody(Payload):
+    """A body written in pieces.
+
+    aiohttp writes a body of bytes at once, and asyncio copies what the kernel does not take, so every client
+    that does not read would hold a copy of the whole page.
+    """
+
+    _value: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self._value)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the text."""
+        return self._value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write a piece whenever the buffer has room."""
+        for start in range(0, len(self._value), _PIECE_BYTES):
+            await writer.write(self._value[start : start + _PIECE_BYTES])
+            await writer.drain()
+
+
+def _response(page: Page) -> web.Response:
+    return web.Response(body=_SharedBody(page.body), status=page.status, headers=page.headers)
+
+
+def _refuse(status: int, problem: str) -> web.StreamResponse:
+    return web.Response(status=status, text=f"{problem}\n")

@@ -1,0 +1,231 @@
+"""The two layers of a connection: HTTP (aiohttp) and TLS (asyncio). They report their state to an observer.
+
+Only this module uses private parts of aiohttp and asyncio; tests/service/http/test_private_parts.py names
+them.
+"""
+
+import asyncio
+import ssl
+from asyncio.sslproto import SSLProtocol
+from typing import Any, Final, Protocol, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.payload import Payload
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler
+
+from service.http.limits import ConnectionLimits
+
+MAX_HEAD_BYTES: Final = 32 * 1024
+"""Bytes of an incomplete request head. The heads of an API server are below one KiB."""
+
+MAX_REQUEST_LINE_BYTES: Final = 8190
+MAX_FIELD_BYTES: Final = 8191
+"""Differs from the limit of the request line, because only the limit tells aiohttp's two errors apart."""
+
+MAX_FIELDS: Final = 64
+
+_TLS_BUFFER_BYTES = 32 * 1024
+_TLS_SHUTDOWN_SECONDS = 1.0
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+class ConnectionObserver(Protocol):
+    """Receives the events of connections."""
+
+    def handshake_started(self, connection: "HttpConnection", transport: asyncio.Transport) -> None:
+        """Record a TCP connection that has not completed its TLS handshake."""
+
+    def handshake_ended(self, connection: "HttpConnection") -> None:
+        """Record the end of a TCP connection, before or after its handshake."""
+
+    def head_started(self, connection: "HttpConnection") -> None:
+        """Record a byte of an incomplete request head."""
+
+    def head_arrived(self, connection: "HttpConnection") -> None:
+        """Record a whole request head."""
+
+    def stalled(self, connection: "HttpConnection", size: int) -> None:
+        """Record that an answer of so many bytes fills the write buffer."""
+
+    def resumed(self, connection: "HttpConnection") -> None:
+        """Record that the write buffer has room and no answer is being written."""
+
+    def answered(self, connection: "HttpConnection") -> None:
+        """Record that an answer is written and no further request has arrived."""
+
+    def drop(self, connection: "HttpConnection") -> None:
+        """Abort a connection."""
+
+    def refuse(self, status: int, problem: str) -> web.StreamResponse:
+        """Answer bytes that are not an HTTP request."""
+
+    def failed(self, error: BaseException) -> None:
+        """Record an error that nothing handles."""
+
+
+class HttpConnection(RequestHandler):
+    """aiohttp's side of a connection."""
+
+    __slots__ = ("_answer_bytes", "_body", "_head_bytes", "_is_writing", "_limits", "_observer", "_recent")
+
+    def __init__(self, observer: ConnectionObserver, manager: web.Server, limits: ConnectionLimits) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            access_log=cast(Any, None),
+            keepalive_timeout=limits.idle_seconds,
+            lingering_time=limits.lingering_seconds,
+            read_bufsize=limits.read_bytes,
+            max_line_size=MAX_REQUEST_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            max_headers=MAX_FIELDS,
+            auto_decompress=False,  # API servers compress no review, and a small body may expand to any size
+        )
+        self._observer = observer
+        self._limits = limits
+        self._body = EMPTY_PAYLOAD
+        """The body that arrives, or that arrived last."""
+        self._head_bytes = 0
+        """Bytes of the incomplete head, as far as they came by themselves."""
+        self._recent = b""
+        """The last bytes received, up to the length of the end of a head."""
+        self._is_writing = False
+        self._answer_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Limit each read: asyncio reads 256 KiB at once, and aiohttp keeps what it cannot handle yet."""
+        if transport.get_extra_info("sslcontext") is None:
+            cast(Any, transport).max_size = self._limits.read_bytes
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came.
+
+        The time of a head that follows in the same piece as the end of a request with a body counts from its
+        second piece, because the parser does not tell where in a piece it stands.
+        """
+        is_in_head = self._body.is_eof()
+        count = self._request_count
+        super().data_received(data)
+        self._recent = (self._recent + data[-len(_END_OF_HEAD) :])[-len(_END_OF_HEAD) :]
+        if self._manager is None:  # the connection is lost
+            return
+        if self._request_count != count:
+            self._body = self._messages[-1][1]
+            self._head_bytes = 0
+            self._observer.head_arrived(self)
+            if self._body is EMPTY_PAYLOAD and self._recent != _END_OF_HEAD:
+                self._observer.head_started(self)
+        elif data and is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._observer.drop(self)
+            else:
+                self._observer.head_started(self)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write an answer."""
+        self._is_writing = True
+        self._answer_bytes = _body_size(resp)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._is_writing = False
+            if not self._messages:
+                self._observer.answered(self)
+            elif not self.writing_paused:
+                self._observer.resumed(self)
+
+    def pause_writing(self) -> None:
+        """Wait with the rest of the answer until the client has read more."""
+        super().pause_writing()
+        self._observer.stalled(self, self._answer_bytes)
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        super().resume_writing()
+        if not self._is_writing:
+            self._observer.resumed(self)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - quotes the request, which may hold a part of a pod
+    ) -> web.StreamResponse:
+        """Answer bytes that are not an HTTP request; aiohttp's own method logs and sends those bytes.
+
+        Raises:
+            ConnectionResetError: the connection is lost, or an answer is partly written.
+        """
+        is_partly_written = request.writer.output_size > 0
+        if self._manager is None or isinstance(exc, ConnectionError) or is_partly_written:
+            raise ConnectionResetError
+        response = self._observer.refuse(*_refusal(status, exc))
+        response.force_close()
+        return response
+
+    def log_exception(self, *_args: Any, exc_info: BaseException | None = None, **_options: Any) -> None:
+        """Report an error that aiohttp would log."""
+        if exc_info is not None:
+            self._observer.failed(exc_info)
+
+
+class TlsConnection(SSLProtocol):
+    """asyncio's TLS with a smaller buffer."""
+
+    max_size = _TLS_BUFFER_BYTES
+    """asyncio's 256 KiB belong to every connection, idle ones too: 2,000 connections held 600 MiB."""
+
+    def __init__(
+        self,
+        observer: ConnectionObserver,
+        inner: HttpConnection,
+        context: ssl.SSLContext,
+        limits: ConnectionLimits,
+    ) -> None:
+        super().__init__(
+            asyncio.get_running_loop(),
+            inner,
+            context,
+            cast("asyncio.Future[None]", None),  # no caller waits for the handshake
+            server_side=True,
+            ssl_handshake_timeout=cast(int, limits.handshake_seconds),
+            ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS,
+        )
+        self._observer = observer
+        self._inner = inner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the handshake."""
+        self._observer.handshake_started(self._inner, cast(asyncio.Transport, transport))
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection."""
+        self._observer.handshake_ended(self._inner)
+        super().connection_lost(exc)
+
+
+def _body_size(response: web.StreamResponse) -> int:
+    """Return the bytes of a body; `content_length` is None for a `Payload`."""
+    body = response.body if isinstance(response, web.Response) else None
+    if isinstance(body, Payload):
+        return body.size or 0
+    return len(body or b"")
+
+
+def _refusal(status: int, error: BaseException | None) -> tuple[int, str]:
+    """Return the status and the line with which bytes are answered that are not an HTTP request."""
+    if isinstance(error, LineTooLong):
+        if error.args[1] == MAX_REQUEST_LINE_BYTES:
+            return 414, f"the request line is longer than {MAX_REQUEST_LINE_BYTES} bytes"
+        return 431, f"a header is longer than {MAX_FIELD_BYTES} bytes"
+    if "Too many headers" in str(error):
+        return 431, f"there are more than {MAX_FIELDS} headers"
+    return status, f"no HTTP request: {type(error).__name__}"

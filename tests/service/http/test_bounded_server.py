@@ -1,0 +1,288 @@
+"""A plain port against clients that are slow, silent, greedy or damaged."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.http.protocols import MAX_FIELD_BYTES, MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
+from tests.service.http.servers import LARGE, Client, RunningServer, get, limits, serving, until
+
+Prepare = Callable[[Client], Awaitable[Any]]
+
+
+async def nothing(_client: Client) -> None:
+    return
+
+
+async def one_request(client: Client) -> None:
+    assert (await client.get("/small"))[0] == 200
+
+
+async def empty_lines(client: Client) -> None:
+    await client.send(b"\r\n\r\n")
+
+
+async def a_request_and_part_of_the_next(client: Client) -> None:
+    await client.send(get("/small") + b"G")
+    assert (await client.answer())[0] == 200
+
+
+@pytest.mark.parametrize("prepare", [nothing, one_request, empty_lines, a_request_and_part_of_the_next])
+async def test_a_head_that_drips_ends_the_connection(prepare: Prepare) -> None:
+    async with serving(limits(head_seconds=0.2)) as running:
+        client = await running.connect()
+        await prepare(client)
+        closed = asyncio.create_task(client.closed())
+        while not closed.done():
+            try:
+                await client.send(b"G")
+            except OSError:
+                break
+            await asyncio.sleep(0.02)
+        await closed
+        await running.until(0)
+
+
+@pytest.mark.parametrize("prepare", [empty_lines, a_request_and_part_of_the_next])
+async def test_part_of_a_head_and_silence_ends_the_connection(prepare: Prepare) -> None:
+    async with serving(limits(head_seconds=0.1)) as running:
+        client = await running.connect()
+        await prepare(client)
+        await client.closed()
+
+
+async def test_a_silent_connection_may_wait_before_and_between_requests() -> None:
+    async with serving(limits(head_seconds=0.05)) as running:
+        client, other = await running.connect(), await running.connect()
+        await one_request(client)
+        await other.send(b"GET")
+        await other.closed()
+        await one_request(client)
+        for piece in (b"GET /sm", b"all HTTP/1.1\r\nHost: x\r\n\r", b"\n"):
+            await client.send(piece)
+            await asyncio.sleep(0)
+        assert (await client.answer())[0] == 200
+
+
+async def test_a_head_without_end_is_cut_off() -> None:
+    async with serving() as running:
+        client = await running.connect()
+        await client.send(b"GET / HTTP/1.1\r\n")
+        for _ in range(MAX_FIELDS - 1):
+            with contextlib.suppress(ConnectionError):
+                await client.send(b"A: " + b"x" * (MAX_HEAD_BYTES // 32) + b"\r\n")
+        await client.closed()
+        await running.until(0)
+        assert running.log == []
+
+
+async def slow_reading(running: RunningServer, *, path: str, piece: int, pause: float) -> bytes:
+    """Read an answer in pieces with pauses until the server ends the connection or the answer is whole."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await loop.sock_connect(client, (running.address.host, running.address.port))
+        await loop.sock_sendall(client, get(path, "Connection: close"))
+        received = bytearray()
+        try:
+            while data := await asyncio.wait_for(loop.sock_recv(client, piece), 20):
+                received += data
+                await asyncio.sleep(pause)
+        except ConnectionError:
+            pass
+        return bytes(received)
+
+
+async def test_a_client_that_reads_a_byte_now_and_then_is_closed() -> None:
+    async with serving(limits(answer_seconds=0.5, answer_bytes_per_second=1 << 30)) as running:
+        async with asyncio.timeout(20):
+            received = asyncio.create_task(slow_reading(running, path="/large", piece=1, pause=0.01))
+            await running.until(1)
+            await running.until(0)
+            received.cancel()
+            await asyncio.wait([received])
+
+
+async def test_a_client_that_reads_steadily_gets_the_whole_answer_within_its_time() -> None:
+    async with serving(limits(answer_seconds=0.1, answer_bytes_per_second=len(LARGE) // 20)) as running:
+        received = await slow_reading(running, path="/large", piece=1 << 20, pause=0)
+        assert received.endswith(LARGE)
+
+
+async def test_clients_that_do_not_read_hold_little_memory() -> None:
+    async with serving() as running:
+        clients = [await running.connect() for _ in range(8)]
+        for client in clients:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(get("/large") * 50)
+        await until(lambda: running.connections == len(running.server._table._stalled) == 2)
+        waiting = [transport.get_write_buffer_size() for transport in running.server._transports.values()]
+        assert max(waiting) <= 3 * limits().write_buffer_bytes
+        assert running.server._table._stalled_bytes <= 2 * len(LARGE) == limits().max_stalled_bytes
+        await one_request(await running.connect())
+
+
+async def test_a_client_that_does_not_read_is_closed() -> None:
+    async with serving(limits(answer_seconds=0.5, answer_bytes_per_second=1 << 30)) as running:
+        client = await running.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(get("/large"))
+        await running.until(1)
+        await running.until(0)
+
+
+async def test_one_connection_too_many_closes_the_oldest_half_open_one_then_the_longest_idle_one() -> None:
+    async with serving(limits(max_connections=4)) as running:
+        idle = [await running.connect() for _ in range(2)]
+        for client in idle:
+            await one_request(client)
+        half_open = [await running.connect() for _ in range(2)]
+        await running.until(4)
+        used = []
+        for victim in (*half_open, *idle):
+            used.append(await running.connect())
+            await used[-1].send(b"GET")
+            await victim.closed()
+            await used[-1].send(get("/small")[3:])
+            assert (await used[-1].answer())[0] == 200
+        assert all(client.is_open for client in used)
+
+
+async def test_a_connection_whose_request_is_being_answered_stays() -> None:
+    async with serving(limits(max_connections=4)) as running:
+        busy = [await running.connect() for _ in range(4)]
+        for client in busy:
+            await client.send(get("/held"))
+        await until(lambda: running.server._table.busy_count == 4)
+        for _ in range(20):
+            await (await running.connect()).closed()
+        running.go.set()
+        assert [(await client.answer())[0] for client in busy] == [200] * 4
+
+
+async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
+    async with serving(limits(max_connections=8)) as running:
+        for _ in range(8):
+            client = await running.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(get("/small") * 20_000)
+        await until(lambda: len(running.server._table._stalled) == 8)
+        for _ in range(4):
+            await one_request(await running.connect())
+
+
+async def test_a_full_table_of_idle_connections_lets_new_clients_in() -> None:
+    async with serving(limits(max_connections=8)) as running:
+        for _ in range(8):
+            await one_request(await running.connect())
+        for _ in range(20):
+            await one_request(await running.connect())
+        assert running.connections == 8
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "line"),
+    [
+        (get("/" + "x" * MAX_REQUEST_LINE_BYTES), 414, "the request line is longer than 8190 bytes\n"),
+        (get("/" + "x" * 15000), 414, "the request line is longer than 8190 bytes\n"),
+        (get("/small", "A: " + "x" * (MAX_FIELD_BYTES + 1)), 431, "a header is longer than 8191 bytes\n"),
+        (get("/small", *["A: x"] * MAX_FIELDS), 431, "there are more than 64 headers\n"),
+        (b"\x00\x01\r\n\r\n", 400, "no HTTP request: BadHttpMethod\n"),
+        (b"GET /small HTTP/1.1\r\n\r\n", 400, "no HTTP request: BadHttpMessage\n"),
+        (b"GET /small HTTP/9.9\r\nHost: x\r\n\r\n", 400, None),
+        (b"\x16\x03\x01" + b"x" * 500, 400, None),
+        (get("/small", "Content-Length: -1"), 400, None),
+        (get("/small", "Content-Length: 1", "Content-Length: 2"), 400, None),
+    ],
+    ids=lambda value: repr(value[:30]) if isinstance(value, bytes) else None,
+)
+async def test_what_is_no_request_is_answered_in_one_line_and_closed(
+    sent: bytes, status: int, line: str | None
+) -> None:
+    async with serving() as running:
+        client = await running.connect()
+        await client.send(sent)
+        answered, _, body = await client.answer()
+        assert (answered, body.count(b"\n")) == (status, 1)
+        assert line is None or body.decode() == line
+        await client.closed()
+        assert running.log == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        get("/small", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n",
+        get("/small", "Transfer-Encoding: chunked") + b"5\r\nab",
+        get("/small", "Transfer-Encoding: chunked", "Content-Encoding: gzip") + b"5\r\nabcde\r\n0\r\n\r\n",
+        get("/small", "Upgrade: websocket", "Connection: upgrade") + b"x" * 100_000,
+        get("host:443", method="CONNECT") + b"x" * 100_000,
+        get("/small", "Content-Length: 99999999") + b"x" * 300_000,
+        get("/small", "Expect: 100-continue", "Content-Length: 5"),
+        get("/small", "Content-Length: 5") + b"hello" + get("/small"),
+    ],
+    ids=range(8),
+)
+async def test_a_body_or_an_upgrade_ends_the_connection_after_the_answer(sent: bytes) -> None:
+    async with serving(limits(lingering_seconds=0.1)) as running:
+        client = await running.connect()
+        client.writer.write(sent)
+        assert (await client.answer())[0] in (200, 400, 404, 405)
+        await client.closed()
+        await running.until(0)
+        assert running.log == []
+
+
+async def test_a_body_that_is_not_read_is_not_kept() -> None:
+    async with serving() as running:
+        client = await running.connect()
+        sending = asyncio.create_task(
+            client.send(get("/held", "Content-Length: 99999999") + b"x" * 8_000_000)
+        )
+        await running.until(1)
+        await until(lambda: running.renderings == 1)
+        (connection,) = running.server._transports
+        await until(lambda: connection._reading_paused)  # type: ignore[attr-defined]
+        assert not sending.done(), "the kernel's buffers are full, and the server reads no more"
+        sending.cancel()
+        await asyncio.wait([sending])
+
+
+async def test_a_server_ends_in_time_whatever_its_clients_do() -> None:
+    loop = asyncio.get_running_loop()
+    async with serving(limits(max_connections=64)) as running:
+        for number in range(40):
+            client = await running.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send((b"", b"GET /", get("/large") * 20, get("/held"))[number % 4])
+        await asyncio.sleep(0.05)
+        began = loop.time()
+        await running.pages.stop(0.2)
+        assert loop.time() - began < 5
+        assert (running.connections, running.server._transports) == (0, {})
+
+
+async def test_what_is_being_answered_is_finished_when_the_server_stops() -> None:
+    async with serving() as running:
+        client, idle = await running.connect(), await running.connect()
+        await one_request(idle)
+        await client.send(get("/held", "Connection: close"))
+        await until(lambda: running.server._table.busy_count == 1)
+        stopping = asyncio.create_task(running.pages.stop(20))
+        await idle.closed()
+        running.go.set()
+        assert (await client.answer())[0] == 200
+        await asyncio.wait_for(stopping, 20)
+
+
+async def test_every_connection_of_a_burst_is_answered() -> None:
+    async with serving(replace(limits(), max_connections=128)) as running:
+        clients = await asyncio.gather(*(running.connect() for _ in range(100)))
+        answers = await asyncio.gather(*(client.get("/small") for client in clients))
+        assert {status for status, _, _ in answers} == {200}

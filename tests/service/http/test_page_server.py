@@ -1,0 +1,81 @@
+"""Pages: methods, paths, errors, and rendering once for many requests."""
+
+import pytest
+
+from tests.service.http.servers import LARGE, get, limits, serving, until
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "line"),
+    [
+        ("GET", "/small", 200, "1\n"),
+        ("GET", "/small?a=b", 200, "1\n"),
+        ("GET", "/%73mall", 200, "1\n"),
+        ("GET", "/small/", 404, "no such page\n"),
+        ("GET", "//small", 404, "no such page\n"),
+        ("GET", "/../small", 404, "no such page\n"),
+        ("POST", "/nowhere", 404, "no such page\n"),
+        ("POST", "/small", 405, "pages are read\n"),
+        ("TRACE", "/small", 405, "pages are read\n"),
+        ("OPTIONS", "/small", 405, "pages are read\n"),
+    ],
+)
+async def test_an_answer_is_a_page_or_one_line(method: str, path: str, status: int, line: str) -> None:
+    async with serving() as running:
+        client = await running.connect()
+        await client.send(get(path, method=method))
+        answered, headers, body = await client.answer()
+        assert (answered, body.decode()) == (status, line)
+        assert headers["content-type"] == "text/plain; charset=utf-8"
+        assert headers.get("allow") == ("GET, HEAD" if status == 405 else None)
+        assert (await client.get("/small"))[0] == 200, "the connection stays open"
+
+
+async def test_head_has_the_headers_of_a_page_and_no_body() -> None:
+    async with serving() as running:
+        client = await running.connect()
+        await client.send(get("/large", method="HEAD"))
+        status, headers, _ = await client.answer(has_body=False)
+        assert (status, int(headers["content-length"])) == (200, len(LARGE))
+        assert (await client.get("/small"))[2] == b"1\n"
+
+
+async def test_a_page_that_fails_is_a_line_for_the_client_and_tracebacks_for_the_log_within_its_limit() -> (
+    None
+):
+    async with serving() as running:
+        client = await running.connect()
+        for _ in range(200):
+            assert (await client.get("/failing"))[::2] == (
+                500,
+                b"internal error; the log has its traceback\n",
+            )
+        assert 1 <= len(running.log) < 100
+        assert "ZeroDivisionError" in running.log[0]["traceback"]
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    async with serving() as running:
+        client = await running.connect()
+        await client.send((get("/small") + get("/nowhere")) * 50)
+        assert [(await client.answer())[0] for _ in range(100)] == [200, 404] * 50
+
+
+async def test_a_page_is_rendered_once_for_all_requests_that_wait_for_it() -> None:
+    async with serving(limits(max_connections=64)) as running:
+        clients = [await running.connect() for _ in range(50)]
+        await clients[0].send(get("/held"))
+        await until(lambda: running.renderings == 1)
+        for client in clients[1:]:
+            await client.send(get("/held"))
+        await until(lambda: running.server._table.busy_count == 50)
+        running.go.set()
+        assert {(await client.answer())[0] for client in clients} == {200}
+        assert running.renderings == 2
+
+
+async def test_no_answer_is_older_than_its_request() -> None:
+    async with serving() as running:
+        client = await running.connect()
+        for number in range(1, 20):
+            assert (await client.get("/small"))[2] == f"{number}\n".encode()

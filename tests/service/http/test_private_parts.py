@@ -1,0 +1,90 @@
+"""Parts of aiohttp and asyncio that service/http/protocols.py relies on and that their documentation does not promise."""
+
+import asyncio
+import inspect
+import re
+from asyncio import selector_events
+from asyncio.sslproto import SSLProtocol
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "why"),
+    [
+        (RequestHandler, "_messages", "whole requests that wait for an answer, each with its body at index 1"),
+        (RequestHandler, "_manager", "None once the connection is lost"),
+        (RequestHandler, "_request_count", "grows with each request head, and with each error of the parser"),
+        (RequestHandler, "data_received", "parses what came and appends to _messages"),
+        (RequestHandler, "finish_response", "writes an answer to its end"),
+        (RequestHandler, "handle_error", "answers bytes that are not an HTTP request"),
+        (RequestHandler, "log_exception", "logs an error that nothing handles"),
+        (RequestHandler, "force_close", "closes a connection and flushes its answer"),
+        (web.Server, "connection_made", "is told of each connection"),
+        (web.Server, "connection_lost", "is told of its end"),
+        (BaseProtocol, "pause_writing", "stops an answer while the write buffer is full"),
+        (BaseProtocol, "resume_writing", "continues it"),
+        (BaseProtocol, "writing_paused", "tells which"),
+        (SSLProtocol, "max_size", "size of the buffer that each TLS connection has"),
+        (SSLProtocol, "connection_made", "starts the handshake"),
+        (SSLProtocol, "connection_lost", "follows the end of the TCP connection, handshake or not"),
+        (selector_events._SelectorTransport, "max_size", "bytes per read of a plain connection"),
+    ],
+)  # fmt: skip
+def test_a_part_is_still_there(owner: type, name: str, why: str) -> None:
+    assert name in dir(owner), f"{owner.__name__}.{name} is gone; service/http/protocols.py needs it: {why}"
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (RequestHandler.finish_response, ["self", "request", "resp", "start_time"]),
+        (RequestHandler.handle_error, ["self", "request", "status", "exc", "message"]),
+        (RequestHandler.data_received, ["self", "data"]),
+        (SSLProtocol.__init__, ["self", "loop", "app_protocol", "sslcontext", "waiter", "server_side"]),
+    ],
+)
+def test_a_method_still_takes_the_same(method: Any, parameters: list[str]) -> None:
+    found = list(inspect.signature(method).parameters)[: len(parameters)]
+    assert found == parameters, (
+        f"{method.__qualname__} has changed; service/http/protocols.py overrides or calls it"
+    )
+
+
+async def test_a_parsed_request_is_in_messages_with_its_body() -> None:
+    async def answer(_request: web.BaseRequest) -> web.Response:
+        return web.Response()
+
+    handler = RequestHandler(web.Server(answer), loop=asyncio.get_running_loop())
+    handler.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert handler._request_count == 1
+    assert handler._messages[-1][1] is EMPTY_PAYLOAD, "a request without a body has the one empty body"
+    handler.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n.")
+    assert handler._request_count == 2
+    assert not handler._messages[-1][1].is_eof()
+    handler.data_received(b".")
+    assert handler._messages[-1][1].is_eof()
+
+
+def test_only_one_module_imports_what_is_private() -> None:
+    private = re.compile(
+        r"aiohttp\.(web_protocol|base_protocol|streams|http_parser)|sslproto|selector_events"
+    )
+    modules = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
+    assert len(modules) > 100
+    users = [str(file.relative_to(ROOT)) for file in modules if private.search(file.read_text())]
+    assert users == ["service/http/protocols.py"]
+
+
+def test_an_error_of_a_long_line_tells_its_limit() -> None:
+    assert LineTooLong("line", 8190).args[1] == 8190
