@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from kube.access import Access
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line, status_error
+from kube.errors import MALFORMED, ApiError, Unreachable, status_error
 from service.about import version
+from service.text import one_line
 
 PAGE: Final = 500
 """Objects asked for at once when listing: some 4 MB of pods."""

@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 
 from kube.access import AccessError
 from kube.client import PAGE, KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line, status_error
+from kube.errors import MALFORMED, ApiError, Unreachable, status_error
+from service.text import one_line
 
 T = TypeVar("T")
 Key = tuple[str, str]

@@ -14,9 +14,10 @@ from kai.pod import Container, PodView
 from kai.quantity import is_quantity, parse_quantity
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
+from service.text import quoted
 from webhook.hints import framework_findings, may_run_framework
 from webhook.policy import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
-from webhook.reasons import Finding, Reason, quoted
+from webhook.reasons import Finding, Reason
 
 _T = TypeVar("_T")
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float

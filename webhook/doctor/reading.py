@@ -10,8 +10,9 @@ from msgspec import Raw
 
 from kube.access import AccessError
 from kube.client import PAGE, KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from kube.errors import MALFORMED, ApiError, Unreachable
 from service.findings import Finding, problem, unknown
+from service.text import one_line
 
 T = TypeVar("T")
 
