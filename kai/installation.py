@@ -21,7 +21,7 @@ RUNTIME_CLASS: Final = "nvidia"
 _PROGRAMS: Final = frozenset(
     {"admission", "binder", "operator", "podgroupcontroller", "podgrouper", "queuecontroller", "scheduler"}
 )
-_TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@.*)?$")
+_TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@[^/]*)?$")
 _SHARES: Final = "--gpu-sharing-enabled"
 _HAMI: Final = "--hami-core-enabled"
 _RUNTIME_CLASSES: Final = ("--gpu-fraction-runtime-class-name", "--gpu-pod-runtime-class-name")

@@ -12,6 +12,8 @@ _FORM = re.compile(
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
     re.ASCII,
 )
+_ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+_TOO_LARGE = 10**40
 _SUFFIX: dict[str, Fraction] = {
     **{name: Fraction(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
     **{name: Fraction(1000) ** power for power, name in enumerate(("n", "u", "m"), -3)},
@@ -27,6 +29,8 @@ def parse_quantity(value: object) -> Fraction:
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{type(value).__name__} is not a quantity")
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # writing it out would take quadratic time
+        raise ValueError("a number of more than 40 digits is not a quantity")
     text = str(value)
     if text.isascii() and text.isdigit() and len(text) <= 40:
         return Fraction(int(text))
@@ -42,7 +46,4 @@ def parse_quantity(value: object) -> Fraction:
 
 def is_quantity(text: str) -> bool:
     """Whether the API server's parser takes the text, however large its exponent."""
-    return (
-        re.fullmatch(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", text)
-        is not None
-    )
+    return _ANY_QUANTITY.fullmatch(text) is not None

@@ -22,8 +22,7 @@ ONE: Final = METADATA_ONLY.replace("List;", ";")
 
 _MOST_ALIKE = 1024
 _MOST_LABELS = 64
-"""Labels of a namespace that shares its values with others. A namespace with more is rare, and would let a few
-namespaces fill the memory."""
+"""Labels of a namespace that shares its values with others; larger sets would fill the memory."""
 
 
 class NamespaceError(ValueError):
