@@ -14,7 +14,9 @@ from msgspec import Raw, Struct
 
 from kai import keys
 
-Quantity = str | int | float
+Quantity = str | float
+"""A quantity in JSON. API servers write strings; an integer, as manifests have it, is read as a float, since
+reading an integer of thousands of digits takes quadratic time."""
 _NOTHING = Raw(b"")
 _EMPTY: Mapping[str, Any] = {}
 

@@ -8,11 +8,12 @@ import re
 from fractions import Fraction
 
 _FORM = re.compile(
-    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))"
+    r"([+-]?)(?:([0-9]{1,40})(?:\.([0-9]{0,40}))?|\.([0-9]{1,40}))"
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
     re.ASCII,
 )
 _ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+_ONE = Fraction(1)
 _TOO_LARGE = 10**40
 _SUFFIX: dict[str, Fraction] = {
     **{name: Fraction(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
@@ -37,11 +38,11 @@ def parse_quantity(value: object) -> Fraction:
     found = _FORM.fullmatch(text)
     if not found:
         raise ValueError(f'"{text[:40]}" is not a quantity')
-    number, suffix, exponent = found.groups()
-    if number.endswith("."):
-        number += "0"
-    scale = _SUFFIX[suffix] if suffix else Fraction(10) ** int(exponent or 0)
-    return Fraction(number) * scale
+    sign, whole, decimals, only_decimals, suffix, exponent = found.groups()
+    decimals = decimals or only_decimals or ""
+    scale = _SUFFIX[suffix] if suffix else Fraction(10) ** int(exponent) if exponent else _ONE
+    number = int(f"{sign}{whole or ''}{decimals}")
+    return Fraction(number * scale.numerator, 10 ** len(decimals) * scale.denominator)
 
 
 def is_quantity(text: str) -> bool:
