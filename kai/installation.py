@@ -70,12 +70,12 @@ class Installation:
     @classmethod
     def seen_in(cls, pods: Iterable[KaiPod]) -> "Installation":
         """Pick KAI's programs out of the pods of its namespace."""
-        programs: dict[str, tuple[KaiContainer, ...]] = {}
+        programs: dict[str, list[KaiContainer]] = {}
         for container in (container for pod in pods for container in pod.spec.containers or ()):
             found = _TAG.search(container.image or "")
             if found is not None and found[1] in _PROGRAMS:
-                programs[found[1]] = (*programs.get(found[1], ()), container)
-        return cls(programs)
+                programs.setdefault(found[1], []).append(container)
+        return cls({name: tuple(containers) for name, containers in programs.items()})
 
     @property
     def versions(self) -> tuple[Version, ...]:

@@ -6,6 +6,7 @@ error, since no count of GPUs and no card's memory comes near.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 _FORM = re.compile(
     r"([+-]?)(?:([0-9]{1,40})(?:\.([0-9]{0,40}))?|\.([0-9]{1,40}))"
@@ -15,6 +16,7 @@ _FORM = re.compile(
 _ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _ONE = Fraction(1)
 _TOO_LARGE = 10**40
+_LONGEST = 90  # characters; the longest that _FORM takes has 87
 _SUFFIX: dict[str, Fraction] = {
     **{name: Fraction(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
     **{name: Fraction(1000) ** power for power, name in enumerate(("n", "u", "m"), -3)},
@@ -33,8 +35,14 @@ def parse_quantity(value: object) -> Fraction:
     if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # writing it out would take quadratic time
         raise ValueError("a number of more than 40 digits is not a quantity")
     text = str(value)
-    if text.isascii() and text.isdigit() and len(text) <= 40:
-        return Fraction(int(text))
+    if len(text) > _LONGEST:
+        raise ValueError(f'"{text[:40]}" is not a quantity')
+    return _parsed(text)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Fraction:
+    """Read a quantity; remembered, since the containers of a pod ask for the same few."""
     found = _FORM.fullmatch(text)
     if not found:
         raise ValueError(f'"{text[:40]}" is not a quantity')

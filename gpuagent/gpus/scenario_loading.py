@@ -1,7 +1,7 @@
 """A scenario from its file, checked so far that nothing can go wrong with it later."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -173,7 +173,7 @@ def _wrong_objects(scenario: Scenario) -> Iterator[tuple[str, str]]:
         for given in scenario.objects
         if given["kind"] == "Pod"
     ]
-    twice = {name for name in names if names.count(name) > 1}
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         yield "pods", f"{min(twice)} is there twice"
 
