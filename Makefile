@@ -11,7 +11,7 @@ help:
 	@echo "make test   run the tests"
 	@echo "make docs   write the documentation's tables from the code"
 	@echo "make manifests  write the plain manifests and the table of rights from the chart (needs helm)"
-	@echo "make lint   run ruff, mypy and import-linter"
+	@echo "make lint   run ruff, mypy, import-linter and the check of regular expressions"
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
@@ -25,6 +25,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.project.regular_expressions
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from kube.errors import MALFORMED, ApiError, Unreachable
+from service.text import one_line
 
 _MERGE: Final = "application/merge-patch+json"
 

@@ -16,6 +16,7 @@ from service.about import version
 from service.command import Parser, UsageError, names, read_by, run_command
 from service.documents import DocumentError
 from service.durations import parse_duration
+from service.text import quoted
 
 _SHORTEST_SECONDS: Final = 0.1
 _SIMULATED: Final = "simulated:"
@@ -266,7 +267,7 @@ def _scenario(arguments: argparse.Namespace) -> Path | None:
     if gpus == "nvml":
         return None
     if not gpus.startswith(_SIMULATED) or gpus == _SIMULATED:
-        raise UsageError(f'--gpus "{gpus[:60]}" is not allowed; allowed: nvml, or simulated:FILE')
+        raise UsageError(f"--gpus {quoted(gpus)} is not allowed; allowed: nvml, or simulated:FILE")
     for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
         if value is not None:
             raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")

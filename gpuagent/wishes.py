@@ -24,6 +24,7 @@ from kai.over_share import (
     read_grace,
     read_over_share,
 )
+from service.text import quoted
 
 STANDS_AFTER: Final = 30.0
 """Seconds; vCluster's first sync of a pod takes a tenth of one."""
@@ -120,7 +121,7 @@ class Wishes:
         return Wish(evict=evict, grace=within)
 
     def _note(self, where: str, label: str, value: str, allowed: str) -> None:
-        self._notes[f'{where}: label {label}: "{value[:63]}" does not count; allowed: {allowed}'] = None
+        self._notes[f"{where}: label {label}: {quoted(value)} does not count; allowed: {allowed}"] = None
 
 
 def _mirrored_labels(pod: NodePod, tenant: Tenant) -> _Labels:

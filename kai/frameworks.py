@@ -14,7 +14,8 @@ from typing import Any
 _ROUNDING = 1e-9
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 _LONGEST_SCRIPT = 16384  # characters; splitting one takes about 0.2 s a megabyte
-_NUMBER = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?")
+_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?")
+_LONGEST_NUMBER = 40  # characters; no option needs half as many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class Setting:
     def is_above(self, fraction: float) -> bool:
         """Whether it is a number, and a larger one."""
         value = self.value
-        if value is None or _NUMBER.fullmatch(value) is None:
+        if value is None or len(value) > _LONGEST_NUMBER or _NUMBER.fullmatch(value) is None:
             return False
         return float(value) > fraction + _ROUNDING
 

@@ -8,9 +8,9 @@ hexadecimal floats that Go takes. Source: Go `strconv/atof.go` (readFloat, speci
 import math
 import re
 
-_DECIMAL = re.compile(r"[+-]?(?:[0-9_]+\.?[0-9_]*|\.[0-9_]+)(?:[eE][+-]?[0-9][0-9_]*)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:[0-9_]+(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE][+-]?[0-9][0-9_]*)?", re.ASCII)
 _HEX = re.compile(
-    r"[+-]?0[xX](?:[0-9a-fA-F_]+\.?[0-9a-fA-F_]*|\.[0-9a-fA-F_]+)[pP][+-]?[0-9][0-9_]*", re.ASCII
+    r"[+-]?0[xX](?:[0-9a-fA-F_]+(?:\.[0-9a-fA-F_]*)?|\.[0-9a-fA-F_]+)[pP][+-]?[0-9][0-9_]*", re.ASCII
 )
 _SPECIAL = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
@@ -31,7 +31,7 @@ def parse_float(text: str) -> float:
     is_hex = _HEX.fullmatch(text) is not None
     if not is_hex and not _DECIMAL.fullmatch(text):
         raise ValueError("not a number")
-    mantissa = re.split(r"[pP]" if is_hex else r"[eE]", text, maxsplit=1)[0].lstrip("+-")
+    mantissa = text.lower().partition("p" if is_hex else "e")[0].lstrip("+-")
     if not _HAS_DIGIT.search(mantissa[2:] if is_hex else mantissa):
         raise ValueError("no digits")
     if "_" in text and not _underscores_separate_digits(text):

@@ -21,7 +21,7 @@ RUNTIME_CLASS: Final = "nvidia"
 _PROGRAMS: Final = frozenset(
     {"admission", "binder", "operator", "podgroupcontroller", "podgrouper", "queuecontroller", "scheduler"}
 )
-_TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@.*)?$")
+_TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@[^/]*)?$")
 _SHARES: Final = "--gpu-sharing-enabled"
 _HAMI: Final = "--hami-core-enabled"
 _RUNTIME_CLASSES: Final = ("--gpu-fraction-runtime-class-name", "--gpu-pod-runtime-class-name")
@@ -70,12 +70,12 @@ class Installation:
     @classmethod
     def seen_in(cls, pods: Iterable[KaiPod]) -> "Installation":
         """Pick KAI's programs out of the pods of its namespace."""
-        programs: dict[str, tuple[KaiContainer, ...]] = {}
+        programs: dict[str, list[KaiContainer]] = {}
         for container in (container for pod in pods for container in pod.spec.containers or ()):
             found = _TAG.search(container.image or "")
             if found is not None and found[1] in _PROGRAMS:
-                programs[found[1]] = (*programs.get(found[1], ()), container)
-        return cls(programs)
+                programs.setdefault(found[1], []).append(container)
+        return cls({name: tuple(containers) for name, containers in programs.items()})
 
     @property
     def versions(self) -> tuple[Version, ...]:

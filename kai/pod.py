@@ -6,7 +6,6 @@ can be lost. Null maps and absent maps read as empty, as they do in Go; any othe
 `MalformedPod`, and then nobody should decide anything about the pod.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,9 @@ from msgspec import Raw, Struct
 
 from kai import keys
 
-Quantity = str | int | float
+Quantity = str | float
+"""A quantity in JSON. API servers write strings; an integer, as manifests have it, is read as a float, since
+reading an integer of thousands of digits takes quadratic time."""
 _NOTHING = Raw(b"")
 _EMPTY: Mapping[str, Any] = {}
 
@@ -194,7 +195,6 @@ class PodView:
 
 
 _decoder = msgspec.json.Decoder(PodDocument)
-_PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 
 
 def decode_pod(document: bytes | Raw) -> PodView:
@@ -215,10 +215,8 @@ def decode_pod(document: bytes | Raw) -> PodView:
 
 def explain_shape(error: msgspec.ValidationError, whole: str) -> str:
     """Say what msgspec found with the path in front: `spec.containers: expected array, got object`."""
-    text = str(error)
-    found = _PATH.search(text)
-    path = (found[1] if found else "") or whole
-    said = text[: found.start()] if found else text
+    said, _, place = str(error).partition(" - at `")
+    path = place.removesuffix("`").removeprefix("key in ").removeprefix("$").removeprefix(".") or whole
     return f"{path}: {said[:1].lower()}{said[1:].replace('`', '')}"
 
 

@@ -6,12 +6,17 @@ error, since no count of GPUs and no card's memory comes near.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 _FORM = re.compile(
-    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))"
+    r"([+-]?)(?:([0-9]{1,40})(?:\.([0-9]{0,40}))?|\.([0-9]{1,40}))"
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
     re.ASCII,
 )
+_ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+_ONE = Fraction(1)
+_TOO_LARGE = 10**40
+_LONGEST = 90  # characters; the longest that _FORM takes has 87
 _SUFFIX: dict[str, Fraction] = {
     **{name: Fraction(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
     **{name: Fraction(1000) ** power for power, name in enumerate(("n", "u", "m"), -3)},
@@ -27,22 +32,27 @@ def parse_quantity(value: object) -> Fraction:
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{type(value).__name__} is not a quantity")
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # writing it out would take quadratic time
+        raise ValueError("a number of more than 40 digits is not a quantity")
     text = str(value)
-    if text.isascii() and text.isdigit() and len(text) <= 40:
-        return Fraction(int(text))
+    if len(text) > _LONGEST:
+        raise ValueError(f'"{text[:40]}" is not a quantity')
+    return _parsed(text)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Fraction:
+    """Read a quantity; remembered, since the containers of a pod ask for the same few."""
     found = _FORM.fullmatch(text)
     if not found:
         raise ValueError(f'"{text[:40]}" is not a quantity')
-    number, suffix, exponent = found.groups()
-    if number.endswith("."):
-        number += "0"
-    scale = _SUFFIX[suffix] if suffix else Fraction(10) ** int(exponent or 0)
-    return Fraction(number) * scale
+    sign, whole, decimals, only_decimals, suffix, exponent = found.groups()
+    decimals = decimals or only_decimals or ""
+    scale = _SUFFIX[suffix] if suffix else Fraction(10) ** int(exponent) if exponent else _ONE
+    number = int(f"{sign}{whole or ''}{decimals}")
+    return Fraction(number * scale.numerator, 10 ** len(decimals) * scale.denominator)
 
 
 def is_quantity(text: str) -> bool:
     """Whether the API server's parser takes the text, however large its exponent."""
-    return (
-        re.fullmatch(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", text)
-        is not None
-    )
+    return _ANY_QUANTITY.fullmatch(text) is not None

@@ -13,9 +13,10 @@ from typing import Any, Final
 import aiohttp
 
 from kube.access import Access
-from kube.errors import ApiError, Unreachable, one_line, status_error
+from kube.errors import ApiError, Unreachable, status_error
 from kube.list_splitter import ListSplitter, MalformedList
 from service.about import version
+from service.text import one_line
 from service.turns import Turns
 
 _SECONDS: Final = 10.0

@@ -5,10 +5,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from service.text import LONGEST_LINE, one_line
+
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for what is no JSON, has another shape, is no UTF-8, or nests too deep."""
 
-_LONGEST: Final = 300  # characters
 _LONGEST_WAIT: Final = 300.0  # seconds
 
 
@@ -85,7 +86,7 @@ def status_error(
     try:
         said = _status.decode(body)
     except MALFORMED:
-        said = _Status(message=bytes(body).decode(errors="replace"))
+        said = _Status(message=bytes(body)[: 4 * LONGEST_LINE].decode(errors="replace"))
     return ApiError(
         http_status or said.code or 0,
         one_line(said.reason or http_reason or "no reason given"),
@@ -95,10 +96,3 @@ def status_error(
         if retry_after.isascii() and retry_after.isdigit()
         else None,
     )
-
-
-def one_line(text: str) -> str:
-    """Return a text from outside on one line, not too long, and without control characters."""
-    words = " ".join(text[: 4 * _LONGEST].split())
-    line = "".join(character if character.isprintable() else "\ufffd" for character in words)
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

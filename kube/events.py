@@ -19,6 +19,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from service.bucket import TokenBucket
+from service.text import printable, shorten_utf8
 
 _LONGEST_MESSAGE: Final = 1024
 """Bytes of UTF-8: what events.k8s.io/v1 allows, and what `kubectl describe` still shows whole."""
@@ -161,7 +162,8 @@ class EventWriter:
     def tell(self, event: Event) -> None:
         """Have an event written. Never raises, never waits; for the event loop's thread only."""
         now = self._wall_clock()
-        event = replace(event, message=_cut(event.message))
+        message = shorten_utf8(printable(event.message, _LONGEST_MESSAGE), _LONGEST_MESSAGE)
+        event = replace(event, message=message)
         self._queue(_Waiting(event, told_at=self._clock(), first_at=now, last_at=now))
 
     async def settled(self) -> None:
@@ -313,13 +315,6 @@ class EventWriter:
         if problem != self._problem:
             self._problem = problem
             self._on_trouble(problem)
-
-
-def _cut(message: str) -> str:
-    if len(message.encode(errors="replace")) <= _LONGEST_MESSAGE:
-        return message.encode(errors="replace").decode()
-    kept = message.encode(errors="replace")[: _LONGEST_MESSAGE - len("…".encode())]
-    return kept.decode(errors="ignore") + "…"
 
 
 def _timestamp(seconds: float) -> str:

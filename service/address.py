@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from service.text import quoted
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -18,8 +20,8 @@ class Address:
             ValueError: it is something else.
         """
         host, colon, port = text.rpartition(":")
-        if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ValueError(f'"{text}" is not HOST:PORT, such as 127.0.0.1:8443')
+        if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
+            raise ValueError(f"{quoted(text)} is not HOST:PORT, such as 127.0.0.1:8443")
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:

@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from service.text import quoted
+
 _FORM = re.compile(r"([0-9]{1,9})(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -16,6 +18,6 @@ def parse_duration(text: str) -> float:
     found = _FORM.fullmatch(text)
     if found is None:
         raise ValueError(
-            f'"{text[:40]}" is not a duration; allowed: an integer and ms, s, m or h, such as 5s'
+            f"{quoted(text)} is not a duration; allowed: an integer and ms, s, m or h, such as 5s"
         )
     return int(found[1]) * _SECONDS[found[2]]

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from service.columns import width
+from service.text import printable, width
 
 _LEAST: Final = 40
 """Columns for what was seen, however narrow the terminal is."""
+
+_LONGEST: Final = 4000
+"""Characters of what was seen, and of the advice."""
 
 
 class State(StrEnum):
@@ -71,15 +74,15 @@ def as_text(findings: Sequence[Finding], *, heading: str = "", columns: int | No
         columns: where to break lines; None: nowhere.
     """
     states = max((len(finding.state) for finding in findings), default=0)
-    checks = max((width(_safe(finding.check)) for finding in findings), default=0)
+    checks = max((width(printable(finding.check)) for finding in findings), default=0)
     indent = " " * (states + checks + 4)
     lines = [heading] if heading else []
     for finding in findings:
-        check = _safe(finding.check)
+        check = printable(finding.check)
         head = f"{finding.state:<{states}}  {check}{' ' * (checks - width(check))}  "
-        lines += _folded(_safe(finding.what), head, indent, columns)
+        lines += _folded(printable(finding.what, _LONGEST), head, indent, columns)
         if finding.advice:
-            lines += _folded(f"-> {_safe(finding.advice)}", indent, indent + "   ", columns)
+            lines += _folded(f"-> {printable(finding.advice, _LONGEST)}", indent, indent + "   ", columns)
     lines.append(_summary(findings))
     return "".join(f"{line}\n" for line in lines)
 
@@ -121,11 +124,6 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 def _number(count: int, one: str) -> str:
     return f"{count} {one}{'' if count == 1 else 's'}"
-
-
-def _safe(text: str) -> str:
-    """Without control characters, whatever a pod or a file is named."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _count(findings: Sequence[Finding], state: State) -> int:

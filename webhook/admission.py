@@ -12,8 +12,8 @@ import orjson
 from msgspec import Raw, Struct
 
 from kai.pod import explain_shape
+from service.text import quoted
 from webhook.patch import Operation
-from webhook.reasons import quoted
 
 API_VERSION: Final = "admission.k8s.io/v1"
 

@@ -14,15 +14,17 @@ from kai.pod import Container, PodView
 from kai.quantity import is_quantity, parse_quantity
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
+from service.text import quoted
 from webhook.hints import framework_findings, may_run_framework
 from webhook.policy import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
-from webhook.reasons import Finding, Reason, quoted
+from webhook.reasons import Finding, Reason
 
 _T = TypeVar("_T")
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
 _KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
+_LONGEST_NAME = 253  # of any object
 _SHORTENED = 28  # 33, less dots and hyphens at the end, and the digits of a container's index
 _RESERVED_LABELS = (keys.GPU_GROUP, keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
 
@@ -209,7 +211,8 @@ def _names_own_configmap(pod: PodView) -> bool:
     seen on v0.13.4), so that it is read says nothing of who wrote it. A long name is shortened to 33
     characters or a few less.
     """
-    made = _CONFIGMAP.fullmatch(pod.annotations[keys.SHARED_GPU_CONFIGMAP])
+    name = pod.annotations[keys.SHARED_GPU_CONFIGMAP]
+    made = _CONFIGMAP.fullmatch(name) if len(name) <= _LONGEST_NAME else None
     if made is None:
         return False
     base, stem = pod.owner_name or pod.name, made[1]

@@ -13,6 +13,7 @@ from service.about import version
 from service.command import Parser, UsageError, names, read_by, run_command, write_output
 from service.documents import DocumentError, load_path, load_text
 from service.durations import parse_duration
+from service.text import quoted
 from webhook.certificates.options import add_certificate_options, told
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
@@ -168,8 +169,8 @@ _OUTPUTS = {"json": as_json, "yaml": as_yaml, "patch": as_patch}
 
 
 def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**6):
-        raise ValueError(f'"{text}" is not allowed; allowed: an integer from 1 to 999999')
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: an integer from 1 to 999999")
     return int(text)
 
 

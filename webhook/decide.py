@@ -17,6 +17,7 @@ from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
 from kai.version import Version
+from service.text import shorten
 from webhook.checks import (
     cap_findings,
     has_share,
@@ -27,7 +28,7 @@ from webhook.checks import (
     writes_own_share,
 )
 from webhook.policy import GPU_MARK, INJECT, WHOLE_GPU, DefaultShare, Mode, NamespacePolicy, ShareFor
-from webhook.reasons import Action, Finding, Reason, clip
+from webhook.reasons import Action, Finding, Reason
 
 MOST_WARNINGS: Final = 8
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -135,7 +136,7 @@ def _leave_alone(policy: NamespacePolicy, pod: PodView) -> Decision | None:
         return _skipped(Reason.OPTED_OUT)
     scheduler = pod.scheduler_name
     if scheduler not in ("", keys.DEFAULT_SCHEDULER, policy.scheduler):
-        return _skipped(Reason.OTHER_SCHEDULER, scheduler=clip(scheduler))
+        return _skipped(Reason.OTHER_SCHEDULER, scheduler=shorten(scheduler))
     if policy.queue is None:
         problem = next(p for p in policy.problems if p.label == keys.QUEUE_LABEL)
         return _skipped(Reason.POLICY_INVALID, problem=problem)
@@ -212,8 +213,10 @@ def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
 
 def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _Settled:
     """Find the container the default share would be for and what that is called, or why there is none."""
-    asked: list[tuple[Container, int]] = []
-    for container in pod.all_containers if keys.GPU_RESOURCE in pod.extended_resources else ():
+    asked: list[tuple[int, Container, int]] = []
+    for index, container in enumerate(
+        pod.all_containers if keys.GPU_RESOURCE in pod.extended_resources else ()
+    ):
         value = container.asks(keys.GPU_RESOURCE)
         if value is None:
             continue
@@ -223,21 +226,23 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
             quantity = None
         if quantity is None or quantity.denominator != 1 or quantity < 0:
             return _no_share(
-                Reason.UNCLEAR_QUANTITY, container=container.name or "", quantity=clip(str(value))
+                Reason.UNCLEAR_QUANTITY,
+                container=container.name or "",
+                quantity=shorten(str(value)),
             )
         if quantity:
-            asked.append((container, int(quantity)))
+            asked.append((index, container, int(quantity)))
 
-    init_containers = [container for container, _ in asked if container in pod.init_containers]
-    if init_containers:
-        return _no_share(Reason.INIT_CONTAINER_GPU, container=init_containers[0].name)
-    count = sum(gpus for _, gpus in asked)
+    if asked and asked[-1][0] >= len(pod.containers):  # init containers come last in all_containers
+        first = next(container for index, container, _ in asked if index >= len(pod.containers))
+        return _no_share(Reason.INIT_CONTAINER_GPU, container=first.name)
+    count = sum(gpus for _, _, gpus in asked)
     if count > 1:
         return _no_share(Reason.SEVERAL_GPUS, count=count, containers=_some(len(asked)))
     if count == 1:
         if pod.annotations.get(WHOLE_GPU) == "true":
             return _no_share(Reason.WHOLE_GPU_KEPT)
-        return asked[0][0], Reason.WHOLE_GPU_CONVERTED
+        return asked[0][1], Reason.WHOLE_GPU_CONVERTED
 
     is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
     if not (is_marked or policy.share_for is ShareFor.ALL):
@@ -259,7 +264,7 @@ def _give_share(
     version = rules.kai_version
     named = pod.annotations.get(keys.CONTAINER_NAME)
     if named is not None and named != container.name:
-        return _no_share(Reason.CONTAINER_CONFLICT, named=clip(named), container=container.name)
+        return _no_share(Reason.CONTAINER_CONFLICT, named=shorten(named), container=container.name)
     if container is not pod.containers[0] and not (version and version.reads_container_name):
         return _no_share(Reason.CONTAINER_NOT_FIRST, container=container.name)
     unsupported = _unsupported_name(pod, version)
@@ -301,7 +306,7 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
 def _other_gpu_resource(pod: PodView) -> str | None:
     for resource in pod.extended_resources:
         if resource != keys.GPU_RESOURCE and resource.endswith(_OTHER_GPU_SUFFIXES):
-            return clip(resource)
+            return shorten(resource)
     return None
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from kai import keys
 from kai.pod import MalformedPod, decode_pod
 from service.documents import unlisted
+from service.text import quoted
 from webhook.decide import Rules
 from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.mutation import Mutation, mutate
 from webhook.patch import apply_to_document
 from webhook.policy import NamespacePolicy
-from webhook.reasons import Finding, Reason, quoted
+from webhook.reasons import Finding, Reason
 from webhook.verify import Requester, Verdict, verify
 
 _DAEMON_SET_CONTROLLER = Requester("system:serviceaccount:kube-system:daemon-set-controller")

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from kai.frameworks import Setting, settings_of
 from kai.pod import Container
 from kai.share import Share
-from webhook.reasons import Finding, Reason, clip
+from service.text import shorten
+from webhook.reasons import Finding, Reason
 
 _MARKS = (b"vllm", b"sglang", b"text-generation")
 
@@ -44,4 +45,4 @@ def _findings(setting: Setting, share: Share) -> Iterator[Finding]:
             yield Finding(Reason.FRAMEWORK_MEMORY, {**who, "share": f"{share.memory_mib} MiB"})
     elif share.fraction is not None and setting.is_above(share.fraction):
         share_text = f"{share.fraction:g}"
-        yield Finding(Reason.FRAMEWORK_ABOVE_SHARE, {**who, "value": clip(value, 12), "share": share_text})
+        yield Finding(Reason.FRAMEWORK_ABOVE_SHARE, {**who, "value": shorten(value, 12), "share": share_text})

@@ -5,11 +5,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from service.text import printable, shorten
+
 LONGEST_WARNING = 120
 """Characters of one warning. The API server drops a warning with a newline and cuts long ones
 (verified on Kubernetes 1.36.3: over 4096 characters in all, each is cut to 256)."""
 
-_LONGEST_VALUE = 48
+_LONGEST_DETAIL = 1000
+"""Characters of one detail: the longest of ours names every label."""
 
 
 class Action(StrEnum):
@@ -220,27 +223,11 @@ class Finding(Struct, frozen=True):
         """The reason's sentence with its details in place, on one line, however odd they are."""
         if not self.details:
             return self.reason.text
-        return self.reason.text.format_map({key: clean(value) for key, value in self.details.items()})
+        return self.reason.text.format_map(
+            {key: printable(str(value), _LONGEST_DETAIL) for key, value in self.details.items()}
+        )
 
     @property
     def warning(self) -> str:
         """The sentence as a warning to the user: at most 120 characters."""
-        return clip(f"kaishare: {self.sentence}", LONGEST_WARNING)
-
-
-def clean(value: object) -> str:
-    """Show a value from outside on one line: control characters out, long text cut."""
-    text = str(value)
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text)
-    return text
-
-
-def clip(text: str, longest: int = _LONGEST_VALUE) -> str:
-    """Cut a text that is too long, and show that it was cut."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def quoted(value: object) -> str:
-    """Show a value a person typed: cleaned, cut, and in quotes."""
-    return f'"{clip(clean(value))}"'
+        return shorten(f"kaishare: {self.sentence}", LONGEST_WARNING)

@@ -6,8 +6,9 @@ from typing import Any
 
 import yaml
 
+from service.text import one_line
 from webhook.explain import Explained
-from webhook.reasons import Action, Finding, clean
+from webhook.reasons import Action, Finding
 from webhook.render import diff, paint
 
 _VERBS = {
@@ -22,7 +23,7 @@ def as_text(explained: Iterable[Explained], *, colour: bool) -> Iterator[str]:
     """Yield the lines of a report: per pod a title, what and why, warnings, and the diff."""
     for item in explained:
         decision = item.mutation.decision
-        yield paint(f"{clean(item.pod.title)} in namespace {clean(item.namespace)}", "@", colour=colour)
+        yield paint(f"{one_line(item.pod.title)} in namespace {one_line(item.namespace)}", "@", colour=colour)
         yield f"  {_VERBS.get(decision.action, 'left alone')}: {_said(decision.finding)}"
         for denial in item.verdict.denials if item.verdict else ():
             yield paint(f"  denied: {_said(denial)}", "-", colour=colour)

@@ -17,7 +17,7 @@ from webhook.policy import (
     MAX_FRACTION,
     MAX_MEMORY,
     MEMORY,
-    LabelProblem,
+    LabelProblems,
     Mode,
     idle_labels,
     label_problems,
@@ -107,12 +107,8 @@ class NamespaceValidator:
         changed = {key for key in labels | before if labels.get(key) != before.get(key)}
         if not changed:
             return _admitted(review, Finding(Reason.LABELS_KEPT))
-        problems = [
-            problem
-            for problem in label_problems(labels)
-            if problem.label in changed or (problem.against and problem.against in changed)
-        ]
-        if problems:
+        problems = label_problems(labels, changed)
+        if problems.count:
             return _refused(review, problems)
         warnings = [finding.warning for finding in _warnings(labels)]
         return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
@@ -143,13 +139,13 @@ def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(Reason.SHARE_BEYOND_CAP_UNIT, {"label": share, "cap": cap})
 
 
-def _refused(review: Review, problems: list[LabelProblem]) -> Answer:
-    told = [str(problem) for problem in problems[:_MOST_TOLD]]
-    if len(problems) > _MOST_TOLD:
-        told.append(f"and {len(problems) - _MOST_TOLD} more")
+def _refused(review: Review, problems: LabelProblems) -> Answer:
+    told = [str(problem) for problem in problems.shown[:_MOST_TOLD]]
+    if problems.count > len(told):
+        told.append(f"and {problems.count - len(told)} more")
     return Answer(
         action=Action.DENIED,
-        finding=Finding(Reason.LABEL_INVALID, {"problem": problems[0]}),
+        finding=Finding(Reason.LABEL_INVALID, {"problem": problems.shown[0]}),
         body=deny(
             review.uid, "; ".join(told), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
         ),

@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from kai import keys
 from kai.pod import PodView
+from service.text import quoted
 from webhook.checks import cap_findings, reserved_key_findings
 from webhook.decide import Rules, exempt
 from webhook.policy import INJECT, Mode, NamespacePolicy
-from webhook.reasons import Finding, Reason, clip, quoted
+from webhook.reasons import Finding, Reason
 
 KUBELET: Final = "system:node:"
 DAEMON_SET_CONTROLLERS: Final = frozenset(
@@ -102,7 +103,7 @@ def _denials(policy: NamespacePolicy, pod: PodView) -> Iterator[Finding]:
         problem = next(p for p in policy.problems if p.label == keys.QUEUE_LABEL)
         yield Finding(Reason.POLICY_INVALID, {"problem": problem})
     elif queue != policy.queue:
-        shown = f'"{clip(queue)}"' if queue else "not set"
+        shown = quoted(queue) if queue else "not set"
         yield Finding(Reason.WRONG_QUEUE, {"queue": shown, "allowed": policy.queue})
     yield from cap_findings(policy, pod, None)
     yield from reserved_key_findings(pod)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from gpuagent.doctor.host import Host, read_text
 from kai import keys
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
 
 MOUNTS: Final = "/var/run/nvidia-container-devices"
 _FILES: Final = "device files"

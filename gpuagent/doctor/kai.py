@@ -5,8 +5,8 @@ from typing import Final
 
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.version import Version
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
 
 _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"

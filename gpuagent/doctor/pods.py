@@ -11,8 +11,8 @@ from gpuagent.processes.origin import Found
 from gpuagent.shares.claims import Claims
 from kai import keys
 from kai.version import Version
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
 
 _PODS: Final = "pods"
 _RESERVATIONS: Final = "reservation pods"

@@ -10,6 +10,7 @@ from gpuagent.doctor.look import Look
 from gpuagent.problems import Cause
 from gpuagent.processes.origin import Found
 from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
 
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
 """PROC_PID_INIT_INO of the kernel: the first PID namespace has this number everywhere."""
@@ -142,7 +143,7 @@ def _unhinder(host: Host) -> str:
 
 def _context(host: Host) -> str:
     text = (read_text(host.own / "attr/current") or "").strip("\x00\n ")
-    return "" if text == "unconfined" else "".join(c for c in text if c.isprintable())
+    return "" if text == "unconfined" else one_line(text)
 
 
 def _link(path: Path) -> str:

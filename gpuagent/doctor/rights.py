@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from kube.errors import MALFORMED, ApiError, Unreachable
 from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

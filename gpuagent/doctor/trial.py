@@ -15,8 +15,8 @@ from gpuagent.doctor.look import Look, processes_of
 from gpuagent.gpus.reading import Gpu
 from gpuagent.processes.origin import Found
 from gpuagent.units import size
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
 
 HELD_BYTES: Final = 16 << 20
 _CHECK: Final = "a process of its own"

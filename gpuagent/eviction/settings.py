@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.durations import parse_duration
+from service.text import quoted
 
 _FORM = re.compile(r"([1-9][0-9]{0,2})/(.+)")
 
@@ -38,7 +39,7 @@ class Budget:
         except ValueError:
             seconds = 0.0
         if found is None or seconds <= 0:
-            raise ValueError(f'"{text[:40]}" is not a budget; allowed: a number and a time, such as 1/10m')
+            raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
         return cls(int(found[1]), seconds)
 
     @property

@@ -1,7 +1,7 @@
 """A scenario from its file, checked so far that nothing can go wrong with it later."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from gpuagent.gpus.scenario import (
 from gpuagent.gpus.scenario_values import decode_value
 from gpuagent.gpus.simulated_objects import PodIdentity, node_objects, pod_identities
 from service.documents import DocumentError, load_file
+from service.text import one_line
 
 MOST_PROCESSES: Final = 10_000
 _PLACES: Final[dict[str, type[msgspec.Struct]]] = {
@@ -102,14 +103,10 @@ def parse_scenario(document: Any, source: str) -> Scenario:
     try:
         scenario = msgspec.convert(document, Scenario, dec_hook=decode_value)
     except msgspec.ValidationError as error:
-        raise ScenarioError(f"{source}: {_one_line(_in_words(error))}") from None
+        raise ScenarioError(f"{source}: {one_line(_in_words(error))}") from None
     for place, wrong in _contradictions(scenario):
-        raise ScenarioError(f"{source}: {_one_line(f'{place}: {wrong}')}")
+        raise ScenarioError(f"{source}: {one_line(f'{place}: {wrong}')}")
     return scenario
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _in_words(error: msgspec.ValidationError) -> str:
@@ -117,7 +114,7 @@ def _in_words(error: msgspec.ValidationError) -> str:
     wrong, _, at = str(error).partition(" - at `")
     place = at.removesuffix("`").removeprefix("$").removeprefix(".")
     if "unknown field" in wrong:
-        part = _PLACES.get(re.sub(r"\[[^]]*\]", "", place))
+        part = _PLACES.get(re.sub(r"\[[^][]*\]", "", place))
         if part is not None:
             wrong += f"; allowed: {', '.join(field.encode_name for field in msgspec.structs.fields(part))}"
     if wrong.startswith("Invalid enum value") and place.endswith(".fault"):
@@ -176,7 +173,7 @@ def _wrong_objects(scenario: Scenario) -> Iterator[tuple[str, str]]:
         for given in scenario.objects
         if given["kind"] == "Pod"
     ]
-    twice = {name for name in names if names.count(name) > 1}
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         yield "pods", f"{min(twice)} is there twice"
 

@@ -7,7 +7,8 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, decode_object
-from kube.errors import MALFORMED, one_line
+from kube.errors import MALFORMED
+from service.text import one_line
 
 _MOST: Final = 64 * 1024
 """Bytes that the labels of an object may cost, its annotations and its data. The API lets them be megabytes,

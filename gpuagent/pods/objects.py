@@ -13,8 +13,9 @@ from msgspec.structs import force_setattr
 
 from kai.frameworks import Setting, settings_of
 from kai.pod import explain_shape
+from service.text import one_line
 
-_NAME_SHOWN: Final = 120
+_LONGEST_NAME: Final = 120
 
 
 class ObjectError(ValueError):
@@ -251,7 +252,7 @@ def _name_of(document: Mapping[str, Any]) -> str:
     if not isinstance(metadata, dict):
         return "without metadata"
     parts = [part for part in (metadata.get("namespace"), metadata.get("name")) if isinstance(part, str)]
-    return " ".join("/".join(parts).split())[:_NAME_SHOWN] or "without a name"
+    return one_line("/".join(parts), _LONGEST_NAME) or "without a name"
 
 
 def _type_name(value: Any) -> str:

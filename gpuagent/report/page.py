@@ -14,6 +14,7 @@ from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
 from gpuagent.units import duration, size
 from gpuagent.verdicts.judge import Verdict
+from service.text import printable
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
@@ -24,6 +25,9 @@ HEADERS: Final = {
 }
 STATIC: Final = Path(__file__).parent / "static"
 """`page.css` and `page.js`, served under their names."""
+
+_LONGEST_TEXT: Final = 4000
+"""Characters of one text from outside."""
 
 _WIDTH = 1000  # of every drawing, in its own units: a whole GPU
 
@@ -280,8 +284,5 @@ def _count(number: int, one: str, more: str = "") -> str:
 
 
 def _safe(text: object) -> str:
-    """Escape what came from outside; control characters become blanks."""
-    shown = str(text)
-    if not shown.isprintable():
-        shown = "".join(char if char.isprintable() else " " for char in shown)
-    return escape(shown)
+    """Return text from outside in printable characters, escaped for HTML."""
+    return escape(printable(str(text), _LONGEST_TEXT))

@@ -20,10 +20,10 @@ from kai.share import (
     is_container_memory_key,
     portion_text,
 )
+from service.text import LONGEST_VALUE, one_line, printable, quoted
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
 _MOST_BYTES: Final = 1 << 63
-_SHOWN: Final = 40
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
@@ -118,14 +118,14 @@ def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str
 
 def _lines(notes: list[str]) -> tuple[str, ...]:
     """Make each one line, whatever the annotation holds."""
-    return tuple(" ".join(note.split()) for note in notes)
+    return tuple(map(one_line, notes))
 
 
 def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Share | None:
     try:
         share = Share.from_annotations(annotations)
     except ValueError as error:
-        written = ", ".join(f'{key} "{annotations[key][:_SHOWN]}"' for key in _LEGACY if key in annotations)
+        written = ", ".join(f"{key} {quoted(annotations[key])}" for key in _LEGACY if key in annotations)
         notes.append(f"{where}: {written}: {error}")
         return None
     if share is None:
@@ -142,7 +142,7 @@ def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Sha
 def _memory(key: str, value: str) -> list[ContainerMemory]:
     found = container_memory({key: value})
     if any(memory.memory_bytes >= _MOST_BYTES for memory in found):
-        raise ValueError(f'{key}: "{value[:_SHOWN]}" is more than any GPU has')
+        raise ValueError(f"{key}: {quoted(value)} is more than any GPU has")
     return found
 
 
@@ -172,5 +172,5 @@ def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str
 
 def _text(annotations: Mapping[str, str], share: Share) -> str:
     key = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
-    text = f"{key} {annotations[key][:_SHOWN]}"
+    text = f"{key} {printable(annotations[key], LONGEST_VALUE)}"
     return f"{text} on {share.devices} GPUs" if share.devices > 1 else text

@@ -9,10 +9,10 @@ from gpuagent.pods.inventory import Inventory, NodePod
 from kai import keys
 from kai.devices import parse_gpu_uuids
 from kai.memory import hami_limit_bytes
+from service.text import one_line, quoted
 
 _PORTION = re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?")
 _NO_DEVICES: Final = ("void", "none")
-_SHOWN: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def granted(pod: NodePod, inventory: Inventory, where: str) -> Grants:
     notes: list[str] = []
     bound = _bound(pod, inventory, where, notes)
     configured = _configured(pod, inventory, where, notes)
-    return Grants(bound=bound, configured=configured, notes=tuple(" ".join(note.split()) for note in notes))
+    return Grants(bound=bound, configured=configured, notes=tuple(map(one_line, notes)))
 
 
 def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> BoundShare | None:
@@ -70,10 +70,8 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
         return None
     is_portion = _PORTION.fullmatch(request.portion) is not None
     if request.portion and not is_portion:
-        shown = request.portion[:_SHOWN]
-        notes.append(
-            f'{where}: BindRequest portion "{shown}": a number from 0 to 1, such as 0.50, is allowed'
-        )
+        shown = quoted(request.portion)
+        notes.append(f"{where}: BindRequest portion {shown}: a number from 0 to 1, such as 0.50, is allowed")
         return None
     # A pod without a share has a BindRequest too: whole GPUs `Regular` with 1.00, none at all with 0.00.
     is_share = request.resource_type == "Fraction" or (
@@ -92,8 +90,8 @@ def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]
     where = f"{where}: ConfigMap {name}"
     portion = data.get(keys.GPU_PORTION_ENV, "")
     if portion and not _PORTION.fullmatch(portion):
-        shown = portion[:_SHOWN]
-        notes.append(f'{where}: GPU_PORTION "{shown}": a number from 0 to 1, such as 0.50, is allowed')
+        shown = quoted(portion)
+        notes.append(f"{where}: GPU_PORTION {shown}: a number from 0 to 1, such as 0.50, is allowed")
         portion = ""
     limit = None
     if keys.MEMORY_LIMIT_ENV in data:

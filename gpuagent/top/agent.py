@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpuagent.top.answer import Answer, NotAnAnswer, read_answer
-from kube.errors import one_line
+from service.text import one_line
 
 PATH: Final = "/api/v1/shares"
 _MOST_BYTES: Final = 64 * 1024 * 1024

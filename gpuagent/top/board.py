@@ -7,7 +7,7 @@ from typing import Final
 from gpuagent.top.agent import Received
 from gpuagent.top.answer import Answer, SaidAmount, SaidHolding, SaidPod, SaidVerdict
 from gpuagent.units import duration, size
-from kube.errors import one_line
+from service.text import one_line
 
 NOTHING: Final = "-"
 """Stands where there is nothing to say; what should be there and is not known is `unknown`."""
@@ -87,8 +87,8 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
     if silence:
         said.insert(0, f"THE AGENT HAS NOT ANSWERED FOR {duration(max(now - received.at, 0.0))} ({silence})")
     return Board(
-        title=f"node {_safe(answer.node)}"
-        + (f", driver {_safe(answer.driver_version)}" if answer.driver_version else ""),
+        title=f"node {one_line(answer.node)}"
+        + (f", driver {one_line(answer.driver_version)}" if answer.driver_version else ""),
         simulated="simulated: these figures are made up" if answer.simulated else "",
         age=", ".join(said),
         is_old=bool(silence) or (age is not None and age > _OLD_SECONDS),
@@ -102,7 +102,7 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
 def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
     """What to show before the first answer."""
     return Board(
-        title=_safe(url),
+        title=one_line(url),
         simulated="",
         age=f"THE AGENT HAS NOT ANSWERED FOR {duration(seconds)} ({silence})" if silence else "asking…",
         is_old=True,
@@ -116,13 +116,13 @@ def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
 def _problems(answer: Answer) -> Iterator[str]:
     names = {gpu.uuid: f"GPU {gpu.index}" for gpu in answer.gpus}
     for problem in answer.problems:
-        scope = names.get(problem.gpu_uuid) or _safe(problem.gpu_uuid) or "the node"
-        detail = f": {_safe(problem.detail)}" if problem.detail else ""
-        yield f"{_safe(problem.reason)} ({scope}){detail}"
+        scope = names.get(problem.gpu_uuid) or one_line(problem.gpu_uuid) or "the node"
+        detail = f": {one_line(problem.detail)}" if problem.detail else ""
+        yield f"{one_line(problem.reason)} ({scope}){detail}"
     if answer.attribution_ok is False:
         yield "Verdicts are suspended until this is over."
     for pod in answer.pods:
-        yield from (_safe(note) for note in pod.notes)
+        yield from (one_line(note) for note in pod.notes)
 
 
 def _why_nothing(answer: Answer, age: float | None) -> str:
@@ -137,7 +137,7 @@ def _gpu_lines(answer: Answer) -> Iterator[GpuLine]:
     for gpu in sorted(answer.gpus, key=lambda gpu: gpu.index):
         yield GpuLine(
             gpu=str(gpu.index),
-            model=_safe(gpu.model) + (" (MIG: never judged)" if gpu.mig else ""),
+            model=one_line(gpu.model) + (" (MIG: never judged)" if gpu.mig else ""),
             used=size(gpu.used_bytes),
             total=size(gpu.total_bytes),
             promised=size(gpu.promised_bytes),
@@ -154,7 +154,7 @@ def _pod_lines(answer: Answer) -> Iterator[PodLine]:
         for uuid in pod.gpu_uuids:
             places.setdefault(uuid, str(indices.get(uuid, _GONE)))
         judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
-        places |= {uuid: _safe(uuid)[:12] or "?" for uuid in sorted(judged)}
+        places |= {uuid: one_line(uuid)[:12] or "?" for uuid in sorted(judged)}
         holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
         for uuid, place in (places or {"": "?"}).items():
             found.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
@@ -163,7 +163,7 @@ def _pod_lines(answer: Answer) -> Iterator[PodLine]:
 
 
 def _place(holding: SaidHolding) -> str:
-    return f"{holding.gpu} {_safe(holding.gpu_uuid)[:12]}" if holding.mig else str(holding.gpu)
+    return f"{holding.gpu} {one_line(holding.gpu_uuid)[:12]}" if holding.mig else str(holding.gpu)
 
 
 _Order = tuple[bool, bool, bool, int, str, str]
@@ -178,12 +178,12 @@ def _pod_line(pod: SaidPod, place: str, uuid: str, holding: SaidHolding | None) 
     tenant = pod.vcluster
     line = PodLine(
         gpu=place,
-        pod=f"{_safe(pod.namespace)}/{_safe(pod.name)}",
-        tenant=f"{_safe(tenant.name)}: {_safe(tenant.namespace)}/{_safe(tenant.pod)}" if tenant else "",
-        queue=_safe(pod.queue or ""),
+        pod=f"{one_line(pod.namespace)}/{one_line(pod.name)}",
+        tenant=one_line(f"{tenant.name}: {tenant.namespace}/{tenant.pod}") if tenant else "",
+        queue=one_line(pod.queue or ""),
         used=size(used) if holding or uuid else NOTHING,
         share=_amount(share),
-        source=_safe(share.source) if share else NOTHING,
+        source=one_line(share.source) if share else NOTHING,
         is_own_word=share is not None and share.source == _ANNOTATION,
         over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
         limit=_amount(limit),
@@ -207,13 +207,8 @@ def _amount(amount: SaidAmount | None) -> str:
 
 
 def _mark(verdict: SaidVerdict) -> str:
-    reason = _safe(verdict.reason)
+    reason = one_line(verdict.reason)
     if verdict.lasted_seconds is None:
         return f"{reason}, clearing"
     since = f"{reason} for {duration(verdict.lasted_seconds)}"
     return since if verdict.flagged else f"{since}, in grace"
-
-
-def _safe(text: str) -> str:
-    """One line without control characters, whatever a pod is named."""
-    return one_line(text)

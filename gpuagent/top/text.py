@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.top.board import NOTHING, Board, GpuLine, PodLine
-from service.columns import width
+from service.text import width
 
 
 def as_text(board: Board) -> str:

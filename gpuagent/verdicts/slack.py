@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from kai.quantity import parse_quantity
 from kai.share import MIB
+from service.text import quoted
 
 _FORM = re.compile(r"([^,]+),([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
 
@@ -31,7 +32,7 @@ class Slack:
             amount, part = None, None
         if amount is None or part is None or amount < 0 or amount.denominator != 1 or part > 1:
             raise ValueError(
-                f'"{text[:40]}" is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%'
+                f"{quoted(text)} is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%"
             )
         return cls(int(amount), part)
 

@@ -37,7 +37,7 @@ from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.live import Screen
 from gpuagent.top.text import as_text
 from gpuagent.verdicts.judge import Judge, Verdicts
-from service.columns import width
+from service.text import width
 from tests.gpuagent.nodes import GIB, HOST, MIB, A, B, claim, gpu, in_pod, sample, snapshot_of
 from tests.gpuagent.nodes import pod as node_pod
 

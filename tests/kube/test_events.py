@@ -149,7 +149,7 @@ async def test_an_event_is_a_warning_or_normal(
         ("x" * 1024, "x" * 1024),
         ("x" * 1025, "x" * 1021 + "…"),
         ("ä" * 600, "ä" * 510 + "…"),  # 1021 bytes are 510 of them and a half
-        ("half a pair \ud800", "half a pair ?"),
+        ("half a pair \ud800", "half a pair \ufffd"),
     ],
     ids=["longest", "too long", "cut between characters", "no UTF-8"],
 )

@@ -132,7 +132,14 @@ def test_kaishare_sets_no_option_and_no_variable_itself() -> None:
 
 @pytest.mark.parametrize("name", ["x" * 300, "ü" * 60])
 def test_a_hint_is_one_line_of_120_characters_at_most(name: str) -> None:
-    args = ["serve", name, f"--gpu-memory-utilization=0.{'9' * 200}"]
+    args = ["serve", name, f"--gpu-memory-utilization=0.{'9' * 38}"]
     ((_, said),) = hints(pod(gpu_container(command=["vllm"], args=args)))
     assert len(said) <= 120
     assert said.isprintable()
+
+
+@pytest.mark.parametrize("value", ["0." + "9" * 39, "9" * 41, "9" * 100_000 + "x", "1e" + "9" * 40])
+def test_a_value_of_more_than_40_characters_is_no_number(value: str) -> None:
+    assert (
+        hints(pod(gpu_container(command=["vllm", "serve", "m", f"--gpu-memory-utilization={value}"]))) == []
+    )

@@ -1,8 +1,10 @@
 """A namespace's labels: each label, each value, and what happens to a bad one."""
 
+import difflib
+
 import pytest
 
-from webhook.policy import LABELS, Mode, NamespacePolicy, OverShare, ShareFor
+from webhook.policy import LABELS, Mode, NamespacePolicy, OverShare, ShareFor, label_problems
 
 QUEUE = {"kai.scheduler/queue": "team-a"}
 
@@ -176,3 +178,37 @@ def test_an_unknown_label_of_ours_is_a_problem_and_others_are_not() -> None:
 
 def test_off_counts_as_off_whatever_else_is_wrong() -> None:
     assert policy(mode="off", gpu_fraction="7").state == "off"
+
+
+def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search costs a fifth of a millisecond; a namespace may have thousands of labels."""
+    searched: list[str] = []
+    search = difflib.get_close_matches
+    monkeypatch.setattr(
+        "webhook.policy.difflib.get_close_matches",
+        lambda word, *args, **options: searched.append(word) or search(word, *args, **options),
+    )
+    labels = QUEUE | {f"kaishare.dev/gpu-fracton{number}{'x' * 500}": "y" * 500 for number in range(12_000)}
+    policy = NamespacePolicy.from_labels("team-a", labels)
+    assert policy is not None
+    assert (len(policy.problems), policy.more_problems) == (8, 11_992)
+    assert len(searched) == 8
+    assert max(map(len, searched)) <= 63
+    assert max(len(str(problem)) for problem in policy.problems) < 1000
+    found = label_problems(labels, labels)
+    assert (len(found.shown), found.count, len(searched)) == (8, 12_000, 16)
+
+
+def test_only_changed_labels_are_judged() -> None:
+    labels = (
+        QUEUE | {f"kaishare.dev/a{number}": "" for number in range(20)} | {"kaishare.dev/gpu-fracton": "0.5"}
+    )
+    found = label_problems(labels, {"kaishare.dev/gpu-fracton"})
+    assert found.count == 1
+    assert "the nearest is kaishare.dev/gpu-fraction" in str(found.shown[0])
+
+
+def test_a_hostile_label_is_told_in_printable_text() -> None:
+    policy = NamespacePolicy.from_labels("team-a", QUEUE | {"kaishare.dev/\u202e\x1b[31m": "\u200b\n"})
+    assert policy is not None
+    assert str(policy.problems[0]).isprintable()

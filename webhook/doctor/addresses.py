@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from kube.errors import one_line
 from service.findings import Finding, problem
+from service.text import one_line
 from webhook.doctor.reading import Extent, Question, Reader
 from webhook.hooks import ClientConfig, ServiceReference
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from kai import keys
 from kai.installation import Installation
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown, warning
+from service.text import one_line
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.reading import Extent
 from webhook.doctor.words import joined, listed

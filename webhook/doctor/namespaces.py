@@ -1,12 +1,11 @@
 """What the labels of namespaces say, and which namespaces the webhook is called for. Pure."""
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from kai import keys
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, warning
+from service.text import one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.doctor.words import MOST_LINES, counted, listed
 from webhook.policy import Mode, idle_labels, label_problems
@@ -83,13 +82,14 @@ def keys_mode(value: str) -> str:
 
 def _invalid(cluster: Cluster) -> Iterator[Finding]:
     """Labels that are not followed, one a line."""
-    wrong = [
-        (one.name, str(found)) for one in cluster.namespaces.items for found in label_problems(one.labels)
-    ]
-    for name, what in islice(sorted(wrong), MOST_LINES):
+    problems = {one.name: label_problems(one.labels, one.labels) for one in cluster.namespaces.items}
+    wrong = sorted((name, str(label)) for name, labels in problems.items() for label in labels.shown)
+    lines = wrong[:MOST_LINES]
+    for name, what in lines:
         yield problem(_POLICIES, f"{one_line(name)}: {one_line(what)}")
-    if len(wrong) > MOST_LINES:
-        yield problem(_POLICIES, f"and {len(wrong) - MOST_LINES} more labels that are not followed")
+    more = sum(labels.count for labels in problems.values()) - len(lines)
+    if more:
+        yield problem(_POLICIES, f"and {more} more labels that are not followed")
     idle = [one.name for one in cluster.namespaces.items if idle_labels(one.labels)]
     if idle:
         yield warning(

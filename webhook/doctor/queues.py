@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from kai.installation import Installation
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, unknown, warning
+from service.text import one_line
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.reading import Extent
 from webhook.doctor.words import MOST_LINES, counted, listed

@@ -8,8 +8,9 @@ from typing import Final, Generic, TypeVar
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from kube.errors import MALFORMED, ApiError, Unreachable
 from service.findings import Finding, problem, unknown
+from service.text import one_line
 
 T = TypeVar("T")
 

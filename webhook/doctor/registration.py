@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kube.errors import one_line
 from service.findings import Finding, ok, problem, warning
+from service.text import one_line
 from webhook.configurations import (
     CONFIGURATION_NAME,
     PATHS,

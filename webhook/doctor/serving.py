@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.authority import names_of
-from kube.errors import one_line
 from service.findings import Finding, State, ok, problem, unknown, warning
+from service.text import one_line
 from webhook.doctor.addresses import CHECK, Address, addresses_of
 from webhook.doctor.reading import Reader
 from webhook.doctor.words import listed

@@ -11,8 +11,9 @@ from msgspec import Struct
 from kai import keys
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable, one_line
+from kube.errors import MALFORMED, ApiError, Unreachable
 from service.findings import Finding, State, ok, problem, unknown
+from service.text import one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy import Mode
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from kube.errors import one_line
+from service.text import one_line
 
 MOST: Final = 5
 """Names that one line shows."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -45,7 +45,7 @@ class _Telling:
     """What is told of one namespace, and when to tell it (again)."""
 
     uid: str
-    problems: tuple[LabelProblem, ...]
+    message: str
     due: float
 
 
@@ -67,10 +67,11 @@ class PolicyEvents:
         for name, found in managed.items():
             if found.policy.problems and found.uid:
                 before = self._tellings.get(name)
-                if before and (before.uid, before.problems) == (found.uid, found.policy.problems):
+                message = describe(found.policy.problems, found.policy.more_problems)
+                if before and (before.uid, before.message) == (found.uid, message):
                     tellings[name] = before
                 else:
-                    tellings[name] = _Telling(found.uid, found.policy.problems, due=self._clock())
+                    tellings[name] = _Telling(found.uid, message, due=self._clock())
         self._tellings = tellings
         self.tell()
 
@@ -82,7 +83,7 @@ class PolicyEvents:
                 continue
             if self._writer.waiting >= _MOST_WAITING:
                 return
-            self._writer.tell(_event(name, telling.uid, describe(telling.problems)))
+            self._writer.tell(_event(name, telling.uid, telling.message))
             telling.due = now + REFRESH_SECONDS * random.uniform(_SPREAD, 1.0)  # noqa: S311 - no secret
 
     async def run(self) -> None:
@@ -92,11 +93,17 @@ class PolicyEvents:
             self.tell()
 
 
-def describe(problems: tuple[LabelProblem, ...]) -> str:
-    """Say which labels of a namespace are not followed, and what is allowed."""
+def describe(problems: Sequence[LabelProblem], more: int = 0) -> str:
+    """Say which labels of a namespace are not followed, and what is allowed.
+
+    Args:
+        problems: with labels.
+        more: how many there are beside them.
+    """
     told = [str(problem) for problem in problems[:_MOST_TOLD]]
-    if len(problems) > _MOST_TOLD:
-        told.append(f"and {len(problems) - _MOST_TOLD} more")
+    more += len(problems) - len(told)
+    if more:
+        told.append(f"and {more} more")
     return f"not followed: {'; '.join(told)}"
 
 

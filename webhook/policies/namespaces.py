@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.errors import MALFORMED, one_line
+from kube.errors import MALFORMED
 from kube.watch import METADATA_ONLY
+from service.text import one_line
 from webhook.policies.reading import Labels
 from webhook.policy import NamespacePolicy, own_labels
 
@@ -20,6 +21,8 @@ LIST: Final = METADATA_ONLY
 ONE: Final = METADATA_ONLY.replace("List;", ";")
 
 _MOST_ALIKE = 1024
+_MOST_LABELS = 64
+"""Labels of a namespace that shares its values with others; larger sets would fill the memory."""
 
 
 class NamespaceError(ValueError):
@@ -69,7 +72,9 @@ def reader() -> Callable[[bytes], ManagedNamespace | None]:
 
     def read(data: bytes) -> ManagedNamespace | None:
         metadata = _decode(data)
-        policy = policy_of(tuple(sorted(own_labels(metadata.labels or {}).items())))
+        own = own_labels(metadata.labels or {})
+        is_usual = len(own) <= _MOST_LABELS
+        policy = policy_of(tuple(sorted(own.items()))) if is_usual else NamespacePolicy.from_labels("", own)
         if policy is None:
             return None
         is_told = policy.problems and not metadata.ends_at

@@ -17,9 +17,9 @@ from typing import Any, Final
 import orjson
 
 from service.documents import DocumentError, document_files, load_file, unlisted
+from service.text import LONGEST_VALUE, one_line, quoted
 from service.turns import Turns
 from webhook.policy import own_labels
-from webhook.reasons import quoted
 
 Labels = Mapping[str, str]
 
@@ -130,7 +130,8 @@ def _namespace(file: Path, document: Any) -> tuple[str, Mapping[str, str]]:
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise PoliciesError(
-                f"{file}: namespace {quoted(name)}: label {key}: {value} must be a string; put it in quotes"
+                f"{file}: namespace {quoted(name)}: label {one_line(str(key), LONGEST_VALUE)}:"
+                f" {one_line(str(value), LONGEST_VALUE)} must be a string; put it in quotes"
             )
     return name, labels
 

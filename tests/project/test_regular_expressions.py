@@ -1,0 +1,159 @@
+"""Every regular expression takes linear time, and what decides that knows slow ones."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.project.backtracking import Undecided, ambiguity, worst_texts
+from tests.project.regular_expressions import BOUNDED, Expression, Refusal, expressions, find
+
+SIZE = 12_000
+LONGEST_SECONDS = 0.1
+"""A hundred times what linear work takes for a text of this size, and a tenth of what quadratic work takes."""
+
+SLOW = [
+    (r"(.+)-[a-z0-9]{7}(?:-[a-z]+)+", False, "polynomial"),
+    (r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?", False, "polynomial"),
+    (r"a*a*b", False, "polynomial"),
+    (r"a.*b.*c", False, "polynomial"),
+    (r"\s*$", True, "polynomial"),
+    (r"\[[^]]*\]", True, "polynomial"),
+    (r"<!--.*?-->", True, "polynomial"),
+    (r"(a+)+b", False, "exponential"),
+    (r"(a|aa)+b", False, "exponential"),
+    (r"(?:a?b?)*c", False, "exponential"),
+    (r"(a*)*b", False, "exponential"),
+    (r"((a?)?b)*c", False, "exponential"),
+    (r"(\wx?|\dx?)*-", False, "exponential"),
+    (r"(?:(?i:k)x?|Kx?)*y", False, "exponential"),
+]
+LINEAR = [
+    (r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", False),
+    (r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?", False),
+    (r"\[[^][]*\]", True),
+    (r"^\s*x", True),
+    (r"(a|b)*c", False),
+    (r"(?:(a+);)*", False),
+    (r"(?<=x)y|z(?!a)", True),
+]
+FOUND = list(expressions())
+
+
+def seconds(pattern: re.Pattern[str], text: str, *, is_search: bool) -> float:
+    """Measure the shortest of a few matches."""
+    method = pattern.search if is_search else pattern.fullmatch
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        method(text)
+        taken.append(time.perf_counter() - began)
+        if taken[-1] < LONGEST_SECONDS:
+            break
+    return min(taken)
+
+
+def name(found: Expression | Refusal) -> str:
+    return f"{found.file}:{found.line}"
+
+
+@pytest.mark.parametrize("found", FOUND, ids=name)
+def test_every_expression_of_the_source_is_linear_or_meets_bounded_texts(found: Expression | Refusal) -> None:
+    assert found.problem is None
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        found
+        for found in FOUND
+        if isinstance(found, Expression) and (found.file, found.pattern) not in BOUNDED
+    ],
+    ids=name,
+)
+def test_every_linear_expression_is_fast_on_its_worst_texts(found: Expression) -> None:
+    for text in worst_texts(found.pattern, found.flags, size=SIZE):
+        wanted = text.encode("latin-1", "replace") if isinstance(found.pattern, bytes) else text
+        compiled = re.compile(found.pattern, found.flags)
+        assert seconds(compiled, wanted, is_search=found.is_search) < LONGEST_SECONDS, text[:80]
+
+
+def test_every_exception_is_used() -> None:
+    assert BOUNDED.keys() <= {(found.file, found.pattern) for found in FOUND if isinstance(found, Expression)}
+
+
+@pytest.mark.parametrize(("pattern", "is_search", "degree"), SLOW)
+def test_a_slow_expression_is_known_by_its_degree(pattern: str, is_search: bool, degree: str) -> None:
+    found = ambiguity(pattern, is_search=is_search)
+    assert found is not None
+    assert found.degree == degree
+
+
+@pytest.mark.parametrize(("pattern", "is_search", "degree"), SLOW)
+def test_its_pump_makes_the_matcher_slow(pattern: str, is_search: bool, degree: str) -> None:
+    """Four times the text takes 16 times as long, and half as much again multiplies an exponential time."""
+    found = ambiguity(pattern, is_search=is_search)
+    assert found is not None
+    short, long = (12, 18) if degree == "exponential" else (150, 600)
+    compiled = re.compile(pattern)
+
+    def worst(size: int) -> float:
+        texts = [found.prefix + found.pump * (size // len(found.pump)) + end for end in ("\0", "\n\0")]
+        return max(seconds(compiled, text, is_search=is_search) for text in texts)
+
+    assert worst(long) > 6 * worst(short)
+
+
+@pytest.mark.parametrize(("pattern", "is_search"), LINEAR)
+def test_a_linear_expression_is_known(pattern: str, is_search: bool) -> None:
+    assert ambiguity(pattern, is_search=is_search) is None
+
+
+@pytest.mark.parametrize("pattern", [r"(a)\1", r"(a)?(?(1)b|c)"])
+def test_back_references_and_conditions_are_refused(pattern: str) -> None:
+    with pytest.raises(Undecided):
+        ambiguity(pattern, is_search=False)
+
+
+PATTERNS = st.recursive(
+    st.sampled_from(["a", "b", ".", "[ab]", "[^a]"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,20}", "*?"])).map(
+            lambda p: f"(?:{p[0]}){p[1]}"
+        ),
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda p: f"(?:{p[0]}|{p[1]})"),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(PATTERNS, st.text("ab", min_size=1, max_size=3), st.text("ab", max_size=2), st.booleans())
+def test_what_is_called_linear_is_fast(pattern: str, pump: str, prefix: str, is_search: bool) -> None:
+    if ambiguity(pattern, is_search=is_search) is None:
+        text = prefix + pump * (SIZE // len(pump)) + "\n"
+        assert seconds(re.compile(pattern), text, is_search=is_search) < LONGEST_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("import re\ndef f(p, t):\n    return re.match(p, t)\n", "the pattern is not a literal"),
+        ("import re\ndef f(p, t):\n    return re.search(f'{p}x', t)\n", "the pattern is not a literal"),
+        ("import re\n_P = re.compile('a' + 'b' if X else 'c')\n", "the pattern is not a literal"),
+        ("import re\n_P = re.compile('a', FLAGS)\n", "the flags are not literals"),
+        ("from re import compile\n", "`from re import …`: write `import re`"),
+        ("import re as r\n", "`import re as …`: write `import re`"),
+        ("import re\nx = re.sub(\n    r'\\s*'\n    r'$',\n    '', t)\n", "is not linear"),
+        ("import re\n_P = re.compile('\\\\s*$')\ndef f(t):\n    return _P.search(t)\n", "is not linear"),
+        ("import re\n_P = re.compile('\\\\s*$')\ndef f(t):\n    return g(_P, t)\n", "is not linear"),
+        ("import re\nPUBLIC = re.compile('\\\\s*$')\nPUBLIC.match('')\n", "is not linear"),
+        ("import re\n_P = re.compile('\\\\s*$')\ndef f(t):\n    return _P.match(t)\n", None),
+    ],
+)
+def test_a_use_of_re_is_judged_by_its_syntax(source: str, problem: str | None) -> None:
+    [found] = find(source, "module.py")
+    assert found.problem is None if problem is None else problem in (found.problem or "")

@@ -1,0 +1,133 @@
+"""Documents from strangers cost what their length allows, and what is refused is one line."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from service.documents import DocumentError, load_text
+
+MEMORY = 1 << 30
+
+
+def bomb(levels: int = 9, width: int = 9) -> str:
+    """Return lists of lists, each level as many times as large as the one before."""
+    lines = ["a0: &a0 [x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels + 1)]
+    return "\n".join(lines)
+
+
+def merge_bomb() -> str:
+    lines = ["a0: &a0 {k: v}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 10)]
+    return "\n".join(lines)
+
+
+REFUSED = {
+    "aliases of aliases": (bomb(), "file, line 8: aliases add more than 16777216 characters to the document"),
+    "few aliases of aliases": (bomb(4), "file: aliases make a document more than 100 times as large"),
+    "merges of merges": (merge_bomb(), "aliases add"),
+    "an anchor twice": ("a: &a 1\nb: &a 2", "second occurrence"),
+    "a long text many times": (
+        f"- &a {'x' * 5000}\n" + "- *a\n" * 5000,
+        "file, line 3356: aliases add",
+    ),
+    "an alias inside its anchor": (
+        "a: &a [1, *a]",
+        "file, line 1: an alias stands inside what it stands for",
+    ),
+    "a map inside its anchor": ("a: &a {b: {c: *a}}", "an alias stands inside what it stands for"),
+    "an unknown anchor": ("a: *b", "found undefined alias"),
+    "levels by aliases": (
+        "- &a0 [x]\n" + "".join(f"- &a{n} [*a{n - 1}]\n" for n in range(1, 600)),
+        "nested too deep",
+    ),
+    "levels": ("[" * 501 + "]" * 501, "nested too deep"),
+    "a huge integer": ("a: " + "9" * 5000, "file, line 1: not YAML: an integer of 5000 characters"),
+    "an integer of a huge base 60": ("a: 1" + ":59" * 50_000, "an integer of 150001 characters"),
+    "a huge float": ("a: 1." + "9" * 100_000, "a number of 100002 characters"),
+    "a huge tagged integer": ("a: !!int " + "9" * 5000, "an integer of 5000 characters"),
+    "a date that is none": ("a: 2020-13-45", 'file, line 1: not YAML: "2020-13-45" is not a date'),
+    "a tagged date that is none": ("a: !!timestamp x", '"x" is not a date'),
+    "a tagged boolean that is none": ("a: !!bool x", '"x" is not a boolean'),
+    "an empty integer": ('a: !!int ""', '"" is not an integer'),
+    "binary that is none": ("a: !!binary 'é'", "failed to convert base64 data into ascii"),
+    "a huge number as a key": ("{1: a, 99999999999999999999: b}", "a number of 20 characters as a key"),
+    "a huge number as a merged key": ("<<: {99999999999999999999: b}", "a number of 20 characters as a key"),
+    "a hostile tag": ("a: !" + "x" * 5000 + " b", "could not determine a constructor"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_document_that_costs_too_much_is_refused_with_one_line(name: str) -> None:
+    text, line = REFUSED[name]
+    with pytest.raises(DocumentError) as caught:
+        load_text(text, "file")
+    assert line in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: &a [1, 2]\nb: *a\nc: [*a, *a]", {"a": [1, 2], "b": [1, 2], "c": [[1, 2], [1, 2]]}),
+        ("a: &a {x: 1}\nb: {<<: *a, y: 2}", {"a": {"x": 1}, "b": {"x": 1, "y": 2}}),
+        ("a: 2020-12-31\nb: 0x1F\nc: 1_000\nd: 1:30\ne: .5\nf: on", None),
+        ("{a: 1, a: 2}", {"a": 2}),
+        ("args: ['*']", {"args": ["*"]}),
+    ],
+)
+def test_an_ordinary_document_is_read_as_pyyaml_reads_it(text: str, value: object) -> None:
+    assert load_text(text, "file") == [yaml.safe_load(text) if value is None else value]
+
+
+def test_a_huge_document_without_aliases_is_read() -> None:
+    assert load_text(f"a: {'x' * 5_000_000}\nb: '*'", "file")[0]["b"] == "*"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: "- &a x\n" + "- *a\n" * n,
+        lambda n: "".join(f"- &a{i} x\n- *a{i}\n" for i in range(n // 2)),
+        lambda n: "[" * 400 + "&a x, " + "*a, " * n + "]" * 400,
+        lambda n: "".join(f"{i}: x\n" for i in range(n)) + "b: '*'",
+        lambda n: "k: x\n" * n + "b: '*'",
+    ],
+    ids=["aliases of one anchor", "anchors", "aliases below many levels", "keys", "the same key"],
+)
+def test_the_cost_grows_with_the_length(make) -> None:
+    def seconds(count: int) -> float:
+        text = make(count)
+        taken = []
+        for _ in range(3):
+            began = time.process_time()
+            load_text(text, "file")
+            taken.append(time.process_time() - began)
+        return min(taken)
+
+    assert seconds(12_000) < 8 * seconds(3_000)  # 4 times if linear, 16 times if quadratic
+
+
+def test_an_alias_bomb_in_a_pod_ends_explain_with_one_line(tmp_path: Path) -> None:
+    indented = "\n".join(f"    {line}" for line in bomb().splitlines())
+    manifest = tmp_path / "pod.yaml"
+    manifest.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\nspec:\n  x:\n"
+        f"{indented}\n  containers:\n  - name: main\n    env: [*a9]\n"
+    )
+    limited = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}));"
+        f"sys.argv = ['explain', 'explain', '-f', {str(manifest)!r}, '--label', 'kai.scheduler/queue=q'];"
+        "from webhook.cli import main; sys.exit(main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert "aliases add" in ended.stderr
