@@ -19,26 +19,9 @@ _LONGEST_ENVELOPE: Final = 64 * 1024
 _DEEPEST: Final = 500
 """Nested objects and arrays; no Kubernetes schema comes near."""
 
-_LEVELS: Final = 6
-"""Values of so few nested levels are skipped by one regular expression: of pods, nearly all."""
-# Possessive quantifiers never give back what they matched, so matching takes linear time.
-_STRING_REST: Final = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
-_NO_BRACKET: Final = rb'[^"{}\[\]]*+(?:"' + _STRING_REST + rb'"[^"{}\[\]]*+)*+'
-
-
-def _across(levels: int) -> bytes:
-    """Return a pattern that matches up to a bracket, but across values of no more than some nested levels.
-
-    A byte is looked at once for each level around it at most, so matching still takes linear time.
-    """
-    pattern = _NO_BRACKET
-    for _ in range(levels):
-        pattern = _NO_BRACKET + rb"(?:[{\[]" + pattern + rb"[}\]]" + _NO_BRACKET + rb")*+"
-    return pattern
-
-
-_string_rest = re.compile(_STRING_REST, re.DOTALL)
-_to_bracket = re.compile(_across(levels=_LEVELS), re.DOTALL)
+# Possessive quantifiers never give back what they matched, so matching takes linear time: some 40 ms a MiB.
+_string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)
 _whitespace = re.compile(rb"[ \t\r\n]*+")
 
 _QUOTE, _BACKSLASH, _COMMA, _OPENERS, _CLOSERS = ord('"'), ord("\\"), ord(","), b"{[", b"}]"
@@ -187,7 +170,7 @@ class ListSplitter:
 
     def _read_between(self, chunk: bytes, at: int) -> int:
         """Read to the beginning of the next object, to the end of all of them, or to the end of the chunk."""
-        at = _end(_whitespace, chunk, at)
+        at = _end(_whitespace.match(chunk, at), at)
         if at == len(chunk):
             return at
         byte = chunk[at]
@@ -211,8 +194,8 @@ class ListSplitter:
             if self._in_string:
                 at = self._skip_string(chunk, at)
                 continue
-            if self._depth:  # the first bracket must not be taken for the whole of an innermost object
-                at = _end(_to_bracket, chunk, at)
+            if self._depth:
+                at = _end(_to_bracket.match(chunk, at), at)
                 if at == len(chunk):
                     break
             byte = chunk[at]
@@ -231,7 +214,7 @@ class ListSplitter:
         if self._is_escaped:
             self._is_escaped = False
             at += 1
-        at = _end(_string_rest, chunk, at)
+        at = _end(_string_rest.match(chunk, at), at)
         if at < len(chunk):
             if chunk[at] == _QUOTE:
                 self._in_string = False
@@ -246,7 +229,6 @@ class ListSplitter:
             raise MalformedList(f"more than {_DEEPEST} nested values")
 
 
-def _end(pattern: re.Pattern[bytes], chunk: bytes, at: int) -> int:
-    """Return the index after a pattern that matches anywhere, if only the empty string."""
-    found = pattern.match(chunk, at)
-    return at if found is None else found.end()
+def _end(match: re.Match[bytes] | None, at: int) -> int:
+    """Return the index after a match; patterns here match anywhere, if only the empty string."""
+    return at if match is None else match.end()

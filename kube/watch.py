@@ -34,6 +34,8 @@ _NO_WATCH_LIST: Final = frozenset({400, 422})
 """Statuses of an API server without the watch-list API; Kubernetes 1.36.3 without the gate answers 422."""
 _LIST_INSTEAD_SECONDS: Final = 600.0
 """How long a watch keeps to lists after the watch-list API failed; API servers are upgraded meanwhile."""
+_WHOLE_WATCH: Final = 0.9
+"""Part of a watch's time after which its end is the API server's own time-out."""
 _USUAL: Final = frozenset({"closed", "gone"})
 """How a watch ends when nothing is wrong, unless it ends so again and again."""
 
@@ -129,6 +131,8 @@ class Watch(Generic[T]):
         """From which to go on; empty: begin with the whole state."""
         self._oldest = "0"
         """What a list must not be older than, 0 for any; empty: let the server read from etcd."""
+        self._has_told_version = False
+        """Whether the current stream has told a version, by an event or a bookmark."""
         self._lists_until = -float("inf")
         """Until when the whole state is listed; the watch-list API is tried after that."""
 
@@ -238,12 +242,17 @@ class Watch(Generic[T]):
             accept=self.resource.accept.replace("List;", ";"),
             idle_seconds=pace.watch + pace.grace,
         ) as batches:
+            self._has_told_version = False
             if not self._version:
                 await self._take_initial(batches)
             self._heard()
-            self._opened_at = self._clock()
+            self._opened_at = opened_at = self._clock()
             async for batch in batches:
                 await self._take(batch)
+        if not self._has_told_version and self._clock() - opened_at >= pace.watch * _WHOLE_WATCH:
+            # The API server sends a bookmark shortly before the end of a watch. For a version newer than its
+            # own, as after a restore of etcd, it opens a watch that stays silent (Kubernetes 1.36.3).
+            self._version = ""
 
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Take events until the whole state is there; until then what was known stays.
@@ -290,6 +299,7 @@ class Watch(Generic[T]):
                         self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
                         is_changed = True
                     self._version = self._oldest = event.metadata.resourceVersion
+                    self._has_told_version = True
                     self._heard()
                 await self._turns.give()
         finally:
@@ -309,6 +319,7 @@ class Watch(Generic[T]):
         """Put the whole state in the place of the old one."""
         self.objects = objects
         self._version = self._oldest = version
+        self._has_told_version = True
         self.is_synced = True
         self._on_change(objects)
 

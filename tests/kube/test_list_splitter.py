@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
         items, _ = split(damaged, sizes)
     except (MalformedList, ValueError):
         return
-    assert items == (json.loads(damaged).get("items") or [])
+    assert items == (json.loads(damaged.decode(errors="replace")).get("items") or [])
 
 
 @settings(deadline=None)
@@ -165,12 +166,12 @@ def test_an_object_that_spans_chunks_is_not_scanned_again_for_each_chunk(
     scanned = 0
     scan = list_splitter._end
 
-    def counted(pattern: Any, chunk: bytes, at: int) -> int:
+    def counted(match: re.Match[bytes] | None, at: int) -> int:
         nonlocal scanned
-        scanned += len(chunk) - at
-        return scan(pattern, chunk, at)
+        scanned += scan(match, at) - at
+        return scan(match, at)
 
     monkeypatch.setattr(list_splitter, "_end", counted)
     document = HEAD + b'"items":[{"a":"' + b"\\\\x" * 200_000 + b'"}]}'
     split(document, [1024])
-    assert scanned < 3 * len(document)
+    assert len(document) / 2 < scanned < 3 * len(document)
