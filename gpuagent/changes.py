@@ -14,6 +14,9 @@ _MESSAGES = {
     Change.DROPPED: ("flag dropped", INFO),
 }
 
+_MOST_LINES = 20
+"""Lines of one kind in one sample: owners of pods can write a new unreadable value at any time."""
+
 
 class ChangeLog:
     """Remembers what it said, and says only what is different."""
@@ -41,8 +44,11 @@ class ChangeLog:
             self._gpus = gpus
             self._log("gpus answer", gpus=gpus, driver=snapshot.driver_version)
         notes = {note: claim for claim in snapshot.claims for note in claim.notes}
-        for note in sorted(notes.keys() - self._notes):
+        new = sorted(notes.keys() - self._notes)
+        for note in new[:_MOST_LINES]:
             self._log("pod has an unreadable value", WARNING, **named(notes[note]), problem=note)
+        if len(new) > _MOST_LINES:
+            self._log("more pods have unreadable values", WARNING, more=len(new) - _MOST_LINES)
         self._notes = frozenset(notes)
 
     def wishes(self, notes: Iterable[str]) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gpuagent.snapshot import Snapshot
 from gpuagent.verdicts.judge import Transition, Verdicts
 from gpuagent.wishes import Wish
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Judged:
     """One snapshot, and what was made of it."""
 
@@ -19,3 +20,12 @@ class Judged:
     """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
     reservation_uids: frozenset[str] = frozenset()
     """UIDs of pods that are, or pose as, KAI's reservation pods."""
+
+    @cached_property
+    def held_by_uid(self) -> frozenset[tuple[str, str]]:
+        """Pod UID and GPU UUID of the holdings whose every process is found by the pod's UID."""
+        return frozenset(
+            (holding.claim.pod.uid, holding.gpu_uuid)
+            for holding in self.snapshot.holdings
+            if holding.is_by_uid
+        )

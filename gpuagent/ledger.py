@@ -19,6 +19,8 @@ from gpuagent.verdicts.slack import DEFAULT_SLACK
 
 _GONE: Final = Origin(found=Found.GONE)
 
+_MOST_PROMISED: Final = (1 << 63) - 1
+"""Bytes; JSON has no larger integer. A thousand shares of the largest size read come to more."""
 _LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
 _OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
 
@@ -57,7 +59,7 @@ def balance(sample: Sample, books: Books) -> Snapshot:
         accounts.append(
             GpuAccount(
                 gpu=gpu,
-                promised_bytes=None if books.pods is None else promised,
+                promised_bytes=None if books.pods is None or promised > _MOST_PROMISED else promised,
                 host_bytes=tally.host_bytes,
                 unattributed_bytes=tally.unattributed_bytes,
             )

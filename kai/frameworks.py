@@ -13,7 +13,8 @@ from typing import Any
 
 _ROUNDING = 1e-9
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
-_LONGEST_SCRIPT = 16384  # characters; splitting one takes about 0.2 s a megabyte
+_LONGEST_LINE = 16384
+"""Characters of a pod's command line that are read; splitting so many takes some 10 ms."""
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?")
 _LONGEST_NUMBER = 40  # characters; no option needs half as many
 
@@ -84,6 +85,11 @@ FRAMEWORKS = (
     ),
 )
 
+MARKS = (b"vllm", b"sglang", b"text-generation")
+"""One of these stands in the image, command or arguments of every container that runs a framework."""
+
+VARIABLES = tuple(framework.variable.encode() for framework in FRAMEWORKS if framework.variable)
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -109,20 +115,35 @@ def settings_of(
 ) -> Iterator[Setting]:
     """Find the frameworks that a container runs.
 
+    Only the first 16,384 characters of the line are read. A setting can stand in the rest, so it counts as
+    hidden where the line is longer and the part read has none.
+
     Args:
         line: its command and its arguments.
         has_command: whether it names its program itself; if not, the image does.
         image: its image.
         variables: its `env`, as the API has it.
     """
-    words = _words(line)
+    read = _beginning(line)
+    is_cut = read is not line
+    words = _words(read)
     for framework in FRAMEWORKS:
         if framework.runs(words) or (not has_command and _starts(framework, image)):
             value = _option(framework.option, words)
             if value is None and framework.variable:
                 value = _variable(framework.variable, variables)
-            is_hidden = any(_option(option, words) is not None for option in framework.unknown_with)
+            is_hidden = is_cut or any(_option(option, words) is not None for option in framework.unknown_with)
             yield Setting(framework, value, is_hidden=value is None and is_hidden)
+
+
+def _beginning(line: Sequence[str]) -> Sequence[str]:
+    """Cut a command line to the characters that are read; the line itself if it is not longer."""
+    left = _LONGEST_LINE
+    for index, word in enumerate(line):
+        left -= len(word) + 1  # the blank after it: an empty word costs time, too
+        if left < 0:
+            return [*line[:index], word[: left + len(word) + 1]]
+    return line
 
 
 def _words(line: Sequence[str]) -> Sequence[str]:
@@ -147,7 +168,7 @@ def _script(options: Sequence[str]) -> str | None:
 
 
 def _split(script: str) -> list[str]:
-    joined = script[:_LONGEST_SCRIPT].replace("\\\n", " ")
+    joined = script.replace("\\\n", " ")
     try:
         return shlex.split(joined, comments=True)
     except ValueError:  # a quote that never ends

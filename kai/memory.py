@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from kai.gonumber import parse_int
-from kai.share import MIB, Share
+from kai.share import MIB, MOST_BYTES, Share
 from kai.version import Version
 
 _MEGABYTE = 10**6
@@ -34,10 +34,12 @@ class Card:
         """Take the node label `nvidia.com/gpu.memory` (or the device's own total in MiB).
 
         Raises:
-            ValueError: fewer than 100 MiB, which no share can be a part of.
+            ValueError: fewer than 100 MiB, which no share can be a part of, or more than any GPU has.
         """
         if mib >= _LABEL_IN_BYTES_FROM:
             mib //= MIB
+        if mib * MIB > MOST_BYTES:
+            raise ValueError(f"{mib} MiB is more than any GPU has")
         counts_megabytes = version is not None and version.counts_megabytes
         amount, unit = (mib * MIB // _MEGABYTE, _MEGABYTE) if counts_megabytes else (mib, MIB)
         units = amount - amount % 100
@@ -88,9 +90,12 @@ def hami_limit_bytes(text: str) -> int | None:
     KAI writes MiB as `71885m` (v0.17.0 `hami_core.go`); HAMi-core also takes `g`, `k` and bare bytes.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: it has another form, or is more than any GPU has.
     """
     found = _HAMI_LIMIT.fullmatch(text)
     if found is None:
         raise ValueError(f'"{text[:40]}" is not a limit of HAMi-core; allowed: an integer and g, m or k')
-    return (int(found[1]) << _HAMI_SHIFT[found[2].lower()]) or None
+    limit = int(found[1]) << _HAMI_SHIFT[found[2].lower()]
+    if limit > MOST_BYTES:
+        raise ValueError(f'"{text}" is more than any GPU has')
+    return limit or None

@@ -12,6 +12,12 @@ from kai.quantity import parse_quantity
 
 MIB = 1 << 20
 
+MOST_BYTES = 1 << 53
+"""The largest amount of GPU memory that is read from any object: 8 PiB, which no node has.
+
+Up to here every integer is exact in JSON, in JavaScript and in Prometheus' float64.
+"""
+
 _CONTAINER_MEMORY = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(request|limit)")
 
 
@@ -139,7 +145,7 @@ class ContainerMemory:
 
 def is_container_memory_key(key: str) -> bool:
     """Whether an annotation key asks for GPU memory for one container (KAI from v0.18)."""
-    return key.startswith("nvidia.com/container.") and _CONTAINER_MEMORY.fullmatch(key) is not None
+    return key.startswith(keys.CONTAINER_PREFIX) and _CONTAINER_MEMORY.fullmatch(key) is not None
 
 
 def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:

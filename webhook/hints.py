@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator
 
-from kai.frameworks import Setting, settings_of
+from kai.frameworks import MARKS, Setting, settings_of
 from kai.pod import Container
 from kai.share import Share
 from service.text import shorten
 from webhook.reasons import Finding, Reason
 
-_MARKS = (b"vllm", b"sglang", b"text-generation")
-
 
 def may_run_framework(container: Container) -> bool:
     """Whether a framework's name stands in what the container runs: a cheap no for nearly all."""
     said = bytes(container.command) + bytes(container.args) + (container.image or "").encode()
-    return any(mark in said for mark in _MARKS)
+    return any(mark in said for mark in MARKS)
 
 
 def framework_findings(container: Container, share: Share) -> Iterator[Finding]:

@@ -67,10 +67,7 @@ class Rules:
             return False
         if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
-        return any(
-            holding.claim.pod.uid == key.uid and holding.gpu_uuid == key.gpu_uuid and holding.is_by_uid
-            for holding in judged.snapshot.holdings
-        )
+        return (key.uid, key.gpu_uuid) in judged.held_by_uid
 
 
 def explained(refusal: Refusal) -> str:

@@ -1,23 +1,20 @@
 """From Kubernetes objects to an Inventory, wherever the objects came from. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuagent.pods import objects
-from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, PodContainer
+from gpuagent.pods.bounds import LABELS, LONGEST_NAME, bounded, kept_data
+from gpuagent.pods.inventory import BindRequest, Inventory, NodePod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
+from gpuagent.pods.reading import node_pod
 from gpuagent.tenants import tenant_of
 from kai import keys
 from kai.memory import Card
-from kai.quantity import parse_quantity
 
-_CONTAINER_ID = re.compile(r"[a-z0-9.+-]*://([0-9a-f]{64})")
-_MOST_GPUS: Final = 1 << 16
+_MOST_GROUPS: Final = 1024
 _UNKNOWN_GPU: Final = "-1"
-_CONFIG_MAP_KEYS: Final = (keys.GPU_PORTION_ENV, keys.VISIBLE_DEVICES_ENV, keys.MEMORY_LIMIT_ENV)
-_NO_STRINGS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,38 +28,14 @@ class Built:
     """How many pods are not this node's."""
 
 
-def node_pod(pod: objects.Pod) -> NodePod:
-    """Read what counts of a pod.
+def build(found: Iterable[NodePod | KubernetesObject], *, node: str, reservation_namespace: str) -> Built:
+    """Put together what is known of one node's pods.
 
-    Raises:
-        ObjectError: it has no UID, or a count of GPUs that no API server takes.
+    Args:
+        found: objects; a NodePod is one of this node's that was read before, and costs next to nothing.
+        node: name of the node.
+        reservation_namespace: where KAI keeps its reservation pods.
     """
-    metadata, spec, status = pod.metadata, pod.spec, pod.status or objects.PodStatus()
-    where = f"Pod {metadata.namespace or 'default'}/{metadata.name}"
-    if not metadata.uid:
-        raise ObjectError(f"{where}: metadata.uid: expected a UID, got none")
-    annotations = _strings(metadata.annotations)
-    return NodePod(
-        namespace=metadata.namespace or "default",
-        name=metadata.name or "",
-        uid=metadata.uid,
-        phase=status.phase or "Unknown",
-        labels=_strings(metadata.labels),
-        annotations=annotations,
-        containers=(
-            *_containers(spec.containers, status.container_statuses, where),
-            *_containers(spec.init_containers, status.init_container_statuses, where, is_init=True),
-            *_containers(spec.ephemeral_containers, status.ephemeral_container_statuses, where),
-        ),
-        config_hash=annotations.get(keys.CONFIG_HASH, ""),
-        is_bound=bool(spec.node_name),
-        controller_uid=metadata.controller_uid,
-        is_terminating=bool(metadata.deletion_timestamp),
-    )
-
-
-def build(found: Iterable[KubernetesObject], *, node: str, reservation_namespace: str) -> Built:
-    """Put together what is known of one node's pods."""
     parts = _Parts(node=node, reservation_namespace=reservation_namespace)
     for each in found:
         try:
@@ -89,7 +62,10 @@ class _Parts:
     lines: list[str] = field(default_factory=list)
     elsewhere: int = 0
 
-    def add(self, found: KubernetesObject) -> None:
+    def add(self, found: NodePod | KubernetesObject) -> None:
+        if isinstance(found, NodePod):
+            self._add_pod(found)
+            return
         metadata = found.metadata
         key = (metadata.namespace or "default", metadata.name or "")
         match found:
@@ -103,7 +79,7 @@ class _Parts:
             case objects.ConfigMap():
                 self._add_config_map(key, found)
             case objects.Namespace():
-                self.namespaces[key[1]] = _strings(metadata.labels)
+                self.namespaces[key[1]] = LABELS.kept(metadata.labels)
             case objects.Node():
                 if metadata.name == self.node:
                     self._add_node(found)
@@ -112,7 +88,7 @@ class _Parts:
         if pod.uid in self.pods or pod.uid in self.reservation_uids:
             raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} is another pod's already")
         group = pod.labels.get(keys.GPU_GROUP, "")
-        is_reservation = group or pod.labels.get("app") == keys.RESERVATION_APP
+        is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
         if pod.namespace == self.reservation_namespace and is_reservation:
             self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
             if group and not pod.is_finished:
@@ -139,18 +115,16 @@ class _Parts:
             self.reservations[group] = gpu or before
 
     def _add_config_map(self, key: tuple[str, str], found: objects.ConfigMap) -> None:
-        data = _strings(found.data)
-        if data.keys().isdisjoint(_CONFIG_MAP_KEYS) or keys.VCLUSTER_MANAGED_BY in (
-            found.metadata.labels or ()
-        ):
+        data = kept_data(found.data)
+        if not data or keys.VCLUSTER_MANAGED_BY in (found.metadata.labels or ()):
             return  # none of KAI's; a tenant's own, if vCluster's syncer made it
-        self.config_maps[key] = {name: data[name] for name in _CONFIG_MAP_KEYS if name in data}
+        self.config_maps[key] = data
         owner = found.metadata.pod_owner_uid
         if owner is not None:
             self.config_map_owners[key] = owner
 
     def _add_node(self, found: objects.Node) -> None:
-        labels = self.node_labels = _strings(found.metadata.labels)
+        labels = self.node_labels = LABELS.kept(found.metadata.labels)
         memory = labels.get(keys.NODE_GPU_MEMORY)
         if memory is not None:
             try:
@@ -176,51 +150,14 @@ class _Parts:
 
 def _bind_request(found: objects.BindRequestObject) -> BindRequest:
     spec, received = found.spec, found.spec.received_gpu or objects.ReceivedGpu()
+    groups = tuple(spec.selected_gpu_groups or ())
+    if len(groups) > _MOST_GROUPS:
+        where = f"BindRequest {found.metadata.namespace or 'default'}/{found.metadata.name}"
+        raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
     return BindRequest(
-        pod_uid=found.metadata.pod_owner_uid or "",
-        portion=received.portion or "",
+        pod_uid=bounded(found.metadata.pod_owner_uid),
+        portion=(received.portion or "")[:LONGEST_NAME],  # a valid one is far shorter
         count=received.count or 0,
-        groups=tuple(spec.selected_gpu_groups or ()),
-        resource_type=spec.received_resource_type or "",
+        groups=tuple(map(bounded, groups)),
+        resource_type=bounded(spec.received_resource_type),
     )
-
-
-def _containers(
-    specs: list[objects.Container] | None,
-    statuses: list[objects.ContainerStatus] | None,
-    where: str,
-    *,
-    is_init: bool = False,
-) -> Iterable[PodContainer]:
-    ids = {status.name: _container_id(status.container_id) for status in statuses or ()}
-    for spec in specs or ():
-        asked = spec.resources.asks(keys.GPU_RESOURCE) if spec.resources else None
-        try:
-            whole_gpus = 0 if asked is None else _whole(asked)
-        except ValueError as error:
-            raise ObjectError(f"{where}: container {spec.name}: {keys.GPU_RESOURCE}: {error}") from None
-        yield PodContainer(
-            name=spec.name,
-            container_id=ids.get(spec.name, ""),
-            whole_gpus=whole_gpus,
-            is_init=is_init,
-            framework=spec.framework,
-        )
-
-
-def _whole(asked: object) -> int:
-    amount = parse_quantity(asked)
-    if amount.denominator != 1 or not 0 <= amount <= _MOST_GPUS:
-        raise ValueError(f'"{asked}" is not a whole number from 0 to {_MOST_GPUS}')
-    return int(amount)
-
-
-def _container_id(text: str | None) -> str:
-    found = _CONTAINER_ID.fullmatch(text) if text else None
-    return found[1] if found else ""
-
-
-def _strings(found: Mapping[str, str | None] | None) -> Mapping[str, str]:
-    if not found:
-        return _NO_STRINGS
-    return {key: text or "" for key, text in found.items()}  # Go reads null in a map of strings as ""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gpuagent.pods.belongings import Belongings, ScheduledPod
+from gpuagent.pods.belongings import Belongings
 from gpuagent.pods.building import build
-from gpuagent.pods.decoding import decoder
-from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.lookups import Lack, LookupPace, Lookups
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from kube.client import KubeClient
@@ -19,8 +19,6 @@ from service.log import INFO, WARNING, JsonLog
 _GATHER_SECONDS: Final = 0.1
 _FIRST_SECONDS: Final = 10.0
 _MOST_LINES: Final = 20
-
-_read_pod = decoder("Pod", ScheduledPod)
 
 
 class ClusterPods:
@@ -58,9 +56,11 @@ class ClusterPods:
         )
         self._inventory: Inventory | None = None
         self._changed = asyncio.Event()
+        self._wanted_of: Mapping[tuple[str, str], NodePod] | None = None
+        """The pods, if they changed since it was last worked out what belongs to them."""
         self._said: frozenset[str] = frozenset()
         self._unread: frozenset[str] = frozenset()
-        self.watch: Watch[ScheduledPod] = Watch(
+        self.watch: Watch[NodePod] = Watch(
             client,
             Resource(
                 name="pods",
@@ -101,18 +101,27 @@ class ClusterPods:
 
     async def _keep(self) -> None:
         await self._changed.wait()
+        self._want()
         # The first inventory decides what an annotation said first, so it waits for who knows better.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_SECONDS):
                 await self._lookups.settled.wait()
         while True:
+            self._want()
             self._changed.clear()
             self._build()
             await self._changed.wait()
+            self._want()
             await asyncio.sleep(_GATHER_SECONDS)  # what comes together, and what is fetched for it
 
+    def _want(self) -> None:
+        """Look for what belongs to the pods, once for all changes that came together."""
+        pods, self._wanted_of = self._wanted_of, None
+        if pods is not None:
+            self._lookups.want(self._belongings.of(pods.values()))
+
     def _build(self) -> None:
-        found: list[KubernetesObject] = [*self.watch.objects.values(), *self._lookups.found]
+        found: list[NodePod | KubernetesObject] = [*self.watch.objects.values(), *self._lookups.found]
         built = build(found, node=self._node, reservation_namespace=self._reservation_namespace)
         new = [line for line in built.lines if line not in self._said]
         self._said = frozenset(built.lines)
@@ -130,9 +139,9 @@ class ClusterPods:
             )
         self._inventory = built.inventory
 
-    def _read(self, data: bytes) -> ScheduledPod | None:
+    def _read(self, data: bytes) -> NodePod | None:
         try:
-            return _read_pod(data)
+            return read_pod(data)
         except ObjectError as error:
             line = str(error)
             if line not in self._unread and len(self._unread) < _MOST_LINES:
@@ -140,8 +149,8 @@ class ClusterPods:
                 self._log("a pod from the API server cannot be read", WARNING, error=line)
             return None
 
-    def _pods_changed(self, pods: Mapping[tuple[str, str], ScheduledPod]) -> None:
-        self._lookups.want(self._belongings.of(pods.values()))
+    def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:
+        self._wanted_of = pods
         self._changed.set()
 
     def _say_trouble(self, problem: str) -> None:

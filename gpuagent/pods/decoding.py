@@ -6,25 +6,36 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, decode_object
+from gpuagent.pods.bounds import ANNOTATIONS, LABELS, kept_data
+from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.launches import launches_of
+from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, Pod, decode_object
+from gpuagent.pods.reading import node_pod
 from kube.errors import MALFORMED
 from service.text import one_line
 
-_MOST: Final = 64 * 1024
-"""Bytes that the labels of an object may cost, its annotations and its data. The API lets them be megabytes,
-and whoever may make a pod could fill an agent's memory with them."""
-
-_ENTRY: Final = 150  # bytes, besides its characters
-
 _Object = TypeVar("_Object", bound=KubernetesObject)
-_Strings = dict[str, str | None] | None
 
 
 def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
-    """Make a reader of one kind of object.
+    """Make a reader of one kind of object, pods excepted.
 
     The reader raises ObjectError, one line that names the object, for what is no such object.
     """
+    decode = _decoder(kind, type_)
+    return lambda data: _bounded(decode(data))
+
+
+def read_pod(data: bytes) -> NodePod:
+    """Read a pod from the JSON of the API server; the cost is that of skipping the bytes.
+
+    Raises:
+        ObjectError: it is no pod; one line that names it.
+    """
+    return node_pod(_decode_pod(data), launches=lambda: launches_of(data))
+
+
+def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
     decode = msgspec.json.Decoder(type_).decode
 
     def read(data: bytes) -> _Object:
@@ -34,9 +45,12 @@ def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
             raise ObjectError(_explain(data, kind, error)) from None
         if not found.metadata.name:
             raise ObjectError(_explain(data, kind, ValueError("no name")))
-        return _bounded(found)
+        return found
 
     return read
+
+
+_decode_pod: Final = _decoder("Pod", Pod)
 
 
 def _explain(data: bytes, kind: str, error: Exception) -> str:
@@ -53,29 +67,14 @@ def _explain(data: bytes, kind: str, error: Exception) -> str:
 
 
 def _bounded(found: _Object) -> _Object:
+    """Cut an object to what may be kept of it."""
     metadata = found.metadata
-    labels, annotations = _shortest(metadata.labels), _shortest(metadata.annotations)
-    if labels is not metadata.labels or annotations is not metadata.annotations:
-        found = replace(found, metadata=replace(metadata, labels=labels, annotations=annotations))
-    if isinstance(found, ConfigMap):
-        data = _shortest(found.data)
-        if data is not found.data:
-            return replace(found, data=data)
-    return found
-
-
-def _shortest(strings: _Strings) -> _Strings:
-    """Leave out the longest where all together cost too much: what anybody reads here is short."""
-    if strings is None:
-        return None
-    costs = {key: len(key) + len(text or "") + _ENTRY for key, text in strings.items()}
-    if sum(costs.values()) <= _MOST:
-        return strings
-    kept: dict[str, str | None] = {}
-    left = _MOST
-    for key in sorted(costs, key=lambda key: (costs[key], key)):
-        left -= costs[key]
-        if left < 0:
-            break
-        kept[key] = strings[key]
-    return kept
+    found = replace(
+        found,
+        metadata=replace(
+            metadata,
+            labels=LABELS.kept(metadata.labels),
+            annotations=ANNOTATIONS.kept(metadata.annotations),
+        ),
+    )
+    return replace(found, data=kept_data(found.data)) if isinstance(found, ConfigMap) else found

@@ -1,9 +1,10 @@
 """From what a cgroup path names to the pod it belongs to. Immutable."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import TypeVar
 
 from gpuagent.pods.inventory import Inventory, NodePod
@@ -23,12 +24,12 @@ class Reservation(Enum):
 Owner = NodePod | Reservation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodIndex:
     """The pods of one Inventory by all their names in cgroup paths."""
 
     _by_uid: Mapping[str, Owner]
-    _by_container: Mapping[str, NodePod]
+    _pods: Collection[NodePod]
 
     @classmethod
     def from_inventory(cls, inventory: Inventory) -> "PodIndex":
@@ -44,9 +45,13 @@ class PodIndex:
             for pod in pods
             if pod.config_hash not in by_hash and _HASH.fullmatch(pod.config_hash)
         )
-        by_container = _unambiguous((c.container_id, pod) for pod in pods for c in pod.containers)
         reservations = dict.fromkeys(inventory.reservation_uids, Reservation.POD)
-        return cls({**by_hash, **reservations, **inventory.pods}, by_container)
+        return cls({**by_hash, **reservations, **inventory.pods}, pods)
+
+    @cached_property
+    def _by_container(self) -> Mapping[str, NodePod]:
+        """Made when a process is first looked up by it: few runtimes hide the pod, and pods can have many."""
+        return _unambiguous((each, pod) for pod in self._pods for each in pod.container_ids)
 
     def pod_of(self, origin: Origin) -> Owner | None:
         """Return the pod a process belongs to; None if it is none of this node's.

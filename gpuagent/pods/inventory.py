@@ -4,26 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kai.frameworks import Setting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodContainer:
-    """One container of a pod, init and ephemeral ones included."""
-
-    name: str
-    container_id: str = ""
-    """64 hex digits of `status.*containerStatuses[].containerID`, or empty before it runs."""
-    whole_gpus: int = 0
-    """`nvidia.com/gpu`, from limits, else requests."""
-    is_init: bool = False
-    framework: Setting | None = None
-    """What it runs that would take the whole GPU, and what that was told to take."""
+from gpuagent.pods.launches import Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
-    """One pod on this node, as the API server (or a file) has it."""
+    """One pod on this node, as the API server (or a file) has it; `pods.reading` bounds its size."""
 
     namespace: str
     name: str
@@ -32,7 +18,16 @@ class NodePod:
     """`Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`."""
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    containers: tuple[PodContainer, ...]
+    container_ids: tuple[str, ...] = ()
+    """Of every container that has one: 64 hex digits of `status.*containerStatuses[].containerID`."""
+    whole_gpus: int = 0
+    """`nvidia.com/gpu` that the device plugin gives it: of all containers together, or of its largest init
+    container."""
+    config_map_names: tuple[str, ...] = ()
+    """Names that KAI's ConfigMap of the pod can have, the likeliest first."""
+    launches: tuple[Launch, ...] = field(default=(), repr=False)
+    """How containers that mention a framework are started; empty without a share."""
+    scheduler_name: str = ""
     config_hash: str = ""
     """A static pod's name in cgroup paths (annotation kubernetes.io/config.hash), or empty."""
     is_bound: bool = True
@@ -41,17 +36,13 @@ class NodePod:
     """UID of what made it and would make another; empty if nobody would."""
     is_terminating: bool = False
     """Whether somebody has deleted or evicted it, and it is on its way out."""
+    notes: tuple[str, ...] = ()
+    """Values that are left out for their size, one line each."""
 
     @property
     def key(self) -> tuple[str, str]:
         """Namespace and name: how BindRequests are named."""
         return self.namespace, self.name
-
-    @property
-    def whole_gpus(self) -> int:
-        """GPUs that the device plugin gives it: those of all containers, or of its largest init container."""
-        regular = sum(container.whole_gpus for container in self.containers if not container.is_init)
-        return max([regular, *(container.whole_gpus for container in self.containers if container.is_init)])
 
     @property
     def is_finished(self) -> bool:

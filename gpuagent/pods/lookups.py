@@ -32,9 +32,9 @@ class LookupPace:
     longest_pause: float = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """What is fetched."""
+    """What is fetched; each kind is made once and equal to itself only, so that it hashes at no cost."""
 
     resource: str
     """As RBAC and kubectl name it: `bindrequests.scheduling.run.ai`."""
@@ -167,7 +167,7 @@ class Lookups:
         """Fetch until cancelled."""
         while True:
             self._wake.clear()
-            batch = self._due()[:_AT_ONCE]
+            batch = self._due(_AT_ONCE)
             if batch:
                 async with asyncio.TaskGroup() as group:
                     for wanted in batch:
@@ -186,17 +186,21 @@ class Lookups:
         keys = {(wanted.kind.resource, space) for space in (wanted.namespace, "")}
         return [self._holds[key] for key in keys if key in self._holds]
 
-    def _due(self) -> list[Wanted]:
+    def _due(self, most: int) -> list[Wanted]:
         """What to ask for now: of what is held back only one, to see whether it still must be."""
         now = self._clock()
         due: list[Wanted] = []
         probed: set[tuple[str, str]] = set()
         for wanted, entry in self._entries.items():
+            if entry.due > now:
+                continue
             holds = self._held(wanted)
             probes = {(hold.kind.resource, hold.namespace) for hold in holds}
-            if entry.due <= now and not probes & probed and all(hold.until <= now for hold in holds):
+            if not probes & probed and all(hold.until <= now for hold in holds):
                 probed |= probes
                 due.append(wanted)
+                if len(due) == most:
+                    break
         return due
 
     def _next_due(self) -> float | None:

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
 
-from kai.frameworks import Setting, settings_of
+from kai import keys
 from kai.pod import explain_shape
 from service.text import one_line
 
@@ -55,40 +54,34 @@ class Metadata(Struct, frozen=True, rename="camel"):
         return next((owner.uid or "" for owner in self.owner_references if owner.kind == "Pod"), "")
 
 
+Quantity = str | int | float
+
+
+class Quantities(Struct, frozen=True):
+    """`limits` or `requests` of a container."""
+
+    gpus: Quantity | None = field(default=None, name=keys.GPU_RESOURCE)
+
+
 class Resources(Struct, frozen=True):
     """`resources` of a container."""
 
-    limits: dict[str, str | int | float] | None = None
-    requests: dict[str, str | int | float] | None = None
+    limits: Quantities | None = None
+    requests: Quantities | None = None
 
-    def asks(self, resource: str) -> str | int | float | None:
+    @property
+    def gpus(self) -> Quantity | None:
         """What counts for an extended resource: its limit, else its request, else None."""
-        if self.limits and resource in self.limits:
-            return self.limits[resource]
-        return self.requests.get(resource) if self.requests else None
+        if self.limits is not None and self.limits.gpus is not None:
+            return self.limits.gpus
+        return None if self.requests is None else self.requests.gpus
 
 
 class Container(Struct, frozen=True):
-    """One container, of whichever kind.
-
-    What it runs is looked at once, for a framework that would take the whole GPU, and not kept: it may be
-    long, and secrets stand in it.
-    """
+    """One container, of whichever kind."""
 
     name: str
     resources: Resources | None = None
-    image: Any = None
-    command: Any = None
-    args: Any = None
-    env: Any = None
-    framework: Any = None
-    """A Setting or None: what was found. The API has no such field, and what a file has there is not read."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.framework, Setting):
-            force_setattr(self, "framework", _framework(self))
-        for name in ("image", "command", "args", "env"):
-            force_setattr(self, name, None)
 
 
 class ContainerStatus(Struct, frozen=True):
@@ -102,6 +95,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     """`spec` of a pod."""
 
     node_name: str | None = None
+    scheduler_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     ephemeral_containers: list[Container] | None = None
@@ -258,19 +252,3 @@ def _name_of(document: Mapping[str, Any]) -> str:
 def _type_name(value: Any) -> str:
     names = {dict: "object", list: "array", str: "str", bool: "bool", int: "int", float: "float"}
     return names.get(type(value), "null" if value is None else type(value).__name__)
-
-
-def _framework(container: Container) -> Setting | None:
-    """Find what a container runs, whatever the shape of the fields that say so."""
-    command, args, env = (
-        each if isinstance(each, list) else [] for each in (container.command, container.args, container.env)
-    )
-    return next(
-        settings_of(
-            [word for word in (*command, *args) if isinstance(word, str)],
-            has_command=bool(command),
-            image=container.image if isinstance(container.image, str) else None,
-            variables=env,
-        ),
-        None,
-    )

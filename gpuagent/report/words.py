@@ -132,9 +132,9 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
     if not gpu_bytes or not verdict.allowed_bytes:
         return ""
     part = floor(verdict.allowed_bytes / gpu_bytes * 100) / 100
-    for container in verdict.claim.pod.containers:
-        setting = container.framework
-        if setting is None or setting.is_hidden or part < 0.01:
+    for launch in verdict.claim.pod.launches if part >= 0.01 else ():
+        setting = launch.setting()
+        if setting is None or setting.is_hidden:
             continue
         framework = setting.framework
         if setting.value is None:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from kai import keys
@@ -14,6 +15,7 @@ from kai.devices import parse_gpu_uuids
 from kai.memory import Card
 from kai.share import (
     MIB,
+    MOST_BYTES,
     ContainerMemory,
     Share,
     container_memory,
@@ -23,11 +25,37 @@ from kai.share import (
 from service.text import LONGEST_VALUE, one_line, printable, quoted
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
-_MOST_BYTES: Final = 1 << 63
+_MOST_GPUS: Final = 64
+"""Of one pod; more than any node has."""
+_CONTAINERS_SHOWN: Final = 4
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class _PerGpu:
+    """Amounts of containers, added up once by GPU: a pod can name thousands of containers and GPUs."""
+
+    everywhere: int
+    """Of the containers that name no GPUs: their amounts count on each GPU of the pod."""
+    by_gpu: Mapping[str, int]
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, int], devices: Mapping[str, tuple[str, ...]]) -> "_PerGpu":
+        everywhere = 0
+        by_gpu: dict[str, int] = {}
+        for container, amount in amounts.items():
+            gpus = devices.get(container)
+            if gpus is None:
+                everywhere += amount
+            for gpu in gpus or ():
+                by_gpu[gpu] = by_gpu.get(gpu, 0) + amount
+        return cls(everywhere, by_gpu)
+
+    def on(self, gpu: str) -> int:
+        return self.everywhere + self.by_gpu.get(gpu, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ask:
     """What the annotations come to; equal if they mean the same, however they are written."""
 
@@ -47,7 +75,7 @@ class Ask:
         """Whether they ask for any share."""
         return self.share is not None or bool(self.requests)
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[str, ...]:
         """The GPUs of the containers that ask; empty unless all of them have some."""
         names = self.requests or self.devices
@@ -59,12 +87,12 @@ class Ask:
         """The share on one of the pod's GPUs, in bytes; None if it depends on a card nobody knows."""
         if self.share is not None:
             return card.share_bytes(self.share) if card else None
-        return self._sum(self.requests, gpu)
+        return self._requested.on(gpu)
 
     def limit_on(self, gpu: str) -> int | None:
         """The limit on one of the pod's GPUs; None if a container that asks there has none."""
-        there = {name for name in self.requests if self._is_on(name, gpu)}
-        return self._sum(self.limits, gpu) if there and there <= self.limits.keys() else None
+        is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
+        return self._limited.on(gpu) if is_limited else None
 
     def portions(self, cards: Collection[Card]) -> frozenset[str]:
         """The share as KAI's binder hands it over, a part of a device with two decimals, on each card."""
@@ -73,14 +101,21 @@ class Ask:
         if self.share is not None and self.share.memory_mib is not None:
             memory = self.share.memory_mib
         else:
-            memory = -(-max(self._sum(self.requests, gpu) for gpu in self.gpus or ("",)) // MIB)
+            memory = -(-max(self._requested.on(gpu) for gpu in self.gpus or ("",)) // MIB)
         return frozenset(portion_text(card.portion_of_memory(memory)) for card in cards)
 
-    def _sum(self, amounts: Mapping[str, int], gpu: str) -> int:
-        return sum(amount for name, amount in amounts.items() if self._is_on(name, gpu))
+    @cached_property
+    def _requested(self) -> _PerGpu:
+        return _PerGpu.of(self.requests, self.devices)
 
-    def _is_on(self, container: str, gpu: str) -> bool:
-        return gpu in self.devices.get(container, (gpu,))
+    @cached_property
+    def _limited(self) -> _PerGpu:
+        return _PerGpu.of(self.limits, self.devices)
+
+    @cached_property
+    def _unlimited_containers(self) -> _PerGpu:
+        names = self.requests.keys() - self.limits.keys()
+        return _PerGpu.of(dict.fromkeys(names, 1), self.devices)
 
 
 def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str, ...]]:
@@ -95,7 +130,7 @@ def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str
     memory: list[ContainerMemory] = []
     devices: dict[str, tuple[str, ...]] = {}
     for key in sorted(annotations):
-        if not key.startswith("nvidia.com/container."):
+        if not key.startswith(keys.CONTAINER_PREFIX):
             continue
         found = _DEVICES.fullmatch(key)
         try:
@@ -105,6 +140,9 @@ def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str
                 memory += _memory(key, annotations[key])
         except ValueError as error:
             notes.append(f"{where}: {error}")
+    if len({gpu for gpus in devices.values() for gpu in gpus}) > _MOST_GPUS:
+        notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; none of them counts")
+        devices = {}
     if share is not None:
         if memory:
             kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
@@ -112,8 +150,10 @@ def read_ask(annotations: Mapping[str, str], where: str) -> tuple[Ask, tuple[str
         return Ask(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
     limits = {found.container: found.memory_bytes for found in memory if found.kind == "limit"}
     requests = limits | {found.container: found.memory_bytes for found in memory if found.kind == "request"}
-    text = ", ".join(f"gpu-memory.request {amount} of {name}" for name, amount in requests.items())
-    return Ask(requests=requests, limits=limits, devices=devices, text=text), _lines(notes)
+    if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
+        notes.append(f"{where}: its containers together ask for more memory than any GPU has; none counts")
+        return Ask(devices=devices), _lines(notes)
+    return Ask(requests=requests, limits=limits, devices=devices, text=_texts(requests)), _lines(notes)
 
 
 def _lines(notes: list[str]) -> tuple[str, ...]:
@@ -136,12 +176,15 @@ def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Sha
     if not share.seen_by_scheduler:
         notes.append(f"{where}: {keys.GPU_MEMORY}: KAI's scheduler ignores values of 2^63 and more")
         return None
+    if share.devices > _MOST_GPUS or (share.memory_mib or 0) * MIB * share.devices > MOST_BYTES:
+        notes.append(f"{where}: {_text(annotations, share)} is more than any node has; it does not count")
+        return None
     return replace(share, container=None)
 
 
 def _memory(key: str, value: str) -> list[ContainerMemory]:
     found = container_memory({key: value})
-    if any(memory.memory_bytes >= _MOST_BYTES for memory in found):
+    if any(memory.memory_bytes > MOST_BYTES for memory in found):
         raise ValueError(f"{key}: {quoted(value)} is more than any GPU has")
     return found
 
@@ -174,3 +217,9 @@ def _text(annotations: Mapping[str, str], share: Share) -> str:
     key = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
     text = f"{key} {printable(annotations[key], LONGEST_VALUE)}"
     return f"{text} on {share.devices} GPUs" if share.devices > 1 else text
+
+
+def _texts(requests: Mapping[str, int]) -> str:
+    shown = [f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()]
+    more = len(shown) - _CONTAINERS_SHOWN
+    return ", ".join(shown[:_CONTAINERS_SHOWN]) + (f" and {more} more" if more > 0 else "")

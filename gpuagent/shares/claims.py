@@ -14,13 +14,15 @@ from gpuagent.shares.asks import Ask, read_ask
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.differences import Words, differences
 from gpuagent.shares.grants import granted
-from gpuagent.shares.placement import Placement, WholeGpus, groups_of, is_reserved, of_share
+from gpuagent.shares.placement import Placement, WholeGpus, group_labels, groups_of, is_reserved, of_share
 from gpuagent.tenants import Tenant, tenant_of
 from kai import keys
 from kai.share import MIB
 from kai.version import Version
 
 _UNROUNDED_BYTES: Final = 100 * MIB
+_MOST_NOTES: Final = 8
+_LONGEST_NOTE: Final = 600
 _NOBODY: Final[Mapping[str, Collection[str]]] = {}
 
 
@@ -88,6 +90,13 @@ class PodClaim:
     """Values that could not be read, one line each, naming pod, key and what is allowed."""
 
 
+def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
+    """Cut the notes on one pod, which its owner can make many and long."""
+    more = len(notes) - _MOST_NOTES
+    cut = tuple(note[:_LONGEST_NOTE] for note in notes[:_MOST_NOTES])
+    return (*cut, f"{more} more values of the pod cannot be read") if more > 0 else cut
+
+
 class Claims:
     """Settles what every pod of the node may hold, and remembers what each said first.
 
@@ -98,7 +107,7 @@ class Claims:
 
     def __init__(self, *, kai_version: Version | None = None) -> None:
         self._version = kai_version
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, tuple[NodePod, _Said]] = {}
         self._first: dict[str, _Said] = {}
         self._whole = WholeGpus()
         self._last: tuple[Inventory, object, tuple[PodClaim, ...]] | None = None
@@ -125,8 +134,7 @@ class Claims:
         self._take_in(inventory.pods)
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
         drafts = [
-            _Draft(self._said[uid], self._first.get(uid, self._said[uid]), inventory)
-            for uid in inventory.pods
+            _Draft(pod, now, self._first.get(uid, now), inventory) for uid, (pod, now) in self._said.items()
         ]
         whole = self._whole.assign(wanted, inventory, devices, held)
         claims = tuple(draft.claim(cards, whole.get(draft.pod.uid, ())) for draft in drafts)
@@ -135,29 +143,30 @@ class Claims:
 
     def _take_in(self, pods: Mapping[str, NodePod]) -> None:
         """Read what is new, and forget what is gone."""
-        said: dict[str, _Said] = {}
+        said: dict[str, tuple[NodePod, _Said]] = {}
         for uid, pod in pods.items():
             before = self._said.get(uid)
-            said[uid] = before if before is not None and before.pod is pod else _Said.by(pod)
+            said[uid] = before if before is not None and before[0] is pod else (pod, _Said.by(pod))
         self._said = said
-        self._first = {uid: self._first.get(uid, now) for uid, now in said.items() if now.pod.is_bound}
+        self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in said.items() if pod.is_bound}
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a pod said of itself at one time."""
+    """What a pod said of itself at one time. Not the pod: what was said first outlives its later versions."""
 
-    pod: NodePod
     ask: Ask
     notes: tuple[str, ...]
+    queue: str
+    group_labels: Mapping[str, str]
 
     @classmethod
     def by(cls, pod: NodePod) -> "_Said":
         ask, notes = read_ask(pod.annotations, _where(pod))
-        return cls(pod, ask, notes)
+        return cls(ask, notes, pod.labels.get(keys.QUEUE_LABEL, ""), group_labels(pod.labels))
 
     def words(self, devices: int) -> Words:
-        return Words(ask=self.ask, groups=groups_of(self.pod.labels, devices))
+        return Words(ask=self.ask, groups=groups_of(self.group_labels, devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +191,15 @@ class _Word:
 class _Draft:
     """One pod's claim in the making."""
 
-    def __init__(self, now: _Said, first: _Said, inventory: Inventory) -> None:
-        self.pod = now.pod
+    def __init__(self, pod: NodePod, now: _Said, first: _Said, inventory: Inventory) -> None:
+        self.pod = pod
         self._notes = now.notes
         self._inventory = inventory
-        self._grants = granted(now.pod, inventory, _where(now.pod))
+        self._grants = granted(pod, inventory, _where(pod))
         bound, share = self._grants.bound, first.ask.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
         self._now, self._first = now.words(devices), first.words(devices)
-        self._queue = first.pod.labels.get(keys.QUEUE_LABEL, "")
+        self._queue = first.queue
         given = bound.groups if bound else ()
         is_more_than_given = bool(given) and len(self._first.groups) > len(given)
         self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
@@ -200,9 +209,9 @@ class _Draft:
     def claim(self, cards: Cards, whole: tuple[str, ...]) -> PodClaim:
         """Settle it, with the whole GPUs that are known to be the pod's."""
         pod, tenant = self.pod, tenant_of(self.pod)
-        notes = self._notes + self._grants.notes
+        notes = pod.notes + self._notes + self._grants.notes
         if pod.is_finished:
-            return PodClaim(pod=pod, tenant=tenant, queue=self._queue, notes=notes)
+            return PodClaim(pod=pod, tenant=tenant, queue=self._queue, notes=_bounded(notes))
         asks = self._deciding is not None
         place = Placement()
         if self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU:
@@ -229,7 +238,7 @@ class _Draft:
             ),
             changed="; ".join(differences(self._now, self._first, self._grants, cards)),
             lacks_reservation=asks and pod.phase == "Running" and self._lacks_reservation(),
-            notes=notes + refused,
+            notes=_bounded(notes + refused),
         )
 
     def _find_words(self) -> Iterator[_Word]:

@@ -13,6 +13,7 @@ from service.text import one_line, quoted
 
 _PORTION = re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?")
 _NO_DEVICES: Final = ("void", "none")
+_MOST_DEVICES: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,9 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
         shown = quoted(request.portion)
         notes.append(f"{where}: BindRequest portion {shown}: a number from 0 to 1, such as 0.50, is allowed")
         return None
+    if request.count > _MOST_DEVICES:
+        notes.append(f"{where}: BindRequest: its count is more GPUs than any node has; it does not count")
+        return None
     # A pod without a share has a BindRequest too: whole GPUs `Regular` with 1.00, none at all with 0.00.
     is_share = request.resource_type == "Fraction" or (
         request.resource_type != "Regular" and (bool(request.groups) or 0 < float(request.portion or 0) < 1)
@@ -110,18 +114,15 @@ def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]
 
 
 def _config_maps(pod: NodePod, inventory: Inventory) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Find the ConfigMaps of the pod's containers: `<annotation>-<index>`, for init containers `-i<index>`.
+    """Find the ConfigMaps that can be the pod's.
 
     The annotation is the user's to preset and to edit (KAI reuses what it finds), so a ConfigMap that another
     object owns is not this pod's.
     """
-    prefix = pod.annotations.get(keys.SHARED_GPU_CONFIGMAP)
-    if not prefix or not inventory.config_maps:
+    if not inventory.config_maps:
         return
-    init = sum(container.is_init for container in pod.containers)
-    suffixes = [*map(str, range(len(pod.containers) - init)), *(f"i{index}" for index in range(init))]
-    for suffix in suffixes:
-        key = (pod.namespace, f"{prefix}-{suffix}")
+    for name in pod.config_map_names:
+        key = (pod.namespace, name)
         data = inventory.config_maps.get(key)
         if data is not None and inventory.config_map_owners.get(key, pod.uid) == pod.uid:
-            yield key[1], data
+            yield name, data

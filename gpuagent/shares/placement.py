@@ -1,5 +1,6 @@
 """Which GPUs are a pod's: of a share by its group, of whole GPUs by what is left. Pure but for a memory."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,12 @@ class Placement:
     gpus: tuple[str, ...] = ()
     is_complete: bool = False
     """Whether these are all of them."""
+
+
+def group_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that name GPU groups."""
+    prefix = keys.GPU_GROUP_PREFIX
+    return {key: text for key, text in labels.items() if key == keys.GPU_GROUP or key.startswith(prefix)}
 
 
 def groups_of(labels: Mapping[str, str], devices: int) -> tuple[str, ...]:
@@ -105,10 +112,10 @@ class WholeGpus:
         reserved = set(inventory.reservations.values())
         free = present - reserved - self._taken()
         held = {uid: free.intersection(holders.get(uid, ())) for uid in wanted}
+        times = Counter(gpu for gpus in held.values() for gpu in gpus)
         for uid, count in wanted.items():
-            others = set[str]().union(*(gpus for other, gpus in held.items() if other != uid))
             found, own = self._found.get(uid, ()), sorted(held[uid])
-            if own and len(found) + len(own) <= count and not others.intersection(own):
+            if own and len(found) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
                 self._found[uid] = (*found, *own)
         self._give_what_is_left(wanted, present - reserved - self._taken(), holders, reserved, inventory)
         return self._found

@@ -55,7 +55,7 @@ async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> 
         }
         await admin.set_status(POD, {"phase": "Running", "containerStatuses": [started]})
         assert await until(lambda: run.inventory.pods[found.uid].phase == "Running") < 1
-        assert run.inventory.pods[found.uid].containers[0].container_id == CONTAINER
+        assert run.inventory.pods[found.uid].container_ids == (CONTAINER,)
         await admin.merge(POD, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
         assert await until(lambda: run.inventory.pods[found.uid].annotations["gpu-fraction"] == "0.9") < 1
         await admin.delete(POD)
@@ -82,6 +82,8 @@ async def same(admin: Administrator, found: list[dict[str, Any]]) -> list[dict[s
     renamed = copy.deepcopy(found)
     for item in renamed:
         is_pod = item["kind"] == "Pod"  # whose owners, workloads, are as they were
+        if is_pod:
+            item["spec"].setdefault("schedulerName", "default-scheduler")  # as the API server does
         owners = () if is_pod else item["metadata"].get("ownerReferences", ())
         for about in (item["metadata"], *owners):
             about["uid"] = uids.get(about.get("uid", ""), "00000000-0000-0000-0000-000000000000")

@@ -6,7 +6,7 @@ from typing import Any
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
 from gpuagent.ledger import Books, balance
 from gpuagent.pods.index import PodIndex
-from gpuagent.pods.inventory import Inventory, NodePod, PodContainer
+from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Problem
 from gpuagent.processes.origin import Found, Origin, Sample
 from gpuagent.shares.claims import Amount, PodClaim, ShareSource
@@ -52,7 +52,7 @@ def pod(key: str, *, namespace: str = "team-a", whole_gpus: int = 0, **fields: A
             "phase": "Running",
             "labels": {},
             "annotations": {},
-            "containers": (PodContainer(name="main", whole_gpus=whole_gpus),),
+            "whole_gpus": whole_gpus,
             **fields,
         }
     )

@@ -1,6 +1,7 @@
 """What people are told of flags, in which words, and how often."""
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -10,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.pods.inventory import NodePod, PodContainer
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import NodePod
 from gpuagent.report.events import EventBounds, FlagEvents
 from gpuagent.shares.claims import Amount, LimitSource, PodClaim
 from gpuagent.snapshot import Snapshot
 from gpuagent.verdicts.grounds import Key, Reason
 from gpuagent.verdicts.judge import Change, Judge, Transition, Verdict
-from kai.frameworks import FRAMEWORKS, Setting
 from kube.events import Event
 from tests.gpuagent.nodes import GIB, A, B, claim, gpu, in_pod, pod, sample, snapshot_of, uid_of
+from tests.gpuagent.objects import fraction
 
-VLLM, _, TGI = FRAMEWORKS
 DAY = 86400.0
 
 
@@ -132,26 +133,34 @@ def test_the_same_pod_reason_and_gpu_have_the_same_name_and_others_another() -> 
     assert told.events[0][1].name != first, "a StatefulSet gives a new pod an old one's name"
 
 
-def runs(setting: Setting | None) -> NodePod:
-    sidecar = PodContainer(name="sidecar")
-    return replace(pod("train"), containers=(sidecar, PodContainer(name="main", framework=setting)))
+def runs(*containers: dict[str, Any]) -> NodePod:
+    """A pod with a share, read from the API server's JSON."""
+    made = fraction("train", containers=[{"name": "sidecar"}, *containers])
+    return replace(pod("train"), launches=read_pod(json.dumps(made).encode()).launches)
+
+
+VLLM = {"name": "main", "command": ["vllm", "serve", "M"], "env": [{"name": "HF_TOKEN", "value": "secret"}]}
+TGI = {"name": "main", "image": "ghcr.io/huggingface/text-generation-inference:3"}
 
 
 @pytest.mark.parametrize(
-    ("setting", "advice"),
+    ("container", "advice"),
     [
-        (None, ""),
-        (Setting(VLLM), "; vLLM: set --gpu-memory-utilization=0.33 (it takes 0.9 of the GPU otherwise)"),
-        (Setting(VLLM, "0.5"), "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.5)"),
-        (Setting(VLLM, "0.3"), ""),
-        (Setting(VLLM, "$(PART)"), ""),
-        (Setting(VLLM, is_hidden=True), ""),
-        (Setting(TGI), "; TGI: set --cuda-memory-fraction=0.33 (it takes all of the GPU otherwise)"),
+        ({"name": "main", "command": ["python", "train.py"]}, ""),
+        (VLLM, "; vLLM: set --gpu-memory-utilization=0.33 (it takes 0.9 of the GPU otherwise)"),
+        ({**VLLM, "args": ["--gpu-memory-utilization", "0.5"]}, "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.5)"),
+        ({**VLLM, "args": ["--gpu-memory-utilization=0.3"]}, ""),
+        ({**VLLM, "args": ["--gpu-memory-utilization=$(PART)"]}, ""),
+        ({**VLLM, "args": ["--config", "x.yaml"]}, ""),
+        ({"name": "main", "command": ["sh", "-c", "exec vllm serve M --gpu-memory-utilization 0.7"]}, "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.7)"),
+        (TGI, "; TGI: set --cuda-memory-fraction=0.33 (it takes all of the GPU otherwise)"),
+        ({**TGI, "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.4"}]}, "; TGI: set --cuda-memory-fraction=0.33 (it is 0.4)"),
+        ({**VLLM, "args": ["x" * 5000]}, ""),
     ],
-    ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "TGI"],
-)
-def test_the_advice_is_for_what_the_container_runs(setting: Setting | None, advice: str) -> None:
-    event = the_event(transition(claim=PodClaim(pod=runs(setting))))
+    ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "in a shell", "TGI", "TGI by its environment", "longer than the excerpt"],
+)  # fmt: skip
+def test_the_advice_is_for_what_the_container_runs(container: dict[str, Any], advice: str) -> None:
+    event = the_event(transition(claim=PodClaim(pod=runs(container))))
     assert event.message.partition(" for 2 min")[2] == advice
 
 
@@ -310,6 +319,6 @@ def test_from_samples_to_events() -> None:
 
 
 def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
-    limited = replace(PodClaim(pod=runs(Setting(VLLM))), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
+    limited = replace(PodClaim(pod=runs(VLLM)), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
     event = the_event(transition(reason=Reason.LIMIT_BYPASSED, claim=limited, allowed_bytes=6 * GIB))
     assert event.message.endswith("set --gpu-memory-utilization=0.25 (it takes 0.9 of the GPU otherwise)")

@@ -127,8 +127,7 @@ def test_a_limit_of_a_config_map_alone_is_no_ground(
     ids=["the pod's UID", "only a container's ID", "a static pod's hash"],
 )
 def test_processes_count_only_by_the_pods_uid(origin: Origin, refused: Refusal | None) -> None:
-    known = replace(TRAIN.pod.containers[0], container_id="c" * 64)
-    made = of_pod(TRAIN, containers=(known,), config_hash="0" * 32)
+    made = of_pod(TRAIN, container_ids=("c" * 64,), config_hash="0" * 32)
     assert refusal(made, origins={"train": origin}) is refused
 
 

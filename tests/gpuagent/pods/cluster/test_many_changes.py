@@ -1,0 +1,41 @@
+"""Many changes of pods that come together cost as much as one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from gpuagent.pods.lookups import Lookups, Wanted
+from kube.client import KubeClient
+from tests.gpuagent.objects import fraction
+from tests.gpuagent.pods.cluster.running import running
+from tests.kube.api_server import ApiServer
+from tests.kube.watching import until
+
+CHANGES = 200
+
+
+def versioned(item: dict[str, Any], version: int) -> dict[str, Any]:
+    """As the API server sends it."""
+    return {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
+
+
+async def test_related_objects_are_worked_out_once_for_many_changes(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[int] = []
+    want = Lookups.want
+
+    def counted(lookups: Lookups, objects: Iterable[Wanted]) -> None:
+        wanted.append(1)
+        want(lookups, objects)
+
+    monkeypatch.setattr(Lookups, "want", counted)
+    async with running(client) as run:
+        await until(lambda: run.names == set())
+        before = len(wanted)
+        for number in range(CHANGES):
+            server.change("MODIFIED", versioned(fraction(labels={"edited": str(number)}), 10 + number))
+        last = str(CHANGES - 1)
+        await until(lambda: [pod.labels["edited"] for pod in run.inventory.pods.values()] == [last])
+        assert len(wanted) - before < CHANGES / 4

@@ -1,0 +1,70 @@
+"""Command lines of any length: what is found in them, and how much of them is read."""
+
+import shlex
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kai import frameworks
+from kai.frameworks import MARKS, Setting, settings_of
+
+MOST = 16_384
+
+
+def found(*line: str) -> Setting | None:
+    return next(settings_of(line, has_command=True, image=None, variables=[]), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "is_hidden"),
+    [
+        (["vllm", "serve", "--gpu-memory-utilization", "0.7"], "0.7", False),
+        (["vllm", "serve", "M"], None, False),
+        (["vllm", "serve", *["x"] * MOST, "--gpu-memory-utilization", "0.7"], None, True),
+        (["vllm", "serve", "--gpu-memory-utilization", "0.7", "x" * MOST], "0.7", False),
+        (["sh", "-c", "vllm serve " + "x " * MOST + "--gpu-memory-utilization 0.7"], None, True),
+        (["sh", "-c", "vllm serve --gpu-memory-utilization 0.7 " + "x " * MOST], "0.7", False),
+    ],
+    ids=["short", "unset", "behind many words", "in front", "behind a long script", "in front in a script"],
+)  # fmt: skip
+def test_a_setting_behind_the_part_that_is_read_counts_as_hidden(
+    line: list[str], value: str | None, is_hidden: bool
+) -> None:
+    setting = found(*line)
+    assert setting is not None
+    assert (setting.value, setting.is_hidden) == (value, is_hidden)
+
+
+@given(st.lists(st.text(max_size=20) | st.integers(0, 3 * MOST).map("'a b' ".__mul__), max_size=8))
+def test_no_more_than_16_kib_are_split(words: list[str]) -> None:
+    read: list[int] = []
+    real = shlex.split
+
+    def counted(script: str, *, comments: bool = False) -> Sequence[str]:
+        read.append(len(script))
+        return real(script, comments=comments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frameworks.shlex, "split", counted)
+        found("sh", "-c", *words)
+        found("vllm", *words)
+    assert sum(read) <= MOST
+
+
+def test_every_framework_has_a_mark() -> None:
+    lines = {
+        "vLLM": ["python -m vllm.entrypoints.openai.api_server", "vllm serve M"],
+        "SGLang": ["python -m sglang.launch_server", "sglang serve M"],
+        "TGI": ["text-generation-launcher"],
+    }
+    assert lines.keys() == {framework.name for framework in frameworks.FRAMEWORKS}
+    for name, each in lines.items():
+        for line in each:
+            setting = found(*line.split())
+            assert setting is not None
+            assert setting.framework.name == name
+            assert any(mark in line.encode() for mark in MARKS)
+    for framework in frameworks.FRAMEWORKS:
+        assert not framework.image or any(mark in framework.image.encode() for mark in MARKS)
