@@ -1,4 +1,4 @@
-"""The command `kaishare-agent`. Exit status: 0 fine, 1 the answer is no, 2 bad input or output, 3 start me again."""
+"""The command `kaishare-agent`. Exit status: 0 fine, 1 the answer is no, 2 bad input or output, 3 restart."""
 
 import argparse
 import os
