@@ -115,7 +115,7 @@ class ListSplitter:
         if self._place is not _Place.ENVELOPE:
             raise MalformedList("it is cut short")
         try:
-            envelope = _envelope.decode(self._envelope)
+            envelope = _envelope.decode(self._envelope.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:
             raise MalformedList(one_line(str(error))) from None
         if not envelope.kind.endswith("List") or not envelope.metadata.resourceVersion:

@@ -129,7 +129,7 @@ async def test_contact_is_each_list_watch_and_event_and_no_error(
 ) -> None:
     now = 100.0
     async with running(client, clock=lambda: now, wall_clock=lambda: now + 1e9, pace=QUICK) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watches_asked)
         await asyncio.sleep(0.05)
         now = 130.0
         assert run.watch.seconds_since_contact() == 30.0

@@ -26,7 +26,7 @@ async def test_labels_that_are_set_changed_and_removed_are_policy_at_once(
 ) -> None:
     serve_namespaces(server, namespace("team-a", gpu_fraction="0.5"))
     async with following(client) as follow:
-        await until(lambda: server.watches_asked)
+        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
         assert fraction(await follow.policies.find("team-a")) == "0.5"
         server.change("ADDED", namespace("team-b", gpu_fraction="0.25"))
         server.change("MODIFIED", namespace("team-a", gpu_fraction="0.75"))
@@ -133,7 +133,7 @@ async def test_a_namespace_that_cannot_be_read_is_named_once_and_left_out(
     odd["metadata"]["labels"] = "none"
     serve_namespaces(server, odd, namespace("team-a"))
     async with following(client) as follow:
-        await until(lambda: server.watches_asked)
+        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
         server.change("MODIFIED", odd)
         server.change("ADDED", namespace("team-b"))
         await until(lambda: follow.names == {"team-a", "team-b"})

@@ -101,7 +101,7 @@ async def test_the_watch_counts_as_soon_as_it_knows(server: ApiServer, client: K
     serve_namespaces(server)
     serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
     async with following(client) as follow:
-        await until(lambda: server.watches_asked)
+        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
         policy = await follow.policies.find("team-a")
         assert policy is not None
         assert policy.share is not None
