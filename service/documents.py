@@ -147,10 +147,15 @@ class _Document:
         self._added = 0
 
     def open(self, anchor: str | None) -> None:
-        """Begin a list or a map."""
+        """Begin a list or a map.
+
+        Raises:
+            DocumentError: it stands too deep.
+        """
         self._open.append(_Part(anchor))
         self._open_anchors.add(anchor)
         self._written += 1
+        self._check_depth(0)
 
     def close(self) -> None:
         """End it."""
@@ -197,7 +202,10 @@ class _Document:
         whole.height = max(whole.height, part.height + 1)
         if part.anchor is not None:
             self._anchors[part.anchor] = part
-        if len(self._open) + part.height > _DEEPEST:
+        self._check_depth(part.height)
+
+    def _check_depth(self, below: int) -> None:
+        if len(self._open) - 1 + below > _DEEPEST:
             raise DocumentError(f"{self._source}: nested too deep")
 
 
