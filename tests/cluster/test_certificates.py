@@ -474,8 +474,8 @@ async def test_a_configuration_that_is_made_anew_gets_its_bundle(admin: Administ
 
 @pytest.mark.parametrize(
     ("lacking", "part", "said"),
-    [(RIGHTS[1:3], "caBundle", "cannot list resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
-    ids=["list", "patch"],
+    [(RIGHTS[1:3], "caBundle", "cannot watch resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
+    ids=["watch", "patch"],
 )
 async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
     admin: Administrator, start: Start, lacking: tuple[dict[str, Any], ...], part: str, said: str

@@ -82,7 +82,7 @@ async def test_a_token_that_cannot_be_read_again_counts_until_it_is_refused(acco
 async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeClient, account: Path) -> None:
     server.token = "first-token"
     async with running(client) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watches_asked)
         server.token = "second-token"
         replace(account / "token", "second-token\n")
         server.cut()
