@@ -68,5 +68,6 @@ def test_a_flood_of_bytes_that_are_no_requests_is_not_logged(tmp_path: Path) -> 
         ):
             with half_open(address, 100, sent):
                 assert running.get("/healthz") == (200, "ok\n")
-        assert running.log.stat().st_size == size
+        logged = running.log.read_bytes()[size:]
+        assert logged.count(b"\n") < 10  # 300 requests; the node itself may have something to say
         assert running.stop(signal.SIGTERM) == 0
