@@ -182,6 +182,33 @@ async def test_a_bare_pod_whose_gpu_became_a_share_cannot_be_applied_again(
         await admin.delete(f"{PODS.format('managed')}/again")
 
 
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
+@pytest.mark.parametrize(
+    ("gpus", "annotations"),
+    [(0, {"gpu-fraction": "0.25"}), (1, {"kaishare.dev/whole-gpu": "true"})],
+    ids=["a share of its own", "a whole GPU that is kept"],
+)
+async def test_a_bare_pod_that_keeps_its_resources_can_be_applied_again(
+    plane: ControlPlane,
+    admin: Administrator,
+    ours: Serving,
+    gpus: int,
+    annotations: dict[str, str],
+    how: tuple[str, ...],
+) -> None:
+    """The ways that docs/policy.md names for bare pods under GitOps."""
+    pod = bare_pod("again", gpus=gpus, namespace="managed", annotations=annotations)
+    try:
+        for _ in range(2):
+            applied = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+            assert applied.status == 0, applied.errors
+        stored = await admin.read(f"{PODS.format('managed')}/again")
+        assert stored["spec"]["schedulerName"] == "kai-scheduler"
+        assert stored["metadata"]["annotations"].items() >= annotations.items()
+    finally:
+        await admin.delete(f"{PODS.format('managed')}/again")
+
+
 async def test_a_bare_pod_with_a_generated_name_keeps_its_gpu_and_its_author_is_told(
     plane: ControlPlane, admin: Administrator, ours: Serving
 ) -> None:

@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -516,6 +519,11 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ({"webhok": {}}, "'webhok' not allowed"),
         ({"webhook": {"replica": 3}}, "'replica' not allowed"),
         ({"webhook": {"replicas": 0}}, "/webhook/replicas"),
+        ({"webhook": {"replicas": None}}, "at '/webhook': missing property 'replicas'"),
+        ({"webhook": {"certificates": {"mode": None}}}, "at '/webhook/certificates': missing property 'mode'"),
+        ({"agent": {"image": {"repository": None}}}, "at '/agent/image': missing property 'repository'"),
+        ({"guard": {"kaiNamespaces": None}}, "at '/guard': missing property 'kaiNamespaces'"),
+        ({"excludedNamespaces": None}, "missing property 'excludedNamespaces'"),
         ({"webhook": {"certificates": {"mode": "none"}}}, "/webhook/certificates/mode"),
         ({"webhook": {"certificates": {"mode": "secret"}}}, "mode secret needs the CA's PEM certificates"),
         ({"webhook": {"certificates": {"caBundle": "MIIB"}}}, "/webhook/certificates/caBundle"),
@@ -587,6 +595,91 @@ def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
     assert every_key(SCHEMA, yaml.safe_load((CHART / "values.yaml").read_text())) == []
+
+
+def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any]) -> dict[str, Any]:
+    """Every value that may be null, replaced."""
+    optional: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = schema["properties"][key]
+        if "$ref" in inner:
+            inner = SCHEMA["definitions"][inner["$ref"].split("/")[-1]]
+        if key not in schema.get("required", ()):
+            optional[key] = replace(value)
+        elif "properties" in inner and (among := optional_values(inner, value, replace)):
+            optional[key] = among
+    return optional
+
+
+def emptied(value: Any) -> Any:
+    """The empty value of the same type. Helm merges maps, so a map becomes one whose keys are null."""
+    return dict.fromkeys(value) if isinstance(value, dict) else type(value)()
+
+
+def without_empty(value: Any) -> Any:
+    """The value without nulls, empty maps and empty lists."""
+    if isinstance(value, dict):
+        inner = {key: without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in inner.items() if item not in (None, {}, [])}
+    if isinstance(value, list):
+        return [without_empty(item) for item in value]
+    return value
+
+
+def test_a_value_that_may_be_null_is_then_empty() -> None:
+    """helm removes a value that is set to null, and with it the chart's default."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    null = optional_values(SCHEMA, values, lambda _: None)
+    empty = optional_values(SCHEMA, values, emptied)
+    assert null["agent"]["nodeSelector"] is None
+    assert empty["agent"]["runtimeClassName"] == ""
+    assert without_empty(rendered(null)) == without_empty(rendered(empty))
+    on = {"enabled": True}
+    for part in ("monitors", "alerts", "dashboard", "guard"):
+        null[part], empty[part] = {**null.get(part, {}), **on}, {**empty.get(part, {}), **on}
+    assert without_empty(rendered(null)) == without_empty(rendered(empty))
+
+
+# What helm says after an installation.
+
+
+@pytest.fixture(scope="module")
+def chart_with_notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the chart whose only object holds the notes: `helm template` prints no notes."""
+    chart = tmp_path_factory.mktemp("notes") / "kaishare"
+    shutil.copytree(CHART, chart, ignore=shutil.ignore_patterns("templates"))
+    (chart / "templates").mkdir()
+    for name, place in (("_helpers.tpl", "templates"), ("NOTES.txt", ".")):
+        shutil.copy(CHART / "templates" / name, chart / place)
+    (chart / "templates" / "notes.yaml").write_text('notes: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}\n')
+    return chart
+
+
+def notes(chart: Path, values: dict[str, Any]) -> str:
+    done = helm("template", "kaishare", str(chart), "--kube-version", "1.30.0", *options(values))
+    assert done.returncode == 0, done.stderr
+    text: str = yaml.safe_load(done.stdout)["notes"]
+    return text
+
+
+SYSTEM_NAMESPACES: list[str] = yaml.safe_load((CHART / "values.yaml").read_text())["excludedNamespaces"]
+
+
+def test_the_notes_warn_of_no_namespace_that_the_chart_excludes(chart_with_notes: Path) -> None:
+    text = notes(chart_with_notes, {})
+    assert "kubectl label namespace" in text
+    assert "WARNING" not in text
+    assert notes(chart_with_notes, {"excludedNamespaces": [*SYSTEM_NAMESPACES, "other"]}) == text
+
+
+@pytest.mark.parametrize("excluded", [[], ["mine"], ["kube-system", "kai-scheduler"]], ids=str)
+def test_the_notes_name_every_system_namespace_that_is_not_excluded(
+    excluded: list[str], chart_with_notes: Path
+) -> None:
+    missing = ", ".join(name for name in SYSTEM_NAMESPACES if name not in excluded)
+    assert f"yours lacks {missing}. With the label" in notes(
+        chart_with_notes, {"excludedNamespaces": excluded}
+    )
 
 
 # What Kubernetes itself explains, and switches named after what they switch.

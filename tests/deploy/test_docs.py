@@ -1,13 +1,28 @@
-"""What the documents on installing tell people to type exists."""
+"""What the documents on installing and on security name exists, and their figures are those of the code."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gpuagent.pods import bounds as pod_bounds
+from gpuagent.pods.launches import MOST_BYTES as LAUNCH_BYTES
+from gpuagent.pods.reading import MOST_CONTAINER_IDS
+from gpuagent.report.http import AGENT_CONNECTIONS
+from kube import client as kube_client
+from kube.list_splitter import LONGEST_OBJECT
+from service import descriptors, documents, limited_log, log_capture, log_line, log_writer
+from service.http import protocols
 from tests.deploy.charts import CHART, ROOT
+from webhook.decide import MOST_WARNINGS
+from webhook.http import intake
+from webhook.http.ops import OPS_CONNECTIONS
+from webhook.http.port import ADMISSION_CONNECTIONS, MOST_BYTES_IN_FLIGHT, MOST_IN_FLIGHT
+from webhook.reasons import LONGEST_WARNING
 
 DOCUMENTS = [
     ROOT / "docs" / "install.md",
@@ -16,6 +31,8 @@ DOCUMENTS = [
 ]
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SECTIONS = "|".join(VALUES)
+SECURITY = ROOT / "docs" / "security.md"
+KIB, MIB = 1 << 10, 1 << 20
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
@@ -63,3 +80,106 @@ def test_values_are_named_at_all() -> None:
     ):
         assert known(value)
         assert value in text
+
+
+NAMED_TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", SECURITY.read_text())))
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """The functions, methods and constants of a module."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return frozenset(names)
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED_TESTS)
+def test_the_security_document_names_tests_that_exist(path: str, name: str) -> None:
+    assert (ROOT / path).exists()
+    assert name in names_in(ROOT / path)
+
+
+def test_every_attempt_of_every_threat_names_a_test() -> None:
+    threats = re.split(r"^### ", section("Threats"), flags=re.MULTILINE)[1:]
+    assert [threat[:3] for threat in threats] == ["(a)", "(b)", "(c)", "(d)", "(e)", "(f)"]
+    for threat in threats:
+        attempts = [
+            row for part in threat.split("\n\n") if part.startswith("| attempt ") for row in rows(part)
+        ]
+        assert attempts
+        assert [row for row in attempts if "::" not in row[-1]] == []
+
+
+def section(title: str) -> str:
+    """A second-level section of docs/security.md."""
+    return SECURITY.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the rows of a text's only table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def in_units(count: int) -> str:
+    """Bytes as the documents write them."""
+    return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // KIB} KiB"
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    tls, ops, agent = ADMISSION_CONNECTIONS, OPS_CONNECTIONS, AGENT_CONNECTIONS
+    assert tls.head_seconds == ops.head_seconds == agent.head_seconds
+    assert tls.answer_seconds == ops.answer_seconds == agent.answer_seconds
+    assert tls.idle_seconds == ops.idle_seconds == agent.idle_seconds
+    assert ops.max_stalled_bytes == agent.max_stalled_bytes
+    assert VALUES["webhook"]["maxInFlight"] == MOST_IN_FLIGHT
+    assert kube_client._LONGEST_ANSWER == kube_client._LONGEST_LINE == LONGEST_OBJECT
+    assert {row[0]: row[1] for row in rows(section("Bounds"))} == {
+        "connections to 8443": f"{tls.max_connections}",
+        "connections to 8080": f"{ops.max_connections}",
+        "connections to 9445": f"{agent.max_connections}",
+        "TLS handshakes at once on 8443": f"{tls.max_handshakes}",
+        "a request head, from its first byte to its last": f"{tls.head_seconds:.0f} s",
+        "size of a request head": in_units(protocols.MAX_HEAD_BYTES),
+        "a request line": f"{protocols.MAX_REQUEST_LINE_BYTES} bytes",
+        "a header": f"{protocols.MAX_FIELD_BYTES} bytes",
+        "headers of a request": f"{protocols.MAX_FIELDS}",
+        "reading an answer": (
+            f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)}"
+        ),
+        "answers that are not being read on 8443": in_units(tls.max_stalled_bytes),
+        "answers that are not being read on 8080 and 9445": f"{in_units(ops.max_stalled_bytes)} each",
+        "a connection without a request": f"{tls.idle_seconds:.0f} s",
+        "the body of a review": in_units(intake.LARGEST_BODY),
+        "bodies that are arriving": (
+            f"{intake.MOST_UNFINISHED}, {in_units(intake.MOST_UNFINISHED_BYTES)} in total"
+        ),
+        "reviews that are being answered": (
+            f"{MOST_IN_FLIGHT} (`webhook.maxInFlight`), {in_units(MOST_BYTES_IN_FLIGHT)} in total"
+        ),
+        "warnings to the author of a pod": f"{MOST_WARNINGS} of {LONGEST_WARNING} characters",
+        "a line of the log": in_units(log_line.LINE_BYTES),
+        "lines of the log that wait": (
+            f"{in_units(log_writer.QUEUE_BYTES)} or {log_writer.QUEUE_LINES} lines"
+        ),
+        "log lines about bad requests": (
+            f"{limited_log.BURST}, then {limited_log.LINES_PER_SECOND:.0f} a second"
+        ),
+        "a library's log lines with one message": f"{log_capture.RECORDS_A_MINUTE} a minute",
+        "one object of a list or a watch": in_units(LONGEST_OBJECT),
+        "labels of a pod that the agent keeps": in_units(pod_bounds.LABELS.total_bytes),
+        "annotations of a pod that the agent keeps": in_units(pod_bounds.ANNOTATIONS.total_bytes),
+        "an annotation": f"{pod_bounds.ANNOTATIONS.longest_value} characters",
+        "containers of a pod whose IDs the agent knows": f"{MOST_CONTAINER_IDS}",
+        "excerpts of a pod's command lines": f"{LAUNCH_BYTES} bytes",
+        "aliases in a YAML document": (
+            f"{documents._MOST_TIMES} times its size, {in_units(documents._MOST_ADDED)} added"
+        ),
+        "nesting of a YAML document": f"{documents._DEEPEST} levels",
+        "a number in a YAML document": f"{documents._LONGEST_NUMBER} characters",
+        "file descriptors kept back from connections": f"{descriptors.RESERVED}, or half of a lower limit",
+    }
