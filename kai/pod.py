@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from kai import keys
+from kai.gpu_resources import names_device_class
 
 Quantity = str | float
 """A quantity in JSON. API servers write strings; an integer, as manifests have it, is read as a float, since
@@ -38,10 +39,16 @@ class Container(Struct):
 
     name: str | None = None
     image: str | None = None
+    restartPolicy: str | None = None
     resources: Resources | None = None
     env: Raw = _NOTHING
     command: Raw = _NOTHING
     args: Raw = _NOTHING
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether this init container goes on running beside the containers (KEP-753)."""
+        return self.restartPolicy == "Always"
 
     @property
     def limits(self) -> Mapping[str, Quantity]:
@@ -81,8 +88,19 @@ class Container(Struct):
 class Owner(Struct):
     """One of `metadata.ownerReferences`."""
 
+    apiVersion: str | None = None
     kind: str | None = None
     name: str | None = None
+
+    @property
+    def group(self) -> str:
+        """API group of the owner's kind; empty for the core group, which `v1` and `/v1` both name."""
+        return (self.apiVersion or "").rpartition("/")[0]
+
+    @property
+    def is_daemon_set(self) -> bool:
+        """Whether the owner is a DaemonSet of Kubernetes itself."""
+        return self.kind == "DaemonSet" and self.group == "apps"
 
 
 class Metadata(Struct):
@@ -103,6 +121,7 @@ class Spec(Struct):
     initContainers: list[Container] | None = None
     schedulerName: str | None = None
     nodeName: str | None = None
+    priorityClassName: str | None = None
     runtimeClassName: str | None = None
     tolerations: list[dict[str, Any]] | None = None
     resourceClaims: Raw = _NOTHING
@@ -171,6 +190,16 @@ class PodView:
         return self.spec.nodeName or ""
 
     @property
+    def priority_class(self) -> str:
+        """`spec.priorityClassName`, or empty."""
+        return self.spec.priorityClassName or ""
+
+    @property
+    def is_of_daemon_set(self) -> bool:
+        """Whether a DaemonSet owns the pod."""
+        return any(owner.is_daemon_set for owner in self.owners)
+
+    @property
     def owner_name(self) -> str:
         """The first owner's name, or empty for a bare pod."""
         return (self.owners[0].name or "") if self.owners else ""
@@ -185,8 +214,8 @@ class PodView:
 
     @property
     def uses_claims(self) -> bool:
-        """Whether the pod names or uses dynamic resource claims (DRA)."""
-        if _has_items(self.spec.resourceClaims):
+        """Whether the pod names or uses dynamic resource claims (DRA), extended resources of DRA included."""
+        if _has_items(self.spec.resourceClaims) or any(map(names_device_class, self.extended_resources)):
             return True
         for container in self.all_containers:
             if container.resources is not None and _has_items(container.resources.claims):

@@ -164,7 +164,12 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     (("metadata", "annotations", keys.MIRROR_POD), "5f3a"),
     *[(("metadata", "ownerReferences"), [{"kind": "Job", "name": "case.dotted"}])] * 3,
     (("metadata", "ownerReferences"), [{"kind": "Job"}]),
-    (("metadata", "ownerReferences"), [{"kind": "DaemonSet", "name": "case"}]),
+    (("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}]),
+    (
+        ("metadata", "ownerReferences"),
+        [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}],
+    ),
+    (("metadata", "ownerReferences"), [{"apiVersion": "v1", "kind": "Namespace", "name": "team-b"}]),
     (("metadata", "name"), "case.dotted"),
     (("metadata", "name"), ""),
     (("metadata",), None),

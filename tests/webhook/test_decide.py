@@ -28,7 +28,8 @@ def outcome(decision: Decision) -> tuple[str, str]:
 
 
 def owned_by(kind: str, name: str = "owner") -> dict[str, Any]:
-    return {"name": None, "generateName": f"{name}-", "ownerReferences": [{"kind": kind, "name": name}]}
+    owner = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    return {"name": None, "generateName": f"{name}-", "ownerReferences": [owner]}
 
 
 LEFT_ALONE = [

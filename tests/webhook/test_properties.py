@@ -207,7 +207,7 @@ def who_is_left_alone_gets_no_patch(outcome: Outcome) -> None:
         or case.namespace in case.rules.excluded_namespaces
         or keys.MIRROR_POD in entries(document, "annotations")
         or spec.get("nodeName")
-        or any(owner.get("kind") == "DaemonSet" for owner in owners)
+        or any((owner.get("apiVersion"), owner.get("kind")) == ("apps/v1", "DaemonSet") for owner in owners)
         or entries(document, "labels").get(INJECT) == "false"
         or (spec.get("schedulerName") or "default-scheduler") not in ("default-scheduler", policy.scheduler)
     ):

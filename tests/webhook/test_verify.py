@@ -47,10 +47,112 @@ def codes(verdict: Verdict) -> list[str]:
 
 
 def owned(kind: str) -> dict[str, Any]:
-    return {"ownerReferences": [{"kind": kind, "name": "owner"}]}
+    return {"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "owner"}]}
 
 
 MIRROR = {"kubernetes.io/config.mirror": "0123"}
+
+OF_DAEMON_SET = owned("DaemonSet")
+
+
+def daemon(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A DaemonSet's pod as its controller asks for it."""
+    return pod(*containers, metadata=OF_DAEMON_SET, **fields)
+
+
+def asking(resource: str, amount: str = "1") -> dict[str, Any]:
+    return container(limits={resource: amount}, requests={resource: amount})
+
+
+# title, pod, expected denials, part of the message
+DAEMON_SET_PODS: list[tuple[str, dict[str, Any], list[str], str]] = [
+    ("plain", daemon(), [], ""),
+    ("in the namespace's queue", daemon(labels={"kai.scheduler/queue": "queue-a"}), [], ""),
+    ("with a network device", daemon(asking("nvidia.com/hostdev")), [], ""),
+    ("with a GPU resource of zero", daemon(asking("nvidia.com/gpu", "0")), [], ""),
+    ("with all devices visible", daemon(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])), [], ""),
+    ("of a scheduler that is not KAI's", daemon(schedulerName="volcano"), [], ""),
+    ("with a share", daemon(annotations={"gpu-fraction": "0.1"}), ["daemonset-gpu-denied"], "gpu-fraction"),
+    ("with memory", daemon(annotations={"gpu-memory": "1"}), ["daemonset-gpu-denied"], "gpu-memory"),
+    ("with a container's memory", daemon(annotations={"nvidia.com/container.main.gpu-memory.limit": "1Gi"}),
+     ["daemonset-gpu-denied"], "share of its own"),
+    *((f"with {name}", daemon(asking(name)), ["daemonset-gpu-denied"], name) for name in (
+        "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
+        "example.com/vgpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+    ("with a GPU in an init container", daemon(init=[gpu_container("init")]), ["daemonset-gpu-denied"], "nvidia.com/gpu"),
+    ("with a MIG annotation", daemon(annotations={"nvidia.com/mig-1g.5gb": "1"}), ["daemonset-gpu-denied"], "MIG"),
+    ("with a claim", daemon(resourceClaims=[{"name": "gpu"}]), ["daemonset-gpu-denied"], "resource claim"),
+    ("with a container's claim", daemon(container(claims=[{"name": "gpu"}])), ["daemonset-gpu-denied"], "resource claim"),
+    ("of KAI's scheduler", daemon(schedulerName="kai-scheduler"), ["daemonset-gpu-denied"], "kai-scheduler"),
+    ("in another queue", daemon(labels={"kai.scheduler/queue": "queue-b"}), ["daemonset-gpu-denied"], "queue-b"),
+    ("in an empty queue", daemon(labels={"kai.scheduler/queue": ""}), ["daemonset-gpu-denied"], "another queue"),
+    ("with KAI's label", daemon(labels={"runai-gpu-group": "x"}), ["reserved-key"], "runai-gpu-group"),
+    ("with vCluster's label", daemon(labels={"vcluster.loft.sh/managed-by": "x", "runai-gpu-group": "x"}),
+     ["reserved-key"], "runai-gpu-group"),
+    ("with everything", daemon(gpu_container(), schedulerName="kai-scheduler", labels={"kai.scheduler/queue": "b"},
+     annotations={"gpu-fraction": "0.1", "pod-group-name": "x"}), ["daemonset-gpu-denied"] * 4 + ["reserved-key"], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("username", [DAEMON_SETS, MANAGER])
+@pytest.mark.parametrize("case", DAEMON_SET_PODS, ids=lambda case: case[0])
+def test_a_daemon_sets_pod_has_nothing_to_do_with_gpus_or_kai(
+    case: tuple[str, dict[str, Any], list[str], str], username: str
+) -> None:
+    _, document, denials, message = case
+    verdict = judged(document, username)
+    assert codes(verdict) == denials
+    assert message in verdict.message
+    assert denials or verdict.finding.reason is Reason.DAEMONSET
+    assert codes(judged(document, JANE)) == ["daemonset-denied"]
+
+
+def test_kais_scheduler_counts_for_daemon_sets_beside_the_policys() -> None:
+    for scheduler, denied in (("kai-b", True), ("kai-scheduler", True), ("default-scheduler", False)):
+        verdict = judged(daemon(schedulerName=scheduler), DAEMON_SETS, scheduler="kai-b")
+        assert verdict.is_allowed is not denied
+    plain = judged(daemon(), DAEMON_SETS, scheduler="default-scheduler")
+    assert plain.is_allowed, "the default scheduler is not KAI's"
+
+
+OWNER_KINDS = [
+    ("v1", "Namespace", True),
+    ("/v1", "Namespace", True),
+    ("v1", "Node", True),
+    ("longhorn.io/v1beta2", "Node", False),
+    ("v1", "Pod", False),
+    ("v1", "ConfigMap", False),
+    ("scheduling.run.ai/v2", "Queue", True),
+    ("example.com/v1", "Queue", False),
+    ("kueue.x-k8s.io/v1beta1", "ClusterQueue", True),
+    ("storage.k8s.io/v1", "StorageClass", True),
+    ("example.com/v1", "Unknown", False),
+    ("example.com/v1", "Tenant", False),
+]
+
+
+@pytest.mark.parametrize(("api_version", "kind", "denied"), OWNER_KINDS)
+def test_an_owner_that_is_not_namespaced_is_denied(api_version: str, kind: str, denied: bool) -> None:
+    namespaced = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web"}
+    owner = {"apiVersion": api_version, "kind": kind, "name": "team-b"}
+    verdict = judged(settled(metadata={"ownerReferences": [namespaced, owner]}))
+    assert codes(verdict) == (["cluster-scoped-owner"] if denied else [])
+    assert not denied or f'{kind} "team-b"' in verdict.message
+
+
+def test_kinds_of_the_cluster_count_beside_those_that_are_known() -> None:
+    document = settled(
+        metadata={"ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Tenant", "name": "t"}]}
+    )
+    rules = Rules(cluster_scoped=frozenset({("example.com", "Tenant")}))
+    verdict = verify(policy_of(ENFORCE), view(document), rules, Requester(JANE))
+    assert codes(verdict) == ["cluster-scoped-owner"]
+
+
+def test_a_mirror_pod_is_owned_by_its_node() -> None:
+    node = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n"}]}
+    assert judged(pod(annotations=MIRROR, nodeName="n", metadata=node), KUBELET).is_allowed
+
 
 # title, pod, who asks, expected denials, reason when admitted
 TABLE: list[tuple[str, dict[str, Any], str, list[str], str]] = [
