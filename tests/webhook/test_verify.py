@@ -252,6 +252,24 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
      settled(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}), ["above-cap"]),
     ("a whole GPU within 1", {"max_gpu_fraction": "1"}, settled(gpu_container()), []),
     ("two whole GPUs above 1", {"max_gpu_fraction": "1"}, settled(gpu_container(count="2")), ["above-cap"]),
+    ("a GPU for each sidecar and the container", {"max_gpu_fraction": "1"},
+     settled(gpu_container(), init=[gpu_container("a", restartPolicy="Always")]), ["above-cap"]),
+    ("a GPU for a sidecar alone", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("a", restartPolicy="Always")]), []),
+    ("an init container behind a sidecar", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("a", restartPolicy="Always"), gpu_container("b")]), ["above-cap"]),
+    ("an init container before a sidecar", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("b"), gpu_container("a", restartPolicy="Always")]), []),
+    ("init containers one after the other", {"max_gpu_fraction": "1"},
+     settled(gpu_container(), init=[gpu_container("a"), gpu_container("b", restartPolicy=None)]), []),
+    *((f"{name} cannot be compared", {"max_gpu_fraction": "0.5"}, settled(asking(name)), ["cap-unit"]) for name in (
+        "nvidia.com/mig-7g.80gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+    ("a claim cannot be compared", {"max_gpu_memory": "9"}, settled(resourceClaims=[{"name": "gpu"}]), ["cap-unit"]),
+    ("a network device", {"max_gpu_fraction": "0.5"}, settled(asking("nvidia.com/rdma_shared")), []),
+    ("a shared GPU of zero", {"max_gpu_fraction": "0.5"}, settled(asking("nvidia.com/gpu.shared", "0")), []),
+    ("a shared GPU beside a share", {"max_gpu_fraction": "0.5"},
+     settled(asking("nvidia.com/gpu.shared"), annotations={"gpu-fraction": "0.5"}), ["cap-unit"]),
     ("a share and a whole GPU beside it", {"max_gpu_fraction": "1"},
      settled(container("a"), gpu_container("b"), annotations={"gpu-fraction": "0.5"}), ["above-cap"]),
     ("a whole GPU behind an unreadable share", {"max_gpu_fraction": "0.5"},
@@ -274,6 +292,19 @@ def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> No
     })  # fmt: skip
     warned = {finding.reason.code for finding in decide(policy, view(document), Rules()).warnings}
     assert warned & {"above-cap", "cap-unit"} == set(expected)
+
+
+def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
+    labels = {
+        "kai.scheduler/queue": "queue-a",
+        "kaishare.dev/gpu-fraction": "0.5",
+        "kaishare.dev/max-gpu-fraction": "0.5",
+    }
+    shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
+    decision = decide(policy_of(labels), view(pod(gpu_container(), shared)), Rules())
+    assert decision.reason is Reason.WHOLE_GPU_CONVERTED
+    assert [found.reason for found in decision.warnings] == [Reason.CAP_UNIT]
+    assert "nvidia.com/gpu.shared" in decision.warnings[0].warning
 
 
 def test_the_other_unit_is_named() -> None:
