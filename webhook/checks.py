@@ -5,14 +5,13 @@ Warnings of `decide` come from here; what enforce denies rests on the same findi
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Set
+from itertools import islice
 from typing import TypeVar
 
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
-from kai.gpu_resources import names_gpu
-from kai.pod import Container, PodView
+from kai.pod import Container, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
@@ -56,12 +55,12 @@ def shares_written(pod: PodView) -> int:
 def _share_keys(pod: PodView) -> Iterator[str]:
     annotations = pod.annotations
     yield from (key for key in SHARE_ANNOTATIONS if key in annotations)
-    yield from filter(is_container_memory_key, annotations)
+    yield from filter(is_container_memory_key, pod.nvidia_annotations)
 
 
 def has_share(pod: PodView) -> bool:
     """Whether KAI places the pod on part of a GPU."""
-    return asks_for_share(pod) or any(map(is_container_memory_key, pod.annotations))
+    return asks_for_share(pod) or any(map(is_container_memory_key, pod.nvidia_annotations))
 
 
 def whole_gpus(pod: PodView) -> int:
@@ -72,7 +71,7 @@ def whole_gpus(pod: PodView) -> int:
     Raises:
         ValueError: a quantity cannot be read.
     """
-    if keys.GPU_RESOURCE not in pod.extended_resources:
+    if keys.GPU_RESOURCE not in pod.gpu_resources:
         return 0
     sidecars = most = 0
     for container in pod.init_containers:
@@ -96,19 +95,27 @@ def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str 
         beside_whole_gpus: leave out `nvidia.com/gpu`.
     """
     left_out = keys.GPU_RESOURCE if beside_whole_gpus else ""
-    named = {name for name in pod.extended_resources if name != left_out and names_gpu(name)}
+    named: Set[str] = pod.gpu_resources.keys() - {left_out}
     if not named:
         return None
     for container in pod.all_containers:
-        asked: Iterator[str] = chain(container.limits, container.requests)
-        for name in asked:
-            if name in named and not _is_zero(container.asks(name)):
+        limits = container.limits
+        for name, amount in limits.items():
+            if name in named and not _is_zero(amount):
+                return name
+        for name, amount in container.requests.items():
+            if name in named and name not in limits and not _is_zero(amount):
                 return name
     return None
 
 
-def _is_zero(value: object) -> bool:
-    return _readable(lambda: parse_quantity(value)) == 0
+def _is_zero(amount: Quantity) -> bool:
+    if amount == "0":
+        return True
+    try:
+        return parse_quantity(amount).numerator == 0
+    except ValueError:
+        return False
 
 
 def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
@@ -290,11 +297,8 @@ def _reads_configmap(pod: PodView) -> bool:
     """
     prefix = pod.annotations[keys.SHARED_GPU_CONFIGMAP] + "-"
     for container in pod.all_containers:
-        for variable in container.variables:
-            match variable:
-                case {"name": keys.GPU_PORTION_ENV, "valueFrom": {"configMapKeyRef": {"name": str(name)}}}:
-                    if name.startswith(prefix):
-                        return True
+        if any(name.startswith(prefix) for name in container.config_map_names(keys.GPU_PORTION_ENV)):
+            return True
     return False
 
 

@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.gpu_resources import names_gpu
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
@@ -235,7 +234,7 @@ def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
         share is None
         or annotations.get(share.annotation) != share.value
         or shares_written(pod) != 1
-        or keys.GPU_RESOURCE not in pod.extended_resources
+        or keys.GPU_RESOURCE not in pod.gpu_resources
         or annotations.get(WHOLE_GPU) == "true"
         or _kept_from_sharing(policy, pod, rules) is not None
     ):
@@ -262,9 +261,7 @@ def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> R
 def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _Settled:
     """Find the container the default share would be for and what that is called, or why there is none."""
     asked: list[tuple[int, Container, int]] = []
-    for index, container in enumerate(
-        pod.all_containers if keys.GPU_RESOURCE in pod.extended_resources else ()
-    ):
+    for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
         value = container.asks(keys.GPU_RESOURCE)
         if value is None:
             continue
@@ -272,14 +269,14 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
             quantity = parse_quantity(value)
         except ValueError:
             quantity = None
-        if quantity is None or quantity.denominator != 1 or quantity < 0:
+        if quantity is None or quantity.denominator != 1 or quantity.numerator < 0:
             return _no_share(
                 Reason.UNCLEAR_QUANTITY,
                 container=container.name or "",
                 quantity=shorten(str(value)),
             )
-        if quantity:
-            asked.append((index, container, int(quantity)))
+        if quantity.numerator:
+            asked.append((index, container, quantity.numerator))
 
     if asked and asked[-1][0] >= len(pod.containers):  # init containers come last in all_containers
         first = next(container for index, container, _ in asked if index >= len(pod.containers))
@@ -352,10 +349,8 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
 
 
 def _other_gpu_resource(pod: PodView) -> str | None:
-    for resource in pod.extended_resources:
-        if resource != keys.GPU_RESOURCE and names_gpu(resource):
-            return shorten(resource)
-    return None
+    other = next((resource for resource in pod.gpu_resources if resource != keys.GPU_RESOURCE), None)
+    return None if other is None else shorten(other)
 
 
 def _some(containers: int) -> str:
