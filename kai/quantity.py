@@ -31,6 +31,8 @@ def parse_quantity(value: object) -> Fraction:
     Raises:
         ValueError: it is not a quantity, or has more digits than any resource needs.
     """
+    if type(value) is str and len(value) <= _LONGEST:  # nearly always
+        return _parsed(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{type(value).__name__} is not a quantity")
     if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # writing it out would take quadratic time

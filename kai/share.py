@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
+
+from msgspec import Struct
 
 from kai import keys
 from kai.gonumber import parse_float, parse_int, parse_uint
@@ -134,8 +137,7 @@ def scheduler_memory(text: str) -> int | None:
     return value if value > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerMemory:
+class ContainerMemory(Struct, frozen=True):
     """`nvidia.com/container.<name>.gpu-memory.request|limit` (KAI from v0.18): bytes for one container."""
 
     container: str
@@ -163,13 +165,19 @@ def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
     for key in sorted(filter(is_container_memory_key, annotations)):
         container, _, kind = key.removeprefix(keys.CONTAINER_PREFIX).rpartition(_MEMORY_INFIX)
         try:
-            amount = parse_quantity(annotations[key])
+            amount = _whole(annotations[key])
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
-        if amount.numerator <= 0:  # comparing Fractions takes ten times as long
+        if amount <= 0:
             raise ValueError(f'{key}: "{annotations[key]}" is not more than zero')
-        found.append(ContainerMemory(container, kind, math.ceil(amount)))
+        found.append(ContainerMemory(container, kind, amount))
     return found
+
+
+@lru_cache(maxsize=256)
+def _whole(text: str) -> int:
+    """Read a quantity and round it up; remembered, since the containers of a pod ask for the same few."""
+    return math.ceil(parse_quantity(text))
 
 
 def requested_by_container(annotations: Mapping[str, str]) -> int:

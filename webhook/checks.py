@@ -84,7 +84,10 @@ def whole_gpus(pod: PodView) -> int:
 
 def _whole_gpus(container: Container) -> int:
     value = container.asks(keys.GPU_RESOURCE)
-    return 0 if value is None else min(math.ceil(parse_quantity(value)), _MOST_GPUS)
+    if value is None:
+        return 0
+    amount = parse_quantity(value)
+    return min(-(-amount.numerator // amount.denominator), _MOST_GPUS)  # rounded up
 
 
 def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str | None:
