@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kai.command_lines import LONGEST_COMMAND_LINE
+
 _ROUNDING = 1e-9
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
-_LONGEST_LINE = 16384
-"""Characters of a pod's command line that are read; splitting so many takes some 10 ms."""
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?")
 _LONGEST_NUMBER = 40  # characters; no option needs half as many
 
@@ -138,7 +138,7 @@ def settings_of(
 
 def _beginning(line: Sequence[str]) -> Sequence[str]:
     """Cut a command line to the characters that are read; the line itself if it is not longer."""
-    left = _LONGEST_LINE
+    left = LONGEST_COMMAND_LINE
     for index, word in enumerate(line):
         left -= len(word) + 1  # the blank after it: an empty word costs time, too
         if left < 0:

@@ -6,13 +6,16 @@ can be lost. Null maps and absent maps read as empty, as they do in Go; any othe
 `MalformedPod`, and then nobody should decide anything about the pod.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from kai import keys
+from kai.command_lines import LONGEST_COMMAND_LINE, first_words
+from kai.gpu_resources import NVIDIA_PREFIX, names_device_class, names_gpu
 
 Quantity = str | float
 """A quantity in JSON. API servers write strings; an integer, as manifests have it, is read as a float, since
@@ -25,7 +28,7 @@ class MalformedPod(ValueError):
     """The document is not shaped as a v1 Pod; the message names the field and what it should be."""
 
 
-class Resources(Struct):
+class Resources(Struct, gc=False):
     """`resources` of a container."""
 
     limits: dict[str, Quantity] | None = None
@@ -33,15 +36,37 @@ class Resources(Struct):
     claims: Raw = _NOTHING
 
 
-class Container(Struct):
+class _KeyRef(Struct, gc=False):
+    name: str | None = None
+
+
+class _ValueFrom(Struct, gc=False):
+    configMapKeyRef: _KeyRef | None = None
+
+
+class _Variable(Struct, gc=False):
+    name: str | None = None
+    valueFrom: _ValueFrom | None = None
+
+
+_variables = msgspec.json.Decoder(list[_Variable] | None)
+
+
+class Container(Struct, gc=False):
     """One container: its name and what it asks for."""
 
     name: str | None = None
     image: str | None = None
+    restartPolicy: str | None = None
     resources: Resources | None = None
     env: Raw = _NOTHING
     command: Raw = _NOTHING
     args: Raw = _NOTHING
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether this init container goes on running beside the containers (KEP-753)."""
+        return self.restartPolicy == "Always"
 
     @property
     def limits(self) -> Mapping[str, Quantity]:
@@ -67,22 +92,47 @@ class Container(Struct):
         """`env`, decoded only when asked for; empty if it is no list, or too deep for one of the API's."""
         return _list(self.env)
 
+    def config_map_names(self, variable: str) -> Iterator[str]:
+        """Yield the ConfigMaps from which an environment variable of the container comes."""
+        if variable.encode() not in bytes(self.env):
+            return
+        try:
+            variables = _variables.decode(self.env) or ()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return  # the API server refuses the pod
+        for found in variables:
+            source = found.valueFrom
+            if found.name == variable and source is not None and source.configMapKeyRef is not None:
+                yield source.configMapKeyRef.name or ""
+
     @property
     def has_command(self) -> bool:
         """Whether the container names its program itself; if not, the image does."""
-        return bool(_list(self.command))
+        return bool(first_words(bytes(self.command), 0))
 
     @property
     def command_line(self) -> list[str]:
-        """`command` and `args`, in the order they run."""
-        return [word for word in (*_list(self.command), *_list(self.args)) if isinstance(word, str)]
+        """`command` and `args`, in the order they run, up to the word that passes `LONGEST_COMMAND_LINE`."""
+        words = first_words(bytes(self.command))
+        return words + first_words(bytes(self.args), LONGEST_COMMAND_LINE - sum(map(len, words)) - len(words))
 
 
-class Owner(Struct):
+class Owner(Struct, gc=False):
     """One of `metadata.ownerReferences`."""
 
+    apiVersion: str | None = None
     kind: str | None = None
     name: str | None = None
+
+    @property
+    def group(self) -> str:
+        """API group of the owner's kind; empty for the core group, which `v1` and `/v1` both name."""
+        return (self.apiVersion or "").rpartition("/")[0]
+
+    @property
+    def is_daemon_set(self) -> bool:
+        """Whether the owner is a DaemonSet of Kubernetes itself."""
+        return self.kind == "DaemonSet" and self.group == "apps"
 
 
 class Metadata(Struct):
@@ -103,6 +153,7 @@ class Spec(Struct):
     initContainers: list[Container] | None = None
     schedulerName: str | None = None
     nodeName: str | None = None
+    priorityClassName: str | None = None
     runtimeClassName: str | None = None
     tolerations: list[dict[str, Any]] | None = None
     resourceClaims: Raw = _NOTHING
@@ -123,10 +174,11 @@ class PodView:
         "annotations",
         "containers",
         "document",
-        "extended_resources",
+        "gpu_resources",
         "init_containers",
         "labels",
         "metadata",
+        "nvidia_annotations",
         "owners",
         "spec",
     )
@@ -140,10 +192,12 @@ class PodView:
         self.owners: Sequence[Owner] = metadata.ownerReferences or ()
         self.containers: Sequence[Container] = spec.containers or ()
         self.init_containers: Sequence[Container] = spec.initContainers or ()
-        self.all_containers = [*self.containers, *self.init_containers]
+        self.all_containers: list[Container] = [*self.containers, *self.init_containers]
         """Regular containers, then init containers: KAI's own order (`getFirstGPULimit`)."""
-        self.extended_resources = _extended_resources(self.all_containers)
-        """Names of the extended resources (those with a slash) that any container limits or requests."""
+        self.gpu_resources = _gpu_resources(self.all_containers)
+        """Names of the resources that name a GPU and that any container limits or requests, each once."""
+        self.nvidia_annotations = [key for key in self.annotations if key.startswith(NVIDIA_PREFIX)]
+        """Keys of the annotations with NVIDIA's prefix."""
 
     @property
     def name(self) -> str:
@@ -171,6 +225,16 @@ class PodView:
         return self.spec.nodeName or ""
 
     @property
+    def priority_class(self) -> str:
+        """`spec.priorityClassName`, or empty."""
+        return self.spec.priorityClassName or ""
+
+    @property
+    def is_of_daemon_set(self) -> bool:
+        """Whether a DaemonSet owns the pod."""
+        return any(owner.is_daemon_set for owner in self.owners)
+
+    @property
     def owner_name(self) -> str:
         """The first owner's name, or empty for a bare pod."""
         return (self.owners[0].name or "") if self.owners else ""
@@ -178,15 +242,13 @@ class PodView:
     @property
     def uses_mig(self) -> bool:
         """Whether any container asks for a MIG device, or the legacy annotation does."""
-        for name in self.extended_resources:
-            if name.startswith(keys.MIG_PREFIX):
-                return True
-        return any(key.startswith(keys.MIG_PREFIX) for key in self.annotations)
+        names = chain(self.gpu_resources, self.nvidia_annotations)
+        return any(name.startswith(keys.MIG_PREFIX) for name in names)
 
     @property
     def uses_claims(self) -> bool:
-        """Whether the pod names or uses dynamic resource claims (DRA)."""
-        if _has_items(self.spec.resourceClaims):
+        """Whether the pod names or uses dynamic resource claims (DRA), extended resources of DRA included."""
+        if _has_items(self.spec.resourceClaims) or any(map(names_device_class, self.gpu_resources)):
             return True
         for container in self.all_containers:
             if container.resources is not None and _has_items(container.resources.claims):
@@ -220,16 +282,17 @@ def explain_shape(error: msgspec.ValidationError, whole: str) -> str:
     return f"{path}: {said[:1].lower()}{said[1:].replace('`', '')}"
 
 
-def _extended_resources(containers: Sequence[Container]) -> list[str]:
-    found: list[str] = []
+def _gpu_resources(containers: Sequence[Container]) -> Mapping[str, None]:
+    """Collect the GPU resources of containers, in their order."""
+    found: dict[str, None] = {}
     for container in containers:
         resources = container.resources
         if resources is not None:
             for part in (resources.limits, resources.requests):
                 if part:
                     for name in part:
-                        if "/" in name:
-                            found.append(name)  # noqa: PERF401 - the comprehension is slower here
+                        if name not in found and "/" in name and names_gpu(name):
+                            found[name] = None
     return found
 
 

@@ -17,6 +17,7 @@ _ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[
 _ONE = Fraction(1)
 _TOO_LARGE = 10**40
 _LONGEST = 90  # characters; the longest that _FORM takes has 87
+_PLAIN = 40  # digits of a plain integer, as many as _FORM takes
 _SUFFIX: dict[str, Fraction] = {
     **{name: Fraction(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
     **{name: Fraction(1000) ** power for power, name in enumerate(("n", "u", "m"), -3)},
@@ -30,6 +31,8 @@ def parse_quantity(value: object) -> Fraction:
     Raises:
         ValueError: it is not a quantity, or has more digits than any resource needs.
     """
+    if type(value) is str and len(value) <= _LONGEST:  # nearly always
+        return _parsed(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{type(value).__name__} is not a quantity")
     if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # writing it out would take quadratic time
@@ -43,6 +46,8 @@ def parse_quantity(value: object) -> Fraction:
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Fraction:
     """Read a quantity; remembered, since the containers of a pod ask for the same few."""
+    if text.isdecimal() and text.isascii() and len(text) <= _PLAIN:
+        return Fraction(int(text))
     found = _FORM.fullmatch(text)
     if not found:
         raise ValueError(f'"{text[:40]}" is not a quantity')

@@ -1,10 +1,12 @@
 """A pod's own part of a GPU, as its annotations say it and as KAI counts it."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
+
+from msgspec import Struct
 
 from kai import keys
 from kai.gonumber import parse_float, parse_int, parse_uint
@@ -18,7 +20,9 @@ MOST_BYTES = 1 << 53
 Up to here every integer is exact in JSON, in JavaScript and in Prometheus' float64.
 """
 
-_CONTAINER_MEMORY = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(request|limit)")
+_MEMORY_INFIX = ".gpu-memory."
+_MEMORY_SUFFIXES = tuple(_MEMORY_INFIX + kind for kind in ("request", "limit"))
+_SHORTEST = len(keys.CONTAINER_PREFIX) + 1  # in front of a suffix: the container has a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +137,7 @@ def scheduler_memory(text: str) -> int | None:
     return value if value > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerMemory:
+class ContainerMemory(Struct, frozen=True):
     """`nvidia.com/container.<name>.gpu-memory.request|limit` (KAI from v0.18): bytes for one container."""
 
     container: str
@@ -145,7 +148,11 @@ class ContainerMemory:
 
 def is_container_memory_key(key: str) -> bool:
     """Whether an annotation key asks for GPU memory for one container (KAI from v0.18)."""
-    return key.startswith(keys.CONTAINER_PREFIX) and _CONTAINER_MEMORY.fullmatch(key) is not None
+    return (
+        key.endswith(_MEMORY_SUFFIXES)
+        and key.startswith(keys.CONTAINER_PREFIX)
+        and key.rfind(_MEMORY_INFIX) >= _SHORTEST
+    )
 
 
 def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
@@ -155,18 +162,22 @@ def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
         ValueError: a value is not a positive quantity; the message names the key.
     """
     found = []
-    for key in sorted(annotations):
-        match = _CONTAINER_MEMORY.fullmatch(key)
-        if not match:
-            continue
+    for key in sorted(filter(is_container_memory_key, annotations)):
+        container, _, kind = key.removeprefix(keys.CONTAINER_PREFIX).rpartition(_MEMORY_INFIX)
         try:
-            amount = parse_quantity(annotations[key])
+            amount = _whole(annotations[key])
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
         if amount <= 0:
             raise ValueError(f'{key}: "{annotations[key]}" is not more than zero')
-        found.append(ContainerMemory(match[1], match[2], math.ceil(amount)))
+        found.append(ContainerMemory(container, kind, amount))
     return found
+
+
+@lru_cache(maxsize=256)
+def _whole(text: str) -> int:
+    """Read a quantity and round it up; remembered, since the containers of a pod ask for the same few."""
+    return math.ceil(parse_quantity(text))
 
 
 def requested_by_container(annotations: Mapping[str, str]) -> int:

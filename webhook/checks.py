@@ -5,12 +5,13 @@ Warnings of `decide` come from here; what enforce denies rests on the same findi
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from itertools import islice
 from typing import TypeVar
 
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
-from kai.pod import Container, PodView
+from kai.pod import Container, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
@@ -20,43 +21,104 @@ from webhook.policy import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultSh
 from webhook.reasons import Finding, Reason
 
 _T = TypeVar("_T")
+SHARE_ANNOTATIONS = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
 _KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
+RESERVED_ANNOTATIONS = _KAI_ANNOTATIONS | {keys.SHARED_GPU_CONFIGMAP}
+"""Annotations of KAI. vCluster's begin with `keys.VCLUSTER_PREFIX`."""
+RESERVED_PREFIXES = (keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
+"""How labels begin that only KAI or vCluster may write, beside `keys.GPU_GROUP`."""
+_RESERVED_LABELS = (keys.GPU_GROUP, *RESERVED_PREFIXES)
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
+LONGEST_RESOURCE = 100
+"""Characters of a resource's name that are shown."""
 _LONGEST_NAME = 253  # of any object
 _SHORTENED = 28  # 33, less dots and hyphens at the end, and the digits of a container's index
-_RESERVED_LABELS = (keys.GPU_GROUP, keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
 
 
 def writes_own_share(pod: PodView) -> bool:
     """Whether the pod says something about a share itself, if only the number of devices."""
+    return own_share_key(pod) is not None
+
+
+def own_share_key(pod: PodView) -> str | None:
+    """Return the first annotation by which the pod says something about a share itself."""
+    return next(_share_keys(pod), None)
+
+
+def shares_written(pod: PodView) -> int:
+    """Count the annotations by which the pod says something about a share; two stand for more than one."""
+    return sum(1 for _ in islice(_share_keys(pod), 2))
+
+
+def _share_keys(pod: PodView) -> Iterator[str]:
     annotations = pod.annotations
-    return (
-        keys.GPU_FRACTION in annotations
-        or keys.GPU_MEMORY in annotations
-        or keys.NUM_DEVICES in annotations
-        or any(map(is_container_memory_key, annotations))
-    )
+    yield from (key for key in SHARE_ANNOTATIONS if key in annotations)
+    yield from filter(is_container_memory_key, pod.nvidia_annotations)
 
 
 def has_share(pod: PodView) -> bool:
     """Whether KAI places the pod on part of a GPU."""
-    return asks_for_share(pod) or any(map(is_container_memory_key, pod.annotations))
+    return asks_for_share(pod) or any(map(is_container_memory_key, pod.nvidia_annotations))
 
 
 def whole_gpus(pod: PodView) -> int:
-    """Whole GPUs the pod holds at once: its containers' sum, or one init container's if that is more.
+    """Whole GPUs the pod holds at once, as Kubernetes counts them (KEP-753).
+
+    Sidecars add up with the containers. A plain init container runs beside the sidecars before it.
 
     Raises:
         ValueError: a quantity cannot be read.
     """
+    if keys.GPU_RESOURCE not in pod.gpu_resources:
+        return 0
+    sidecars = most = 0
+    for container in pod.init_containers:
+        gpus = _whole_gpus(container)
+        most = max(most, sidecars + gpus)
+        if container.is_sidecar:
+            sidecars += gpus
+    return max(most, sidecars + sum(map(_whole_gpus, pod.containers)))
 
-    def asked(value: object) -> int:
-        return 0 if value is None else min(math.ceil(parse_quantity(value)), _MOST_GPUS)
 
-    running = sum(asked(c.asks(keys.GPU_RESOURCE)) for c in pod.containers)
-    return max([running, *(asked(c.asks(keys.GPU_RESOURCE)) for c in pod.init_containers)])
+def _whole_gpus(container: Container) -> int:
+    value = container.asks(keys.GPU_RESOURCE)
+    if value is None:
+        return 0
+    amount = parse_quantity(value)
+    return min(-(-amount.numerator // amount.denominator), _MOST_GPUS)  # rounded up
+
+
+def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str | None:
+    """Return the first GPU resource that a container asks for in an amount other than zero.
+
+    Args:
+        pod: the pod.
+        beside_whole_gpus: leave out `nvidia.com/gpu`.
+    """
+    left_out = keys.GPU_RESOURCE if beside_whole_gpus else ""
+    named: Set[str] = pod.gpu_resources.keys() - {left_out}
+    if not named:
+        return None
+    for container in pod.all_containers:
+        limits = container.limits
+        for name, amount in limits.items():
+            if name in named and not _is_zero(amount):
+                return name
+        for name, amount in container.requests.items():
+            if name in named and name not in limits and not _is_zero(amount):
+                return name
+    return None
+
+
+def _is_zero(amount: Quantity) -> bool:
+    if amount == "0":
+        return True
+    try:
+        return parse_quantity(amount).numerator == 0
+    except ValueError:
+        return False
 
 
 def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
@@ -149,11 +211,23 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare |
         said = f"{whole} whole GPU{'s' if whole > 1 else ''}"
     if gpus:
         yield from _cap_fraction(policy, gpus, said)
+    other = asked_gpu_resource(pod, beside_whole_gpus=True)
+    if other is None and pod.uses_mig:
+        other = keys.MIG_PREFIX + "…"
+    if other is not None or pod.uses_claims:
+        yield _not_comparable(
+            policy, quoted(other, LONGEST_RESOURCE) if other is not None else "a resource claim"
+        )
     mib = -(-by_container // MIB)
     if share is not None and share.memory_mib is not None:
         mib += share.memory_mib * share.devices
     if mib:
         yield from _cap_memory(policy, mib)
+
+
+def _not_comparable(policy: NamespacePolicy, asked: str) -> Finding:
+    key = keys.GPU_MEMORY if policy.max_fraction is None else keys.GPU_FRACTION
+    return Finding(Reason.CAP_UNIT, {"asked": asked, "key": key})
 
 
 def _readable(read: Callable[[], _T]) -> _T | None:
@@ -166,7 +240,7 @@ def _readable(read: Callable[[], _T]) -> _T | None:
 
 def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[Finding]:
     if policy.max_fraction is None:
-        yield Finding(Reason.CAP_UNIT, {"asked": said, "key": keys.GPU_MEMORY})
+        yield _not_comparable(policy, said)
     elif not asked <= policy.max_fraction + _ROUNDING:
         yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_fraction:g} ({MAX_FRACTION})"})
 
@@ -174,7 +248,7 @@ def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[
 def _cap_memory(policy: NamespacePolicy, asked_mib: int) -> Iterator[Finding]:
     said = f"{asked_mib} MiB"
     if policy.max_memory_mib is None:
-        yield Finding(Reason.CAP_UNIT, {"asked": said, "key": keys.GPU_FRACTION})
+        yield _not_comparable(policy, said)
     elif asked_mib > policy.max_memory_mib:
         yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_memory_mib} MiB ({MAX_MEMORY})"})
 
@@ -226,11 +300,8 @@ def _reads_configmap(pod: PodView) -> bool:
     """
     prefix = pod.annotations[keys.SHARED_GPU_CONFIGMAP] + "-"
     for container in pod.all_containers:
-        for variable in container.variables:
-            match variable:
-                case {"name": keys.GPU_PORTION_ENV, "valueFrom": {"configMapKeyRef": {"name": str(name)}}}:
-                    if name.startswith(prefix):
-                        return True
+        if any(name.startswith(prefix) for name in container.config_map_names(keys.GPU_PORTION_ENV)):
+            return True
     return False
 
 

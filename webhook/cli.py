@@ -19,7 +19,7 @@ from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
 from webhook.explain import explain
 from webhook.policies.reading import Labels, PoliciesError, read_namespaces
-from webhook.policy import NamespacePolicy
+from webhook.policy import NamespacePolicy, is_object_name
 from webhook.report import as_json, as_patch, as_text, as_yaml
 
 _CLUSTER = "cluster"
@@ -80,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces that are never touched; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
+    )
+
+    rules.add_argument(
+        "--default-priority-class",
+        type=read_by(_class_name),
+        metavar="NAME",
+        help="the cluster's default PriorityClass (globalDefault), which every pod without a class gets;"
+        " `serve` reads it from the cluster where it can",
     )
 
     serving = commands.add_parser("serve", parents=[rules], help="run the webhook")
@@ -183,6 +191,12 @@ def _label(text: str) -> tuple[str, str | None]:
     return key, value
 
 
+def _class_name(text: str) -> str:
+    if not is_object_name(text):
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a PriorityClass")
+    return text
+
+
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f'"{text}" is not allowed; allowed: true, false')
@@ -194,6 +208,7 @@ def _rules(arguments: argparse.Namespace) -> Rules:
         kai_version=arguments.kai_version,
         inject_shares=arguments.inject_shares,
         excluded_namespaces=arguments.exclude_namespaces,
+        default_priority_class=arguments.default_priority_class,
     )
 
 

@@ -7,13 +7,15 @@ pod that the selectors match (verified on Kubernetes 1.36.3).
 """
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
+from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.over_share import MODE
+from webhook.checks import RESERVED_ANNOTATIONS, RESERVED_PREFIXES, SHARE_ANNOTATIONS
 from webhook.policy import INJECT, PREFIX, Mode
 from webhook.verify import DAEMON_SET_CONTROLLERS, KUBELET
 
@@ -41,12 +43,70 @@ _MIRROR: Final = f"has(object.metadata.annotations) && '{keys.MIRROR_POD}' in ob
 _ON_NODE: Final = "has(object.spec.nodeName) && object.spec.nodeName != ''"
 _OF_DAEMON_SET: Final = (
     "has(object.metadata.ownerReferences)"
-    " && object.metadata.ownerReferences.exists(owner, owner.kind == 'DaemonSet')"
+    " && object.metadata.ownerReferences.exists(owner,"
+    " owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/'))"
 )
 _OF_KUBELET: Final = f"request.userInfo.username.startsWith('{KUBELET}')"
 _BY_DAEMON_SETS: Final = (
     "request.userInfo.username in [" + ", ".join(f"'{user}'" for user in sorted(DAEMON_SET_CONTROLLERS)) + "]"
 )
+
+
+def _starts(text: str, prefixes: Iterable[str]) -> str:
+    """CEL: whether a text begins with one of the prefixes."""
+    return " || ".join(f"{text}.startsWith('{prefix}')" for prefix in prefixes)
+
+
+def _ends(text: str, suffixes: Iterable[str]) -> str:
+    return " || ".join(f"{text}.endsWith('{suffix}')" for suffix in suffixes)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return "[" + ", ".join(f"'{name}'" for name in sorted(names)) + "]"
+
+
+_NAMES_GPU: Final = (
+    f"(name.startsWith('{NVIDIA_PREFIX}') && !({_starts('name', OTHER_DEVICES)})"
+    f" || name.startsWith('{DEVICE_CLASS_PREFIX}')"
+    f" || {_ends('name', GPU_SUFFIXES)})"
+)
+_RESERVED_LABEL: Final = (
+    f"key in {_any_of([keys.QUEUE_LABEL, keys.GPU_GROUP])} || {_starts('key', RESERVED_PREFIXES)}"
+)
+_GPU_ANNOTATION: Final = (
+    f"key in {_any_of([*SHARE_ANNOTATIONS, *RESERVED_ANNOTATIONS])}"
+    f" || {_starts('key', [keys.CONTAINER_PREFIX, keys.MIG_PREFIX, keys.VCLUSTER_PREFIX])}"
+)
+
+
+def _some_container(containers: str) -> str:
+    """CEL: whether one of a list of containers has a claim or a GPU resource."""
+    asks = " || ".join(
+        f"has(c.resources.{kind}) && c.resources.{kind}.exists(name, {_NAMES_GPU})"
+        for kind in ("limits", "requests")
+    )
+    claims = "has(c.resources.claims) && size(c.resources.claims) > 0"
+    return (
+        f"has(object.spec.{containers}) && object.spec.{containers}.exists(c,"
+        f" has(c.resources) && ({claims} || {asks}))"
+    )
+
+
+_OF_GPUS: Final = " || ".join(
+    (
+        (
+            "has(object.spec.schedulerName)"
+            f" && !(object.spec.schedulerName in ['', '{keys.DEFAULT_SCHEDULER}'])"
+        ),
+        "has(object.spec.resourceClaims) && size(object.spec.resourceClaims) > 0",
+        f"has(object.metadata.labels) && object.metadata.labels.exists(key, {_RESERVED_LABEL})",
+        f"has(object.metadata.annotations) && object.metadata.annotations.exists(key, {_GPU_ANNOTATION})",
+        _some_container("containers"),
+        _some_container("initContainers"),
+    )
+)
+"""CEL: whether a pod may have to do with GPUs or KAI; `verify` looks closer. Every optional field is guarded
+by has(): an expression that fails refuses the pod under failurePolicy Fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +182,14 @@ def validating_configuration(
         "failurePolicy": "Fail",
         "namespaceSelector": _managed(_with(MODE, Mode.ENFORCE.value), excluded),
         "objectSelector": {},  # enforce denies the opt-out
-        # By who asks and not by what the pod says: enforce denies such pods from everybody else. What keeps
-        # nodes alive is thus not held up by a webhook that is down.
+        # By who asks first: enforce denies such pods from everybody else. A CNI or a monitoring agent is not
+        # held up by a webhook that is down; a DaemonSet's pod with a GPU or with KAI's keys is judged.
         "matchConditions": [
             {"name": "not-a-kubelets-own", "expression": f"!({_OF_KUBELET} && ({_MIRROR} || {_ON_NODE}))"},
             {
                 "name": "not-by-the-daemon-set-controller",
-                "expression": f"!({_BY_DAEMON_SETS} && {_OF_DAEMON_SET} && !({_MIRROR} || {_ON_NODE}))",
+                "expression": f"!({_BY_DAEMON_SETS} && {_OF_DAEMON_SET}"
+                f" && !({_MIRROR} || {_ON_NODE}) && !({_OF_GPUS}))",
             },
         ],
         "rules": [_rule(["CREATE"], "pods", "Namespaced")],

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kai import keys
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
 from kai.version import Version
+from kube.scopes import GroupKind
 from service.text import shorten
 from webhook.checks import (
     cap_findings,
@@ -24,27 +26,32 @@ from webhook.checks import (
     hints,
     reserved_key_findings,
     share_findings,
+    shares_written,
     unknown_value_findings,
     writes_own_share,
 )
+from webhook.owners import CLUSTER_SCOPED_OWNERS
 from webhook.policy import GPU_MARK, INJECT, WHOLE_GPU, DefaultShare, Mode, NamespacePolicy, ShareFor
 from webhook.reasons import Action, Finding, Reason
 
 MOST_WARNINGS: Final = 8
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
-_OTHER_GPU_SUFFIXES = ("/gpu", "/vgpu", "/gpu.shared", "/gpumem", "/gpumem-percentage", "/gpucores")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the administrator of the webhook set, for every namespace."""
+    """What holds for every namespace: the administrator's settings, and facts about the cluster."""
 
     kai_version: Version | None = None
     """None: unknown, so nothing is injected that any release would get wrong."""
     inject_shares: bool = True
     """False for a KAI whose gpuSharing is off: it refuses every pod with a share."""
     excluded_namespaces: frozenset[str] = EXCLUDED_NAMESPACES
+    default_priority_class: str | None = None
+    """The PriorityClass with `globalDefault`. The API server writes it into every pod without a class before
+    it calls a webhook. None: there is none, or it is not known."""
+    cluster_scoped: frozenset[GroupKind] = CLUSTER_SCOPED_OWNERS
+    """Kinds that are not namespaced: no pod may be owned by one under enforce."""
 
 
 class GpuKey(Struct, frozen=True):
@@ -129,9 +136,8 @@ def _leave_alone(policy: NamespacePolicy, pod: PodView) -> Decision | None:
         return _skipped(Reason.MIRROR_POD)
     if pod.node_name:
         return _skipped(Reason.NODE_NAME_SET)
-    for owner in pod.owners:
-        if owner.kind == "DaemonSet":
-            return _skipped(Reason.DAEMONSET)
+    if pod.is_of_daemon_set:
+        return _skipped(Reason.DAEMONSET)
     if pod.labels.get(INJECT) == "false":
         return _skipped(Reason.OPTED_OUT)
     scheduler = pod.scheduler_name
@@ -147,7 +153,7 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool)
     labels: dict[str, str] = {}
     if policy.queue and not pod.labels.get(keys.QUEUE_LABEL):
         labels[keys.QUEUE_LABEL] = policy.queue
-    if policy.priority and not pod.labels.get(keys.PRIORITY_LABEL):
+    if policy.priority and not pod.labels.get(keys.PRIORITY_LABEL) and not _has_own_class(pod, rules):
         labels[keys.PRIORITY_LABEL] = policy.priority
 
     share = _settle_share(policy, pod, rules)
@@ -168,6 +174,15 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool)
         changes=changes,
         warnings=tuple(islice(_warnings(policy, pod, rules, share), MOST_WARNINGS)) if warn else (),
     )
+
+
+def _has_own_class(pod: PodView, rules: Rules) -> bool:
+    """Whether the pod names a PriorityClass of its own.
+
+    The label `priorityClassName` beats `spec.priorityClassName` in KAI (default_grouper.go, all releases), so
+    the policy's label would overrule what the pod says.
+    """
+    return pod.priority_class not in ("", rules.default_priority_class)
 
 
 NOT_MANAGED: Final = _skipped(Reason.NOT_MANAGED)
@@ -191,7 +206,7 @@ def _no_share(reason: Reason, **details: object) -> _Settled:
 def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settled:
     """Settle whether the pod gets the default share, and what it gives up for it."""
     if writes_own_share(pod):
-        return _no_share(Reason.OWN_SHARE)
+        return _remove_again(policy, pod, rules) or _no_share(Reason.OWN_SHARE)
     if policy.share is None:
         problem = policy.share_problem
         return (
@@ -199,24 +214,54 @@ def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
             if problem
             else _no_share(Reason.NO_DEFAULT_SHARE)
         )
-    if not rules.inject_shares:
-        return _no_share(Reason.SHARES_OFF)
-    if policy.scheduler == keys.DEFAULT_SCHEDULER:
-        return _no_share(Reason.SCHEDULER_NOT_KAI)
-    if pod.uses_mig:
-        return _no_share(Reason.MIG)
-    if pod.uses_claims:
-        return _no_share(Reason.RESOURCE_CLAIMS)
+    kept = _kept_from_sharing(policy, pod, rules)
+    if kept is not None:
+        return _no_share(kept)
     found = _container_to_share(policy, pod)
     return found if isinstance(found, _Settled) else _give_share(policy.share, pod, rules, *found)
+
+
+def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settled | None:
+    """Remove nvidia.com/gpu beside the share of the policy; None where the policy would not give that share.
+
+    The API server runs its own mutating plugins again after a patch, and then calls this webhook again. A
+    LimitRange with a default for nvidia.com/gpu thus puts back what the conversion removed, in every
+    container and in its own amount, and KAI refuses the pod. A LimitRange is not applied a third time (seen
+    on Kubernetes 1.36.3).
+    """
+    share, annotations = policy.share, pod.annotations
+    if (
+        share is None
+        or annotations.get(share.annotation) != share.value
+        or shares_written(pod) != 1
+        or keys.GPU_RESOURCE not in pod.gpu_resources
+        or annotations.get(WHOLE_GPU) == "true"
+        or _kept_from_sharing(policy, pod, rules) is not None
+    ):
+        return None
+    named = annotations.get(keys.CONTAINER_NAME)
+    container = next((container for container in pod.containers if container.name == named), None)
+    if container is None:
+        return None
+    settled = _give_share(share, pod, rules, container, Reason.GPU_REMOVED_AGAIN)
+    return replace(settled, annotations=NOTHING) if settled.removed else None
+
+
+def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
+    """Return the reason why no pod like this one gets a share, whatever whole GPUs it asks for."""
+    if not rules.inject_shares:
+        return Reason.SHARES_OFF
+    if policy.scheduler == keys.DEFAULT_SCHEDULER:
+        return Reason.SCHEDULER_NOT_KAI
+    if pod.uses_mig:
+        return Reason.MIG
+    return Reason.RESOURCE_CLAIMS if pod.uses_claims else None
 
 
 def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _Settled:
     """Find the container the default share would be for and what that is called, or why there is none."""
     asked: list[tuple[int, Container, int]] = []
-    for index, container in enumerate(
-        pod.all_containers if keys.GPU_RESOURCE in pod.extended_resources else ()
-    ):
+    for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
         value = container.asks(keys.GPU_RESOURCE)
         if value is None:
             continue
@@ -224,14 +269,14 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
             quantity = parse_quantity(value)
         except ValueError:
             quantity = None
-        if quantity is None or quantity.denominator != 1 or quantity < 0:
+        if quantity is None or quantity.denominator != 1 or quantity.numerator < 0:
             return _no_share(
                 Reason.UNCLEAR_QUANTITY,
                 container=container.name or "",
                 quantity=shorten(str(value)),
             )
-        if quantity:
-            asked.append((index, container, int(quantity)))
+        if quantity.numerator:
+            asked.append((index, container, quantity.numerator))
 
     if asked and asked[-1][0] >= len(pod.containers):  # init containers come last in all_containers
         first = next(container for index, container, _ in asked if index >= len(pod.containers))
@@ -304,10 +349,8 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
 
 
 def _other_gpu_resource(pod: PodView) -> str | None:
-    for resource in pod.extended_resources:
-        if resource != keys.GPU_RESOURCE and resource.endswith(_OTHER_GPU_SUFFIXES):
-            return shorten(resource)
-    return None
+    other = next((resource for resource in pod.gpu_resources if resource != keys.GPU_RESOURCE), None)
+    return None if other is None else shorten(other)
 
 
 def _some(containers: int) -> str:

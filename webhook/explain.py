@@ -1,15 +1,17 @@
 """`kaishare-webhook explain`: what the webhooks would do to a manifest, pod by pod, and why."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from kai import keys
-from kai.pod import MalformedPod, decode_pod
+from kai.pod import MalformedPod, Owner, decode_pod
 from service.documents import unlisted
 from service.text import quoted
-from webhook.decide import Rules
+from webhook.decide import MOST_WARNINGS, Rules, exempt
 from webhook.manifests import FoundPod, as_json, find_pods
 from webhook.mutation import Mutation, mutate
+from webhook.owners import cluster_scoped_owners
 from webhook.patch import apply_to_document
 from webhook.policy import NamespacePolicy
 from webhook.reasons import Finding, Reason
@@ -71,19 +73,36 @@ def _explain(
     mutation = mutate(policy, as_json(created), rules)
     after = apply_to_document(mutation.sent, created)
     requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _SOMEBODY
+    owners = pod.owners_above
     try:
-        verdict = verify(policy, decode_pod(as_json(after)), rules, requester)
+        result = decode_pod(as_json(after))
+        verdict = verify(policy, result, rules, requester)
     except MalformedPod:
         verdict = None  # the API server refuses it, and `mutation` says why
+    else:
+        owners = (*result.owners, *owners)
+    denials = verdict.denials if verdict else ()
     return Explained(
         pod=pod,
         namespace=namespace,
         policy=policy,
         mutation=mutation,
         verdict=verdict,
-        warnings=(*mutation.decision.warnings, *_owner_warnings(pod, policy, after)),
+        warnings=(
+            *mutation.decision.warnings,
+            *_owner_warnings(pod, policy, after),
+            *(finding for finding in _cluster_scoped(policy, owners, rules) if finding not in denials),
+        ),
         before=created,
     )
+
+
+def _cluster_scoped(
+    policy: NamespacePolicy | None, owners: Iterable[Owner], rules: Rules
+) -> Iterator[Finding]:
+    """Name the owners of a pod and of its workload that are not namespaced, in every mode."""
+    if policy is not None and exempt(policy, rules) is None:
+        yield from islice(cluster_scoped_owners(owners, rules.cluster_scoped), MOST_WARNINGS)
 
 
 def _owner_warnings(

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
+from kai import keys
+
 _SCHEDULER = "schedulerName"
 _EVERY = "*"
 
@@ -117,8 +119,14 @@ class Hook(Struct, frozen=True, rename="camel"):
 
     @property
     def asks_for_scheduler(self) -> bool:
-        """Whether it is called only for pods whose schedulerName is so or so."""
-        return any(_SCHEDULER in condition.expression for condition in self.match_conditions or ())
+        """Whether the webhook is called only for pods of a scheduler other than the default one.
+
+        A condition that names `default-scheduler` is about other pods, too, as kaishare's own is.
+        """
+        return any(
+            _SCHEDULER in condition.expression and keys.DEFAULT_SCHEDULER not in condition.expression
+            for condition in self.match_conditions or ()
+        )
 
 
 class _Metadata(Struct, frozen=True):

@@ -4,12 +4,13 @@ Pods are found by structure, not by a list of kinds: whatever holds a list of co
 it in a Deployment, a JobSet or a kind that does not exist yet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from kai.pod import Owner
 from service.documents import DocumentError
 
 _DEEPEST = 60  # levels; no manifest nests half as deep
@@ -33,6 +34,8 @@ class FoundPod:
 
     kind: str
     """Of the innermost object around it that has a kind."""
+    api_version: str
+    """Of the same object."""
     name: str
     namespace: str
     """Empty where the manifest names none."""
@@ -42,6 +45,8 @@ class FoundPod:
     """`metadata` and `spec`, as written."""
     owner_labels: dict[str, str]
     """Labels of the outermost object: KAI takes a queue from there before it looks at the pod."""
+    owners_above: Sequence[Owner]
+    """Owners of the outermost object, of which KAI takes the topmost; empty for a Pod."""
 
     @property
     def title(self) -> str:
@@ -59,8 +64,8 @@ class FoundPod:
         if not metadata.get("name"):
             metadata["generateName"] = f"{self.name or 'pod'}-"
         # The controller's own name stands for its ReplicaSet's or Job's, which begins with it.
-        kind = "DaemonSet" if self.kind == "DaemonSet" else self.kind or "Workload"
-        metadata["ownerReferences"] = [{"kind": kind, "name": self.name or "pod", "controller": True}]
+        owner = {"apiVersion": self.api_version or "v1", "kind": self.kind or "Workload"}
+        metadata["ownerReferences"] = [{**owner, "name": self.name or "pod", "controller": True}]
         return pod
 
 
@@ -72,17 +77,35 @@ def find_pods(document: Any) -> list[FoundPod]:
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
     owner_labels = {k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, dict) else {}
-    return list(_walk(document, document, (), str(namespace or ""), owner_labels))
+    outermost = _Outermost(str(namespace or ""), owner_labels, _owners(metadata))
+    return list(_walk(document, document, (), outermost))
+
+
+@dataclass(frozen=True, slots=True)
+class _Outermost:
+    """What a pod inherits of the outermost object around it."""
+
+    namespace: str
+    labels: dict[str, str]
+    owners: tuple[Owner, ...]
+
+
+def _owners(metadata: Any) -> tuple[Owner, ...]:
+    written = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    try:
+        return tuple(msgspec.convert(written, list[Owner])) if written else ()
+    except msgspec.ValidationError:
+        return ()  # the API server refuses the object
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: tuple[str, ...], namespace: str, owner_labels: dict[str, str]
+    node: Any, holder: dict[str, Any], path: tuple[str, ...], outermost: _Outermost
 ) -> Iterator[FoundPod]:
     if len(path) > _DEEPEST:
         return
     if isinstance(node, list):
         for index, item in enumerate(node):
-            yield from _walk(item, holder, (*path, str(index)), namespace, owner_labels)
+            yield from _walk(item, holder, (*path, str(index)), outermost)
         return
     if not isinstance(node, dict):
         return
@@ -92,19 +115,20 @@ def _walk(
     if template is not None:
         metadata = holder.get("metadata")
         name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+        is_pod = node is holder and node.get("kind") == "Pod"
         yield FoundPod(
             kind=str(holder.get("kind") or ""),
+            api_version=str(holder.get("apiVersion") or ""),
             name=str(name or ""),
-            namespace=namespace,
-            path=""
-            if node is holder and node.get("kind") == "Pod"
-            else ".".join(filter(None, path)) or "spec",
+            namespace=outermost.namespace,
+            path="" if is_pod else ".".join(filter(None, path)) or "spec",
             template=template,
-            owner_labels=owner_labels,
+            owner_labels=outermost.labels,
+            owners_above=() if is_pod else outermost.owners,
         )
         return
     for key, child in node.items():
-        yield from _walk(child, holder, (*path, str(key)), namespace, owner_labels)
+        yield from _walk(child, holder, (*path, str(key)), outermost)
 
 
 def _template(node: dict[str, Any], *, is_root: bool) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """The mutating webhook: fills in what a pod leaves open. It never denies."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from kai.pod import PodView
@@ -21,7 +22,7 @@ class MutatingWebhook:
 
     name = "mutate"
 
-    def __init__(self, *, policies: PolicySource, rules: Rules, metrics: Metrics) -> None:
+    def __init__(self, *, policies: PolicySource, rules: Callable[[], Rules], metrics: Metrics) -> None:
         self._policies = policies
         self._rules = rules
         self._metrics = metrics
@@ -31,7 +32,7 @@ class MutatingWebhook:
         if not review.is_about("Pod", "CREATE"):
             return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
         policy = await self._policies.find(review.namespace or "", modes=_MODES)
-        mutation = mutate(policy, review.object, self._rules)
+        mutation = mutate(policy, review.object, self._rules())
         decision = mutation.decision
         if decision.reason is Reason.PATCH_UNSAFE:
             self._metrics.failed("patch")

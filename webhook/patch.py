@@ -84,6 +84,8 @@ def apply_to_pod(made: Sequence[Operation], pod: PodView) -> PodView:
         PatchError: an operation does not apply, or is none of ours.
     """
     metadata, spec = pod.document.metadata, _copy(pod.spec)
+    spec.containers = spec.containers and list(spec.containers)
+    spec.initContainers = spec.initContainers and list(spec.initContainers)
     if metadata is not None:
         metadata = _copy(metadata)
     for operation in made:
@@ -110,8 +112,8 @@ def apply_to_pod(made: Sequence[Operation], pod: PodView) -> PodView:
 
 
 def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:
-    """Remove a resource of one container of a spec that is ours to change; what it shares is copied."""
-    containers = list(getattr(spec, group) or ())
+    """Remove a resource of one container, which is copied, of a spec whose lists are ours to change."""
+    containers = getattr(spec, group) or []
     try:
         container = containers[int(index)] = _copy(containers[int(index)])
         resources = container.resources = _copy(container.resources)
@@ -120,7 +122,6 @@ def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise PatchError(f"there is no {key} in {kind} of {group}[{index}]") from None
     setattr(resources, kind, found)
-    setattr(spec, group, containers)
 
 
 def _copy(struct: _Struct) -> _Struct:

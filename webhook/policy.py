@@ -44,6 +44,7 @@ POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_OBJECT_NAME = 253
 _LONGEST_NAME = 63  # a label value holds no more
 _MOST_UNKNOWN: Final = 8
 """Unknown labels that are told of a namespace: each is a log line, a series and a search for its nearest."""
@@ -204,6 +205,11 @@ class PolicyLabel:
     absent: str
     read: Callable[[str], Any]
     """Returns the value, or None if it is not allowed."""
+
+
+def is_object_name(text: str) -> bool:
+    """Whether a text is the name of an object: a DNS-1123 subdomain of at most 253 characters."""
+    return len(text) <= _LONGEST_OBJECT_NAME and _NAME.fullmatch(text) is not None
 
 
 def _name(value: str) -> str | None:

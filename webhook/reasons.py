@@ -81,6 +81,11 @@ class Reason(Enum):
         "the whole GPU of container {container} becomes {share}",
     )
     SHARE_INJECTED = Group.SHARE, "share-injected", "container {container} gets {share}"
+    GPU_REMOVED_AGAIN = (
+        Group.SHARE,
+        "gpu-removed-again",
+        "nvidia.com/gpu came back beside {share} (a LimitRange gives it to every pod), and is removed again",
+    )
     OWN_SHARE = Group.SHARE, "own-share", "the pod writes its own share; it is kept as written"
     NO_DEFAULT_SHARE = Group.SHARE, "no-default-share", "the namespace has no default share"
     SHARES_OFF = Group.SHARE, "shares-off", "the webhook runs with --inject-shares=false"
@@ -137,6 +142,11 @@ class Reason(Enum):
         "daemonset-denied",
         "the owner reference to a DaemonSet is for the daemon-set controller alone: remove it",
     )
+    DAEMONSET_GPU_DENIED = (
+        Group.DENIED,
+        "daemonset-gpu-denied",
+        "a DaemonSet's pod may have nothing to do with GPUs or KAI here, and this one {what}: remove that",
+    )
     OPT_OUT_DENIED = (
         Group.DENIED,
         "opt-out-denied",
@@ -169,7 +179,12 @@ class Reason(Enum):
     CAP_UNIT = (
         Group.WARNING_OR_DENIAL,
         "cap-unit",
-        "the pod asks for {asked}, this namespace's cap is in the other unit: use {key}",
+        "the pod asks for {asked}, which this namespace's cap cannot be compared with: use {key}",
+    )
+    CLUSTER_SCOPED_OWNER = (
+        Group.WARNING_OR_DENIAL,
+        "cluster-scoped-owner",
+        "the owner {owner} is not namespaced, and KAI follows its queue label: remove the owner reference",
     )
     RESERVED_KEY = Group.WARNING_OR_DENIAL, "reserved-key", "{key} may only be written by {owner}: remove it"
     FRAMEWORK_DEFAULT = (

@@ -4,8 +4,9 @@ import asyncio
 import gc
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.log import WARNING, JsonLog
 from webhook.certificates.cluster import CertificateInCluster, ClusterCertificate
 from webhook.certificates.files import CertificateFiles, FileCertificate
 from webhook.certificates.source import CertificateSource
+from webhook.cluster_rules import ClusterRules
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.decide import Rules
 from webhook.draining import DRAIN_SECONDS, drained, wait_for
@@ -24,7 +26,7 @@ from webhook.http.port import MOST_IN_FLIGHT
 from webhook.http.server import PORT_LIMITS, Server
 from webhook.metrics import Metrics
 from webhook.order_watch import open_order
-from webhook.policies.opening import Opened, open_cluster, open_files
+from webhook.policies.opening import Work, open_cluster, open_files
 from webhook.policies.source import PolicySource
 
 _SWITCH_SECONDS = 0.0005
@@ -73,7 +75,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         certificate = await _certificate(settings, cluster, metrics, log)
         server = Server(
             policies=policies,
-            rules=settings.rules,
+            rules=opened.rules,
             metrics=metrics,
             log=log,
             certificate_problem=lambda: certificate.problem,
@@ -137,14 +139,28 @@ class _Cluster:
         return self._client
 
 
-async def _open_policies(settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog) -> Opened:
-    """Open what says which namespaces are managed; in a cluster the order of webhooks is watched, too."""
+@dataclass(frozen=True, slots=True)
+class _Decisive:
+    """All that decisions rest on, and the work that keeps it up to date."""
+
+    source: PolicySource
+    rules: Callable[[], Rules]
+    work: Sequence[Work]
+
+
+async def _open_policies(
+    settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
+) -> _Decisive:
+    """Open the source of policies; in a cluster also the watches on facts about it and on webhooks' order."""
     if settings.policies is not None:
-        return await open_files(settings.policies, metrics=metrics, log=log)
+        opened = await open_files(settings.policies, metrics=metrics, log=log)
+        return _Decisive(opened.source, lambda: settings.rules, opened.work)
     client = await cluster.client()
     opened = open_cluster(client, metrics=metrics, log=log)
     order = open_order(client, own=settings.webhook_configuration, metrics=metrics, log=log)
-    return replace(opened, work=(*opened.work, order))
+    rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
+    metrics.show_watch(rules.watch)
+    return _Decisive(opened.source, lambda: rules.current, (*opened.work, order, rules.run))
 
 
 async def _certificate(

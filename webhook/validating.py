@@ -1,6 +1,6 @@
 """The validating webhooks: pods under enforce, and the labels of namespaces as they are typed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -35,7 +35,7 @@ class PodValidator:
 
     name = "validate-pods"
 
-    def __init__(self, *, policies: PolicySource, rules: Rules) -> None:
+    def __init__(self, *, policies: PolicySource, rules: Callable[[], Rules]) -> None:
         self._policies = policies
         self._rules = rules
 
@@ -51,7 +51,7 @@ class PodValidator:
         policy = await self._policies.find(review.namespace or "", modes=_MODES)
         try:
             pod = decode_pod(review.object)
-            verdict = verify(policy, pod, self._rules, Requester(review.username))
+            verdict = verify(policy, pod, self._rules(), Requester(review.username))
         except MalformedPod as error:
             raise BadReview(f"the pod cannot be read: {error}") from None
         if verdict.is_allowed:

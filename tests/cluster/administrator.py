@@ -14,6 +14,7 @@ _PATHS = {
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/namespaces/{}/pods",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "LimitRange": "/api/v1/namespaces/{}/limitranges",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "BindRequest": "/apis/scheduling.run.ai/v1alpha2/namespaces/{}/bindrequests",
     "Queue": "/apis/scheduling.run.ai/v2/queues",

@@ -80,6 +80,84 @@ def owner(kind: str) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": kind, "name": "owner", "uid": "1"}
 
 
+RESOURCE = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
+
+
+def of_daemon_set(api_version: str = "apps/v1", **changes: Any) -> dict[str, Any]:
+    """A DaemonSet's pod; changes are for its metadata, its spec (`spec=`) and its container (`container=`)."""
+    spec, main = changes.pop("spec", {}), changes.pop("container", {})
+    made = pod(ownerReferences=[{**owner("DaemonSet"), "apiVersion": api_version}], **changes)
+    made["spec"] |= spec
+    made["spec"]["containers"][0] |= main
+    return made
+
+
+def amounts(resource: str, amount: str = "1") -> dict[str, Any]:
+    return {"resources": {"limits": {resource: amount}, "requests": {resource: amount}}}
+
+
+def init_container(**fields: Any) -> dict[str, Any]:
+    return {"initContainers": [{"name": "init", "image": "example.invalid/image", **fields}]}
+
+
+CLAIMS = [{"name": "gpu", "resourceClaimName": "gpu"}]
+DAEMON_SET_PODS = {
+    "plain": (of_daemon_set(), []),
+    "plain with much": (
+        of_daemon_set(
+            labels={"app": "cni"},
+            annotations={"a": "b"},
+            container={"resources": RESOURCE},
+            spec=init_container(),
+        ),
+        [],
+    ),
+    "claims without an item": (of_daemon_set(container={"resources": {"claims": []}}), []),
+    "default scheduler": (of_daemon_set(spec={"schedulerName": "default-scheduler"}), []),
+    "no scheduler": (of_daemon_set(spec={"schedulerName": ""}), []),
+    "network device": (of_daemon_set(container=amounts("nvidia.com/hostdev")), []),
+    "another DaemonSet": (of_daemon_set("apps.kruise.io/v1alpha1"), [MUTATE, VALIDATE]),
+    "queue": (of_daemon_set(labels={"kai.scheduler/queue": "queue-b"}), [VALIDATE]),
+    "own queue": (of_daemon_set(labels={"kai.scheduler/queue": "queue-a"}), [VALIDATE]),
+    "group": (of_daemon_set(labels={"runai-gpu-group/a": "b"}), [VALIDATE]),
+    "vCluster": (of_daemon_set(labels={"vcluster.loft.sh/a": "b"}), [VALIDATE]),
+    "share": (of_daemon_set(annotations={"gpu-fraction": "0.5"}), [VALIDATE]),
+    "memory": (of_daemon_set(annotations={"nvidia.com/container.main.gpu-memory.limit": "1Gi"}), [VALIDATE]),
+    "KAI's key": (of_daemon_set(annotations={"runai/shared-gpu-configmap": "x"}), [VALIDATE]),
+    "KAI": (of_daemon_set(spec={"schedulerName": "kai-scheduler"}), [VALIDATE]),
+    "other scheduler": (of_daemon_set(spec={"schedulerName": "volcano"}), [VALIDATE]),
+    "GPU": (of_daemon_set(container=amounts("nvidia.com/gpu")), [VALIDATE]),
+    "GPU of zero": (of_daemon_set(container=amounts("nvidia.com/gpu", "0")), [VALIDATE]),
+    "GPU of another vendor": (of_daemon_set(container=amounts("amd.com/gpu")), [VALIDATE]),
+    "device class": (
+        of_daemon_set(container=amounts("deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+        [VALIDATE],
+    ),
+    "GPU in an init container": (of_daemon_set(spec=init_container(**amounts("nvidia.com/gpu"))), [VALIDATE]),
+    "claim": (of_daemon_set(spec={"resourceClaims": CLAIMS}), [VALIDATE]),
+    "claim of a container": (
+        of_daemon_set(
+            spec={"resourceClaims": CLAIMS}, container={"resources": {"claims": [{"name": "gpu"}]}}
+        ),
+        [VALIDATE],
+    ),
+}
+
+
+async def test_a_daemon_sets_pod_costs_a_call_if_it_has_to_do_with_gpus_or_kai(
+    plane: ControlPlane, recorder: Recorder
+) -> None:
+    policy = NamespacePolicy.from_labels("hooked-enforce", NAMESPACES["hooked-enforce"])
+    assert policy is not None
+    for user in USERS[2:]:
+        async with KubeClient(Impersonating(plane.access(), user)) as client:
+            for title, (made, expected) in DAEMON_SET_PODS.items():
+                assert await create(client, "hooked-enforce", made) == 201, title
+                assert recorder.paths() == expected, title
+                verdict = verify(policy, view(made), RULES, Requester(user))
+                assert VALIDATE in expected or verdict.finding.reason is Reason.DAEMONSET, title
+
+
 OWNERS: tuple[list[dict[str, Any]] | None, ...] = (
     None,
     [],
@@ -207,10 +285,9 @@ async def test_a_webhook_that_is_away_holds_up_nothing_that_keeps_nodes_alive(
 
     await until(is_in_force, "enforce fails closed")
     assert await create(admin.client, "hooked", pod()) == 201, "everywhere else pods go through unchanged"
-    of_daemon_set = pod(ownerReferences=[owner("DaemonSet")])
     of_node = pod(annotations={"kubernetes.io/config.mirror": "x"}, node="node-1")
     _, kubelet, *daemon_sets = USERS
-    for user, made in ((kubelet, of_node), *((user, of_daemon_set) for user in daemon_sets)):
+    for user, made in ((kubelet, of_node), *((user, of_daemon_set()) for user in daemon_sets)):
         async with KubeClient(Impersonating(plane.access(), user)) as client:
             assert await create(client, "hooked-enforce", made) == 201, user
             assert await create(client, "hooked-enforce", pod()) == 500, user

@@ -105,7 +105,7 @@ async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
     stream = io.BytesIO()
     log = JsonLog(stream)
     context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
-    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log)
+    server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
     any_port = Address("127.0.0.1", 0)
     ops = await server.open_ops(any_port)
     admission = await server.open_admission(any_port, context.outer)

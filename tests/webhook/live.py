@@ -269,7 +269,7 @@ async def serving(
     context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
     server = Server(
         policies=policies,
-        rules=Rules(),
+        rules=Rules,
         metrics=metrics,
         log=JsonLog(stream),
         **limits,

@@ -86,7 +86,8 @@ _ODD_GPU: tuple[Json, ...] = (
     *map(whole, ("2", 8, "0.5", "1500m", "-1", "", "lots", "${N}", "1e400", "1 ", 10**30, "9" * 50, 2.5, "2m", "1Ki")),
     {"limits": {MIG: "1"}}, {"requests": {MIG: 1, GPU: "1"}}, {"claims": [{"name": "gpu"}]},
     {"limits": {"amd.com/gpu": "1"}}, {"limits": {"nvidia.com/gpumem": "3000"}},
-    {"limits": {"nvidia.com/gpu.shared": "1", GPU: "1"}},
+    {"limits": {"nvidia.com/gpu.shared": "1", GPU: "1"}}, {"limits": {"nvidia.com/A100": "1"}},
+    {"limits": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}, {"limits": {"nvidia.com/hostdev": "1"}},
 )  # fmt: skip
 
 _ENVIRONMENTS: tuple[Json, ...] = (
@@ -164,12 +165,20 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     (("metadata", "annotations", keys.MIRROR_POD), "5f3a"),
     *[(("metadata", "ownerReferences"), [{"kind": "Job", "name": "case.dotted"}])] * 3,
     (("metadata", "ownerReferences"), [{"kind": "Job"}]),
-    (("metadata", "ownerReferences"), [{"kind": "DaemonSet", "name": "case"}]),
+    (("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}]),
+    (
+        ("metadata", "ownerReferences"),
+        [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}],
+    ),
+    (("metadata", "ownerReferences"), [{"apiVersion": "v1", "kind": "Namespace", "name": "team-b"}]),
     (("metadata", "name"), "case.dotted"),
     (("metadata", "name"), ""),
     (("metadata",), None),
     (("metadata",), {}),
     (("metadata",), ABSENT),
+    *[(("spec", "priorityClassName"), name) for name in ("usual", "usual", "inference", "", None)],
+    *[(("metadata", "annotations"), {keys.GPU_FRACTION: "0.5", keys.CONTAINER_NAME: "c0"})] * 4,
+    (("metadata", "annotations"), {keys.GPU_MEMORY: "2000", keys.CONTAINER_NAME: "c1"}),
     (("spec", "nodeName"), "node-1"),
     (("spec", "resourceClaims"), [{"name": "gpu", "resourceClaimName": "mine"}]),
     (("spec", "containers"), []),
@@ -202,6 +211,8 @@ def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
         del made["resources"]
     if draw(one_in(24)):
         made["name"] = draw(st.sampled_from(("", None, "c0", "Ünïcödé", "x" * 300)))
+    if name == "init" and draw(one_in(3)):
+        made["restartPolicy"] = draw(st.sampled_from(("Always", "Never", None)))
     if draw(one_in(8)):
         made["env"] = draw(st.sampled_from(_ENVIRONMENTS))
     if draw(one_in(16)):
@@ -287,6 +298,7 @@ rules = st.builds(
     Rules,
     kai_version=st.sampled_from((None, None, *VERSIONS)),
     inject_shares=often((True,), (False,), one_in=12),
+    default_priority_class=st.sampled_from((None, "usual")),
     excluded_namespaces=st.sampled_from((EXCLUDED_NAMESPACES, frozenset[str]())),
 )
 

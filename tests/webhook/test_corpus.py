@@ -201,7 +201,7 @@ async def test_the_server_answers_every_pod_as_explained(
     served = ensure(tmp_path / "tls", ["127.0.0.1"], now=datetime.now(UTC))
     metrics, log = Metrics(), JsonLog(stream)
     context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
-    server = Server(policies=policies, rules=Rules(), metrics=metrics, log=log)
+    server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
     any_port = Address("127.0.0.1", 0)
     patched = 0

@@ -1,5 +1,6 @@
 """A pod's fate, line by line as design and docs have it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from kai.version import Version
 from tests.builders import GPU, container, gpu_container, pod, view
 from webhook.decide import Decision, GpuKey, Rules, decide
+from webhook.mutation import mutate
 from webhook.policy import NamespacePolicy
+from webhook.reasons import Reason
 
 DEFAULT_SHARE = {"kaishare.dev/gpu-fraction": "0.5"}
 MIG = "nvidia.com/mig-1g.5gb"
@@ -28,7 +31,8 @@ def outcome(decision: Decision) -> tuple[str, str]:
 
 
 def owned_by(kind: str, name: str = "owner") -> dict[str, Any]:
-    return {"name": None, "generateName": f"{name}-", "ownerReferences": [{"kind": kind, "name": name}]}
+    owner = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    return {"name": None, "generateName": f"{name}-", "ownerReferences": [owner]}
 
 
 LEFT_ALONE = [
@@ -114,6 +118,77 @@ def test_labels_fill_only_what_is_open() -> None:
     assert decided(pod(labels=own), priority).changes.labels == {}
     empty = {"kai.scheduler/queue": "", "priorityClassName": ""}
     assert set(decided(pod(labels=empty), priority).changes.labels) == set(empty)
+
+
+# the pod's own class, the cluster's default class, whether the policy's label is written
+CLASSES = [
+    (None, None, True),
+    ("", None, True),
+    ("inference", None, False),
+    ("inference", "usual", False),
+    ("usual", "usual", True),
+    ("train", None, False),
+]
+
+
+@pytest.mark.parametrize(("own", "default", "written"), CLASSES)
+def test_the_policys_priority_never_overrules_the_pods_own(
+    own: str | None, default: str | None, written: bool
+) -> None:
+    decision = decided(
+        pod(priorityClassName=own),
+        DEFAULT_SHARE | {"kaishare.dev/priority": "train"},
+        default_priority_class=default,
+    )
+    assert decision.changes.labels == {"kai.scheduler/queue": "queue-a"} | (
+        {"priorityClassName": "train"} if written else {}
+    )
+    assert decision.changes.scheduler == "kai-scheduler"
+    assert decision.warnings == ()
+
+
+OURS = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"}
+# title, pod after somebody put nvidia.com/gpu into it, keys that are removed
+PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
+    ("one GPU", pod(gpu_container(), annotations=OURS), 2),
+    ("zero", pod(gpu_container(count="0"), annotations=OURS), 2),
+    ("eight, everywhere", pod(gpu_container(count="8"), gpu_container("b"), init=[gpu_container("i")],
+     annotations=OURS), 6),
+    ("a limit alone", pod(container(limits={"nvidia.com/gpu": "1"}), annotations=OURS), 1),
+    ("nothing", pod(annotations=OURS), 0),
+    ("another share", pod(gpu_container(), annotations=OURS | {"gpu-fraction": "0.25"}), 0),
+    ("the same share otherwise written", pod(gpu_container(), annotations=OURS | {"gpu-fraction": "0.50"}), 0),
+    ("memory beside it", pod(gpu_container(), annotations=OURS | {"gpu-memory": "1"}), 0),
+    ("devices beside it", pod(gpu_container(), annotations=OURS | {"gpu-fraction-num-devices": "1"}), 0),
+    ("no container's name", pod(gpu_container(), annotations={"gpu-fraction": "0.5"}), 0),
+    ("the name of no container", pod(gpu_container("other"), annotations=OURS), 0),
+    ("an init container's name", pod(container("a"), init=[gpu_container()], annotations=OURS), 0),
+    ("a GPU that is kept", pod(gpu_container(), annotations=OURS | {"kaishare.dev/whole-gpu": "true"}), 0),
+    ("a claim", pod(gpu_container(), annotations=OURS, resourceClaims=[{"name": "gpu"}]), 0),
+    ("another scheduler", pod(gpu_container(), annotations=OURS, schedulerName="volcano"), 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PUT_BACK, ids=lambda case: case[0])
+def test_a_gpu_that_comes_back_beside_the_policys_share_is_removed_again(
+    case: tuple[str, dict[str, Any], int],
+) -> None:
+    _, document, removed = case
+    decision = decided(document, DEFAULT_SHARE)
+    assert len(decision.changes.removed_gpu_keys) == removed
+    assert (decision.reason is Reason.GPU_REMOVED_AGAIN) is bool(removed)
+    assert decision.changes.annotations == {}
+    assert not removed or "kai-refuses" not in [found.reason.code for found in decision.warnings]
+    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **DEFAULT_SHARE})
+    mutation = mutate(policy, json.dumps(document).encode(), Rules())
+    assert mutation.decision.reason is decision.reason
+    assert sum(operation["op"] == "remove" for operation in mutation.sent) == removed
+
+
+def test_shares_that_are_switched_off_remove_nothing() -> None:
+    decision = decided(pod(gpu_container(), annotations=OURS), DEFAULT_SHARE, inject_shares=False)
+    assert decision.reason is Reason.OWN_SHARE
+    assert decision.changes.removed_gpu_keys == ()
 
 
 def test_observe_decides_and_changes_nothing() -> None:

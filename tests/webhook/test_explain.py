@@ -110,6 +110,37 @@ def test_a_daemonset_and_a_static_node_under_enforce(explain: Explain) -> None:
     assert (status, "(node-name-denied)" in out) == (1, True)
 
 
+def test_an_owner_that_is_not_namespaced_is_named_in_every_mode(explain: Explain) -> None:
+    owners = [{"apiVersion": "v1", "kind": "Namespace", "name": "team-b", "uid": "u"}]
+    owned = bare()
+    owned["metadata"]["ownerReferences"] = owners
+    above = deployment(bare())
+    above["metadata"]["ownerReferences"] = owners
+    said = 'the owner Namespace "team-b" is not namespaced'
+    for mode in (QUEUE, "--label=kaishare.dev/mode=observe"):
+        for manifest in (owned, above):
+            status, out = explain(manifest, QUEUE, mode)
+            assert (status, out.count(f"warning: {said}")) == (0, 1)
+    status, out = explain(owned, QUEUE, ENFORCE)
+    assert (status, out.count(f"denied: {said}"), out.count("warning: ")) == (1, 1, 0)
+    status, out = explain(above, QUEUE, ENFORCE)
+    assert (status, out.count(f"warning: {said}")) == (0, 1), "the pod itself does not show it"
+
+
+def test_a_daemon_sets_template_with_a_gpu_is_denied_under_enforce(explain: Explain) -> None:
+    status, out = explain(deployment(bare(gpu_container()), kind="DaemonSet"), QUEUE, ENFORCE)
+    assert (status, "(daemonset-gpu-denied)" in out) == (1, True)
+
+
+def test_the_default_priority_class_can_be_told(explain: Explain) -> None:
+    policy = (QUEUE, "--label=kaishare.dev/priority=train")
+    classed = bare(priorityClassName="usual")
+    assert "priorityClassName: train" not in explain(classed, *policy)[1]
+    assert "priorityClassName: train" in explain(classed, *policy, "--default-priority-class=usual")[1]
+    status, err = explain(classed, *policy, "--default-priority-class=Not A Name")
+    assert (status, "allowed: the name of a PriorityClass" in err) == (2, True)
+
+
 def test_an_owners_queue_label_beats_ours(explain: Explain) -> None:
     owner = deployment(bare(), labels={"kai.scheduler/queue": "queue-b"})
     out = explain(owner, QUEUE)[1]

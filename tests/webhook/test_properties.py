@@ -207,7 +207,7 @@ def who_is_left_alone_gets_no_patch(outcome: Outcome) -> None:
         or case.namespace in case.rules.excluded_namespaces
         or keys.MIRROR_POD in entries(document, "annotations")
         or spec.get("nodeName")
-        or any(owner.get("kind") == "DaemonSet" for owner in owners)
+        or any((owner.get("apiVersion"), owner.get("kind")) == ("apps/v1", "DaemonSet") for owner in owners)
         or entries(document, "labels").get(INJECT) == "false"
         or (spec.get("schedulerName") or "default-scheduler") not in ("default-scheduler", policy.scheduler)
     ):
@@ -219,7 +219,12 @@ def who_is_not_ends_with_scheduler_queue_and_priority(outcome: Outcome) -> None:
         policy, labels = outcome.policy, entries(outcome.result, "labels")
         assert outcome.result["spec"]["schedulerName"] == policy.scheduler
         assert labels[keys.QUEUE_LABEL]
-        assert not policy.priority or labels[keys.PRIORITY_LABEL]
+        default = outcome.case.rules.default_priority_class
+        own_class = outcome.received["spec"].get("priorityClassName") or ""
+        if policy.priority and own_class in ("", default):
+            assert labels[keys.PRIORITY_LABEL]
+        else:
+            assert keys.PRIORITY_LABEL not in outcome.added("labels")
 
 
 def deciding_twice_adds_nothing(outcome: Outcome) -> None:
@@ -235,6 +240,11 @@ def a_share_is_the_policys_and_goes_where_it_says(outcome: Outcome) -> None:
     reason = outcome.mutation.decision.reason
     is_given = outcome.sent and reason in (Reason.WHOLE_GPU_CONVERTED, Reason.SHARE_INJECTED)
     assert bool(outcome.share) is bool(is_given)
+    if reason is Reason.GPU_REMOVED_AGAIN:
+        assert not outcome.added("annotations")
+        assert policy_share(outcome).items() <= annotations.items()
+        assert not any(map(named_gpus, containers_of(outcome.result))) or not outcome.sent
+        return
     if not outcome.share:
         assert not outcome.added("annotations")
         before, after = (list(map(named_gpus, containers_of(d))) for d in (received, outcome.result))
@@ -261,6 +271,12 @@ def a_share_is_the_policys_and_goes_where_it_says(outcome: Outcome) -> None:
         assert policy.share_for == "all" or is_marked
         receiver = received["spec"]["containers"][0]
     assert entries(outcome.result, "annotations")[keys.CONTAINER_NAME] == receiver["name"]
+
+
+def policy_share(outcome: Outcome) -> dict[str, str]:
+    share = outcome.policy.share
+    assert share is not None
+    return {share.annotation: share.value}
 
 
 def counted(container: dict[str, Any]) -> float:
@@ -521,7 +537,7 @@ def asks_for_a_pod(request: dict[str, Any]) -> bool:
 def test_every_review_is_answered_and_allowed() -> None:
     policies, stream, seen = Policies(), io.BytesIO(), Counter[str]()
     metrics, log = Metrics(), JsonLog(stream)
-    mutating = MutatingWebhook(policies=policies, rules=Rules(), metrics=metrics)
+    mutating = MutatingWebhook(policies=policies, rules=Rules, metrics=metrics)
     webhook = Endpoint(mutating, metrics=metrics, log=log)
 
     with asyncio.Runner() as runner:

@@ -47,10 +47,112 @@ def codes(verdict: Verdict) -> list[str]:
 
 
 def owned(kind: str) -> dict[str, Any]:
-    return {"ownerReferences": [{"kind": kind, "name": "owner"}]}
+    return {"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "owner"}]}
 
 
 MIRROR = {"kubernetes.io/config.mirror": "0123"}
+
+OF_DAEMON_SET = owned("DaemonSet")
+
+
+def daemon(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A DaemonSet's pod as its controller asks for it."""
+    return pod(*containers, metadata=OF_DAEMON_SET, **fields)
+
+
+def asking(resource: str, amount: str = "1") -> dict[str, Any]:
+    return container(limits={resource: amount}, requests={resource: amount})
+
+
+# title, pod, expected denials, part of the message
+DAEMON_SET_PODS: list[tuple[str, dict[str, Any], list[str], str]] = [
+    ("plain", daemon(), [], ""),
+    ("in the namespace's queue", daemon(labels={"kai.scheduler/queue": "queue-a"}), [], ""),
+    ("with a network device", daemon(asking("nvidia.com/hostdev")), [], ""),
+    ("with a GPU resource of zero", daemon(asking("nvidia.com/gpu", "0")), [], ""),
+    ("with all devices visible", daemon(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])), [], ""),
+    ("of a scheduler that is not KAI's", daemon(schedulerName="volcano"), [], ""),
+    ("with a share", daemon(annotations={"gpu-fraction": "0.1"}), ["daemonset-gpu-denied"], "gpu-fraction"),
+    ("with memory", daemon(annotations={"gpu-memory": "1"}), ["daemonset-gpu-denied"], "gpu-memory"),
+    ("with a container's memory", daemon(annotations={"nvidia.com/container.main.gpu-memory.limit": "1Gi"}),
+     ["daemonset-gpu-denied"], "share of its own"),
+    *((f"with {name}", daemon(asking(name)), ["daemonset-gpu-denied"], name) for name in (
+        "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
+        "example.com/vgpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+    ("with a GPU in an init container", daemon(init=[gpu_container("init")]), ["daemonset-gpu-denied"], "nvidia.com/gpu"),
+    ("with a MIG annotation", daemon(annotations={"nvidia.com/mig-1g.5gb": "1"}), ["daemonset-gpu-denied"], "MIG"),
+    ("with a claim", daemon(resourceClaims=[{"name": "gpu"}]), ["daemonset-gpu-denied"], "resource claim"),
+    ("with a container's claim", daemon(container(claims=[{"name": "gpu"}])), ["daemonset-gpu-denied"], "resource claim"),
+    ("of KAI's scheduler", daemon(schedulerName="kai-scheduler"), ["daemonset-gpu-denied"], "kai-scheduler"),
+    ("in another queue", daemon(labels={"kai.scheduler/queue": "queue-b"}), ["daemonset-gpu-denied"], "queue-b"),
+    ("in an empty queue", daemon(labels={"kai.scheduler/queue": ""}), ["daemonset-gpu-denied"], "another queue"),
+    ("with KAI's label", daemon(labels={"runai-gpu-group": "x"}), ["reserved-key"], "runai-gpu-group"),
+    ("with vCluster's label", daemon(labels={"vcluster.loft.sh/managed-by": "x", "runai-gpu-group": "x"}),
+     ["reserved-key"], "runai-gpu-group"),
+    ("with everything", daemon(gpu_container(), schedulerName="kai-scheduler", labels={"kai.scheduler/queue": "b"},
+     annotations={"gpu-fraction": "0.1", "pod-group-name": "x"}), ["daemonset-gpu-denied"] * 4 + ["reserved-key"], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("username", [DAEMON_SETS, MANAGER])
+@pytest.mark.parametrize("case", DAEMON_SET_PODS, ids=lambda case: case[0])
+def test_a_daemon_sets_pod_has_nothing_to_do_with_gpus_or_kai(
+    case: tuple[str, dict[str, Any], list[str], str], username: str
+) -> None:
+    _, document, denials, message = case
+    verdict = judged(document, username)
+    assert codes(verdict) == denials
+    assert message in verdict.message
+    assert denials or verdict.finding.reason is Reason.DAEMONSET
+    assert codes(judged(document, JANE)) == ["daemonset-denied"]
+
+
+def test_kais_scheduler_counts_for_daemon_sets_beside_the_policys() -> None:
+    for scheduler, denied in (("kai-b", True), ("kai-scheduler", True), ("default-scheduler", False)):
+        verdict = judged(daemon(schedulerName=scheduler), DAEMON_SETS, scheduler="kai-b")
+        assert verdict.is_allowed is not denied
+    plain = judged(daemon(), DAEMON_SETS, scheduler="default-scheduler")
+    assert plain.is_allowed, "the default scheduler is not KAI's"
+
+
+OWNER_KINDS = [
+    ("v1", "Namespace", True),
+    ("/v1", "Namespace", True),
+    ("v1", "Node", True),
+    ("longhorn.io/v1beta2", "Node", False),
+    ("v1", "Pod", False),
+    ("v1", "ConfigMap", False),
+    ("scheduling.run.ai/v2", "Queue", True),
+    ("example.com/v1", "Queue", False),
+    ("kueue.x-k8s.io/v1beta1", "ClusterQueue", True),
+    ("storage.k8s.io/v1", "StorageClass", True),
+    ("example.com/v1", "Unknown", False),
+    ("example.com/v1", "Tenant", False),
+]
+
+
+@pytest.mark.parametrize(("api_version", "kind", "denied"), OWNER_KINDS)
+def test_an_owner_that_is_not_namespaced_is_denied(api_version: str, kind: str, denied: bool) -> None:
+    namespaced = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web"}
+    owner = {"apiVersion": api_version, "kind": kind, "name": "team-b"}
+    verdict = judged(settled(metadata={"ownerReferences": [namespaced, owner]}))
+    assert codes(verdict) == (["cluster-scoped-owner"] if denied else [])
+    assert not denied or f'{kind} "team-b"' in verdict.message
+
+
+def test_kinds_of_the_cluster_count_beside_those_that_are_known() -> None:
+    document = settled(
+        metadata={"ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Tenant", "name": "t"}]}
+    )
+    rules = Rules(cluster_scoped=frozenset({("example.com", "Tenant")}))
+    verdict = verify(policy_of(ENFORCE), view(document), rules, Requester(JANE))
+    assert codes(verdict) == ["cluster-scoped-owner"]
+
+
+def test_a_mirror_pod_is_owned_by_its_node() -> None:
+    node = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n"}]}
+    assert judged(pod(annotations=MIRROR, nodeName="n", metadata=node), KUBELET).is_allowed
+
 
 # title, pod, who asks, expected denials, reason when admitted
 TABLE: list[tuple[str, dict[str, Any], str, list[str], str]] = [
@@ -150,6 +252,24 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
      settled(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}), ["above-cap"]),
     ("a whole GPU within 1", {"max_gpu_fraction": "1"}, settled(gpu_container()), []),
     ("two whole GPUs above 1", {"max_gpu_fraction": "1"}, settled(gpu_container(count="2")), ["above-cap"]),
+    ("a GPU for each sidecar and the container", {"max_gpu_fraction": "1"},
+     settled(gpu_container(), init=[gpu_container("a", restartPolicy="Always")]), ["above-cap"]),
+    ("a GPU for a sidecar alone", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("a", restartPolicy="Always")]), []),
+    ("an init container behind a sidecar", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("a", restartPolicy="Always"), gpu_container("b")]), ["above-cap"]),
+    ("an init container before a sidecar", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("b"), gpu_container("a", restartPolicy="Always")]), []),
+    ("init containers one after the other", {"max_gpu_fraction": "1"},
+     settled(gpu_container(), init=[gpu_container("a"), gpu_container("b", restartPolicy=None)]), []),
+    *((f"{name} cannot be compared", {"max_gpu_fraction": "0.5"}, settled(asking(name)), ["cap-unit"]) for name in (
+        "nvidia.com/mig-7g.80gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+    ("a claim cannot be compared", {"max_gpu_memory": "9"}, settled(resourceClaims=[{"name": "gpu"}]), ["cap-unit"]),
+    ("a network device", {"max_gpu_fraction": "0.5"}, settled(asking("nvidia.com/rdma_shared")), []),
+    ("a shared GPU of zero", {"max_gpu_fraction": "0.5"}, settled(asking("nvidia.com/gpu.shared", "0")), []),
+    ("a shared GPU beside a share", {"max_gpu_fraction": "0.5"},
+     settled(asking("nvidia.com/gpu.shared"), annotations={"gpu-fraction": "0.5"}), ["cap-unit"]),
     ("a share and a whole GPU beside it", {"max_gpu_fraction": "1"},
      settled(container("a"), gpu_container("b"), annotations={"gpu-fraction": "0.5"}), ["above-cap"]),
     ("a whole GPU behind an unreadable share", {"max_gpu_fraction": "0.5"},
@@ -172,6 +292,19 @@ def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> No
     })  # fmt: skip
     warned = {finding.reason.code for finding in decide(policy, view(document), Rules()).warnings}
     assert warned & {"above-cap", "cap-unit"} == set(expected)
+
+
+def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
+    labels = {
+        "kai.scheduler/queue": "queue-a",
+        "kaishare.dev/gpu-fraction": "0.5",
+        "kaishare.dev/max-gpu-fraction": "0.5",
+    }
+    shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
+    decision = decide(policy_of(labels), view(pod(gpu_container(), shared)), Rules())
+    assert decision.reason is Reason.WHOLE_GPU_CONVERTED
+    assert [found.reason for found in decision.warnings] == [Reason.CAP_UNIT]
+    assert "nvidia.com/gpu.shared" in decision.warnings[0].warning
 
 
 def test_the_other_unit_is_named() -> None:

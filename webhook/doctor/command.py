@@ -23,13 +23,15 @@ from service.log_capture import capture_libraries
 from webhook.configurations import CONFIGURATION_NAME
 from webhook.doctor.cluster import Cluster, look_at
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
+from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.namespaces import namespace_findings
+from webhook.doctor.owners import owner_findings
 from webhook.doctor.queues import queue_findings
 from webhook.doctor.reading import Extent, Question, Reader
 from webhook.doctor.registration import registration_findings
 from webhook.doctor.serving import serving_findings
 from webhook.doctor.trial import trial_findings
-from webhook.doctor.workloads import workload_findings
+from webhook.doctor.workloads import WORKLOAD_KINDS, workload_findings
 
 _RUNTIME_CLASSES: Final = Question(
     resource="runtimeclasses",
@@ -115,6 +117,10 @@ async def _judged(reader: Reader, cluster: Cluster, *, is_inside: bool) -> Async
     for finding in queue_findings(cluster, served):
         yield finding
     async for finding in workload_findings(reader, cluster):
+        yield finding
+    async for finding in owner_findings(reader, cluster, WORKLOAD_KINDS):
+        yield finding
+    async for finding in limit_range_findings(reader, cluster):
         yield finding
 
 

@@ -19,7 +19,7 @@ from webhook.policy import Mode
 _OWNERS: Final = "owners"
 _GROUPS: Final = "PodGroups"
 
-_KINDS: Final = (
+WORKLOAD_KINDS: Final = (
     ("apps", "v1", "deployments"),
     ("apps", "v1", "statefulsets"),
     ("apps", "v1", "replicasets"),
@@ -83,7 +83,7 @@ async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[F
         return
     astray: list[Astray] = []
     is_known = True
-    for group, version, resource in _KINDS:
+    for group, version, resource in WORKLOAD_KINDS:
         asked = Question(
             resource=resource,
             group=group,

@@ -41,7 +41,7 @@ class Server:
         self,
         *,
         policies: PolicySource,
-        rules: Rules,
+        rules: Callable[[], Rules],
         metrics: Metrics,
         log: JsonLog,
         certificate_problem: Callable[[], str] = lambda: "",

@@ -1,0 +1,41 @@
+"""What the API server puts into a pod after the first round: a LimitRange's default for nvidia.com/gpu."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.administrator import Administrator
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.webhooks import Serving, bare_pod, installed, managed_namespace
+from tests.webhook.live import until
+
+GPU = "nvidia.com/gpu"
+NAMESPACE = managed_namespace("limited", gpu_fraction="0.5", priority="train")
+
+
+def reasons(webhook: Serving, pod: dict[str, Any]) -> list[str]:
+    """The reasons of the webhook's decisions about a pod, round by round."""
+    name = pod["metadata"]["name"]
+    return [line["reason"] for line in webhook.said("decision") if line["name"] == name]
+
+
+@pytest.mark.parametrize("amount", ["0", "1"])
+async def test_a_gpu_from_a_limit_range_is_removed_again(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, amount: str
+) -> None:
+    async with installed(plane, admin.client, tmp_path, NAMESPACE) as webhook:
+        limits = {"limits": [{"type": "Container", "default": {GPU: amount}}]}
+        metadata = {"name": f"gives-{amount}", "namespace": "limited"}
+        await admin.create({"kind": "LimitRange", "metadata": metadata, "spec": limits})
+        wanted = bare_pod(f"put-back-{amount}", namespace="limited")
+        pod = await admin.create(wanted)
+
+        async def both_rounds_are_logged() -> bool:
+            return reasons(webhook, wanted) == ["whole-gpu-converted", "gpu-removed-again"]
+
+        await until(both_rounds_are_logged, "the pod is decided about twice")
+        assert pod["metadata"]["annotations"]["gpu-fraction"] == "0.5"
+        for container in pod["spec"]["containers"]:
+            for kind in ("limits", "requests"):
+                assert GPU not in container.get("resources", {}).get(kind, {})

@@ -1,0 +1,90 @@
+"""Owners without a namespace, and LimitRanges that give whole GPUs, in what the API server lists."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from service.findings import Finding, State
+from tests.kube.api_server import ApiServer, refuses
+from tests.webhook.doctor.clusters import WELL
+from webhook.doctor.limit_ranges import limit_range_findings
+from webhook.doctor.owners import owner_findings
+from webhook.doctor.reading import Reader
+
+KINDS = (("apps", "v1", "deployments"), ("example.com", "v1", "unserved"))
+PODS, DEPLOYMENTS, LIMITS = "/api/v1/pods", "/apis/apps/v1/deployments", "/api/v1/limitranges"
+
+
+def owned(api_version: str, kind: str, namespace: str = "vision") -> dict[str, Any]:
+    owners = [{"apiVersion": api_version, "kind": kind, "name": "team-b", "uid": "u"}]
+    return {"metadata": {"name": "web", "namespace": namespace, "ownerReferences": owners}}
+
+
+def limit_range(namespace: str = "vision", **limits: Any) -> dict[str, Any]:
+    metadata = {"name": "limits", "namespace": namespace}
+    return {
+        "metadata": metadata,
+        "spec": {"limits": [{"type": "Container"}, {"type": "Container", **limits}]},
+    }
+
+
+def serve(server: ApiServer, **items: dict[str, Any]) -> None:
+    server.path = ""
+    for path in (PODS, DEPLOYMENTS, LIMITS):
+        found = [item for name, item in items.items() if path.endswith(name)]
+        server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": found}
+
+
+async def told(findings: AsyncIterator[Finding]) -> list[tuple[State, str]]:
+    return [(finding.state, finding.what) async for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("items", "named"),
+    [
+        ({}, ""),
+        ({"pods": owned("v1", "Namespace")}, "pod vision/web of Namespace team-b"),
+        ({"deployments": owned("v1", "Namespace")}, "deployment vision/web of Namespace team-b"),
+        ({"deployments": owned("v1", "Node")}, "deployment vision/web of Node team-b"),
+        ({"pods": owned("v1", "Node")}, ""),
+        ({"pods": owned("v1", "ConfigMap")}, ""),
+        ({"pods": owned("longhorn.io/v1", "Node")}, ""),
+        ({"pods": owned("v1", "Namespace", "unmanaged")}, ""),
+    ],
+)
+async def test_owners_without_a_namespace_are_named(
+    server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
+) -> None:
+    serve(server, **items)
+    ((state, what),) = await told(owner_findings(Reader(client), WELL, KINDS))
+    assert state is (State.WARNING if named else State.OK)
+    assert named in what
+
+
+@pytest.mark.parametrize(
+    ("items", "named"),
+    [
+        ({}, ""),
+        ({"limitranges": limit_range(default={"nvidia.com/gpu": "1"})}, "vision/limits"),
+        ({"limitranges": limit_range(defaultRequest={"nvidia.com/gpu": 0})}, "vision/limits"),
+        ({"limitranges": limit_range(default={"cpu": "1"}, max={"nvidia.com/gpu": "1"})}, ""),
+        ({"limitranges": limit_range("unmanaged", default={"nvidia.com/gpu": "1"})}, ""),
+    ],
+)
+async def test_limit_ranges_that_give_whole_gpus_are_named(
+    server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
+) -> None:
+    serve(server, **items)
+    ((state, what),) = await told(limit_range_findings(Reader(client), WELL))
+    assert state is (State.WARNING if named else State.OK)
+    assert named in what
+
+
+async def test_without_the_right_to_list_it_is_unknown(server: ApiServer, client: KubeClient) -> None:
+    server.always = refuses(403, "Forbidden")
+    reader = Reader(client)
+    assert await told(limit_range_findings(reader, WELL)) == []
+    assert await told(owner_findings(reader, WELL, KINDS)) == []
+    assert [finding.state for finding in reader.lacks] == [State.UNKNOWN, State.UNKNOWN]
