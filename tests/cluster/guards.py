@@ -156,7 +156,7 @@ PROBES = (
                 ],
             },
         },
-        word='Namespace "team-b" leads KAI to another queue',
+        word="leads KAI to another queue",
     ),
 )
 
