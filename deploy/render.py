@@ -36,6 +36,7 @@ _COPIED: Final = (
     "guard/policies/keys.yaml",
     "guard/policies/owners.yaml",
     "guard/policies/queues.yaml",
+    "guard/policies/references.yaml",
 )
 """What of deploy/ is also in the chart's files."""
 

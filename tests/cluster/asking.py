@@ -17,6 +17,14 @@ _PATHS = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
+    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "CronJob": "/apis/batch/v1/namespaces/{}/cronjobs",
+    "Event": "/api/v1/namespaces/{}/events",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+    "LimitRange": "/api/v1/namespaces/{}/limitranges",
+    "Node": "/api/v1/nodes",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Namespace": "/api/v1/namespaces",
     "Pod": "/api/v1/namespaces/{}/pods",
@@ -53,7 +61,7 @@ def where(item: Mapping[str, Any]) -> str:
 
 
 class Asker:
-    """Asks under any name. Every name has every right: what stands in its way is admission alone."""
+    """Sends requests as any user. A user has every right, unless a request names another group."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._server = f"https://127.0.0.1:{plane.port}"
@@ -75,6 +83,7 @@ class Asker:
         body: Mapping[str, Any] | None = None,
         *,
         user: str = ADMINISTRATOR,
+        group: str = "system:masters",
         content_type: str = "application/json",
         dry_run: bool = False,
         **params: str,
@@ -82,7 +91,7 @@ class Asker:
         headers = {
             "Authorization": f"Bearer {ADMIN_TOKEN}",
             "Impersonate-User": user,
-            "Impersonate-Group": "system:masters",
+            "Impersonate-Group": group,
             "Content-Type": content_type,
         }
         async with self._session.request(

@@ -35,7 +35,7 @@ _AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
-_CONTROLLERS = (
+CONTROLLERS = (
     "deployment-controller",
     "replicaset-controller",
     "statefulset-controller",
@@ -246,8 +246,10 @@ def control_plane(
 
 
 @contextlib.contextmanager
-def controller_manager(assets: Path, plane: ControlPlane) -> Iterator[Program]:
-    """Run what makes pods of Deployments and Jobs and what checks policies, each as an account of its own."""
+def controller_manager(
+    assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS
+) -> Iterator[Program]:
+    """Run kube-controller-manager with these controllers, each under a service account of its own."""
     (port,) = _free_ports(1)
     kubeconfig = plane.kubeconfig()
     manager = Program(
@@ -258,7 +260,7 @@ def controller_manager(assets: Path, plane: ControlPlane) -> Iterator[Program]:
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
-            f"--controllers={','.join(_CONTROLLERS)}",
+            f"--controllers={','.join(controllers)}",
             "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",

@@ -142,6 +142,22 @@ PROBES = (
         },
         word="remove the label",
     ),
+    Probe(
+        policy="kaishare-guard-references",
+        user=ADMINISTRATOR,
+        item={
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": "probe",
+                "namespace": ENFORCED,
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Namespace", "name": "team-b", "uid": "of-team-b"}
+                ],
+            },
+        },
+        word="leads KAI to another queue",
+    ),
 )
 
 

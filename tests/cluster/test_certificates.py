@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -29,8 +29,10 @@ from certs.replica import Replica
 from certs.rotation import Leaf, Lifetimes, Ring, written
 from kube.errors import ApiError
 from tests.cluster.administrator import Administrator, right
+from tests.cluster.asking import account
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.in_a_pod import in_a_pod
+from tests.cluster.self_policy import self_policy_on
 from tests.cluster.webhooks import (
     Canary,
     Serving,
@@ -73,6 +75,14 @@ RIGHTS = (
 NOWHERE = UrlTarget("https://127.0.0.1:9")
 
 Start = Callable[..., Awaitable[Serving]]
+REPLICAS = account(NAMESPACE, "replica-")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _limited(plane: ControlPlane) -> Iterator[None]:
+    """The policy kaishare-webhook-self limits every replica of `start`."""
+    with self_policy_on(plane, f"request.userInfo.username.startsWith('{REPLICAS}')", f"{REPLICAS}0"):
+        yield
 
 
 @pytest.fixture

@@ -621,7 +621,7 @@ def owner(kind: str, queue: str | None, *, namespace: str = ENFORCED) -> dict[st
     return made
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "Job", "ConfigMap"])
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet", "Job", "ConfigMap"])
 async def test_an_owners_queue_label_is_the_namespaces(asker: Asker, kind: str) -> None:
     words = [f"kai.scheduler/queue is {json.dumps('team-b')}", 'queue of namespace enforced is "team-a"']
     await refused(asker.create(owner(kind, "team-b")), *words)
@@ -659,7 +659,6 @@ async def test_whose_label_is_not_looked_at(asker: Asker) -> None:
     elsewhere = owner("Deployment", "team-b", namespace="not-enforced")
     for item in (
         elsewhere,
-        owner("DaemonSet", "team-b"),
         synced_pod(namespace=ENFORCED, labels=not_synced("team-b")),
     ):
         await admitted(asker.create(item, dry_run=True))

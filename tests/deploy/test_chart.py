@@ -57,6 +57,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "action": "warn",
             "kaiNamespaces": ["kai", "kai-two"],
             "schedulerName": "kai",
+            "ownerKinds": [
+                {"group": "kueue.x-k8s.io", "kind": "ClusterQueue"},
+                {"group": "", "kind": "PersistentVolume"},
+            ],
             "unguardedNamespaces": ["vcluster-b"],
         }
     },
@@ -326,7 +330,7 @@ def test_in_mode_self_the_secret_is_made_without_data_and_nobody_writes_a_bundle
     objects = rendered()
     secret = one(objects, "Secret", "kaishare-webhook-ca")
     assert not {"data", "stringData"} & set(secret)
-    assert "caBundle" not in json.dumps(objects)
+    assert "caBundle" not in json.dumps([item for item in objects if "webhooks" in item])
     role = one(objects, "Role", "kaishare-webhook")
     assert role["rules"] == [
         {
@@ -460,7 +464,9 @@ def test_alerts_and_dashboard_are_the_ones_of_deploy() -> None:
 
 def guards(values: dict[str, Any]) -> list[Object]:
     found = [
-        item for item in rendered({"guard": values}) if item["kind"].startswith("ValidatingAdmissionPolicy")
+        item
+        for item in rendered({"guard": values})
+        if item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "guard"
     ]
     for item in found:
         labels = item["metadata"]["labels"]
@@ -497,9 +503,13 @@ def test_the_guard_is_told_where_kai_is_and_whom_to_leave_alone() -> None:
         (variable["name"], variable["expression"])
         for item in objects
         for variable in item["spec"].get("variables", [])
-        if variable["name"] in ("kaiNamespaces", "schedulerName")
+        if variable["name"] in ("kaiNamespaces", "moreOwnerKinds", "schedulerName")
     }
-    assert variables == {("kaiNamespaces", "['kai', 'kai-two']"), ("schedulerName", "'kai'")}
+    assert variables == {
+        ("kaiNamespaces", "['kai', 'kai-two']"),
+        ("moreOwnerKinds", "['ClusterQueue.kueue.x-k8s.io', 'PersistentVolume']"),
+        ("schedulerName", "'kai'"),
+    }
     for item in objects:
         if item["metadata"].get("labels", {}).get("kaishare.dev/guards") == "vclusters":
             selector = item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]

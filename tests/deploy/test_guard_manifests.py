@@ -47,7 +47,7 @@ def test_what_stays_as_it_was_is_queue_and_share() -> None:
     assert is_container_memory_key(variable("fixedAnnotationPrefix") + "main.gpu-memory.request")
 
 
-@pytest.mark.parametrize("policy", ["keys", "queues", "owners"])
+@pytest.mark.parametrize("policy", ["keys", "queues", "owners", "references"])
 def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
     """Beside the constants above, expressions name keys themselves."""
     text = (GUARD / "policies" / f"{policy}.yaml").read_text()
@@ -57,7 +57,13 @@ def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
         QUEUES,
         "vcluster.loft.sh/managed-annotations",
         variable("fixedAnnotationPrefix"),
-        keys.GPU_RESOURCE,
+        "nvidia.com/",
+        "deviceclass.resource.kubernetes.io/",
+        *variable("otherDevices", policy="queues"),
+        *variable("gpuSuffixes", policy="queues"),
+        "/",
+        "/v1",
+        "kubernetes.io/config.mirror",
     }
     expressions = [one["expression"] for one in [*spec.get("variables", []), *spec["validations"]]]
     named_keys = {
@@ -68,7 +74,8 @@ def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
 
 def test_the_bindings_leave_the_webhooks_namespaces_alone() -> None:
     found = named(GUARD)
-    for name in ("kaishare-guard-keys-enforce", "kaishare-guard-owners-enforce"):
+    for policy in ("keys", "owners", "references"):
+        name = f"kaishare-guard-{policy}-enforce"
         selector = found[name]["spec"]["matchResources"]["namespaceSelector"]
         [excluded] = [one["values"] for one in selector["matchExpressions"] if one["operator"] == "NotIn"]
         assert set(excluded) == EXCLUDED_NAMESPACES

@@ -1,0 +1,627 @@
+"""Ways past KAI, tried by a developer with the ClusterRole `edit` on a real API server.
+
+The namespace `team-a` is under enforce with queue-a and the cap 0.5. The webhook serves with its own
+configurations, the guard denies, and the cluster's controllers run under their own accounts. KAI itself does not
+run: `queue_of` states the pod-grouper's rule, and the tests hold it against what the API server stores.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kai import keys
+from kube.client import KubeClient
+from tests.cluster.asking import APPLY, Asker, where
+from tests.cluster.conftest import HOW
+from tests.cluster.control_plane import (
+    CONTROLLERS,
+    ControlPlane,
+    assets_folder,
+    control_plane,
+    controller_manager,
+)
+from tests.cluster.guards import GUARD, is_refused, put_on, until_all
+from tests.cluster.webhooks import installed, managed_namespace
+from tests.webhook.live import until
+
+ALICE = {"user": "alice", "group": "system:authenticated"}
+TEAM, OTHER_TEAM = "team-a", "team-b"
+NAMESPACES = (
+    managed_namespace(TEAM, "queue-a", mode="enforce", gpu_fraction="0.25", max_gpu_fraction="0.5"),
+    managed_namespace(OTHER_TEAM, "queue-b", mode="enforce"),
+)
+NODE = "gpu-node-0"
+ALL_CONTROLLERS = (
+    *CONTROLLERS,
+    "clusterrole-aggregation-controller",  # fills in the rules of the ClusterRole edit
+    "cronjob-controller",
+    "daemonset-controller",
+    "garbage-collector-controller",
+)
+PODS = f"/api/v1/namespaces/{TEAM}/pods"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guard.md"
+_API_VERSIONS = {
+    "ConfigMap": "v1",
+    "Event": "v1",
+    "LimitRange": "v1",
+    "Pod": "v1",
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "Lease": "coordination.k8s.io/v1",
+}
+Item = dict[str, Any]
+
+
+# The cluster.
+
+
+@pytest.fixture(scope="module")
+def tenancy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of its own: the garbage collector would delete objects of other tests."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with (
+        control_plane(assets, tmp_path_factory.mktemp("tenancy")) as plane,
+        controller_manager(assets, plane, ALL_CONTROLLERS),
+    ):
+        yield plane
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(
+    tenancy: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Mapping[str, str]]:
+    """The webhook, the guard, a node and Alice's rights; gives the UIDs of the owners that are not namespaced."""
+    async with (
+        KubeClient(tenancy.access()) as client,
+        Asker(tenancy) as asker,
+        installed(tenancy, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES),
+    ):
+        await put_on(asker, GUARD / "deny")
+        await until_all(asker, is_refused)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        await asker.create(node)
+        await asker.merge(where(node), {"spec": {"taints": None}})  # of a node that is not ready
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "alice", "namespace": TEAM},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}],
+        }
+        await asker.create(binding)
+
+        async def may_write() -> bool:
+            answer = await asker.create(config_map("right"), dry_run=True, **ALICE)
+            return answer.status == 201
+
+        await until(may_write, "the ClusterRole edit has its rules")
+        uids = {}
+        for name, path in ((OTHER_TEAM, f"/api/v1/namespaces/{OTHER_TEAM}"), (NODE, where(node))):
+            uids[name] = (await asker.send("GET", path)).body["metadata"]["uid"]
+        yield uids
+
+
+@pytest.fixture
+async def asker(tenancy: ControlPlane, cluster: Mapping[str, str]) -> AsyncIterator[Asker]:
+    async with Asker(tenancy) as asking:
+        yield asking
+
+
+# Objects.
+
+
+def item(kind: str, name: str, **more: Any) -> Item:
+    metadata = {"name": name, "namespace": TEAM, **more.pop("metadata", {})}
+    return {"apiVersion": _API_VERSIONS.get(kind, "apps/v1"), "kind": kind, "metadata": metadata, **more}
+
+
+def config_map(name: str, **metadata: Any) -> Item:
+    return item("ConfigMap", name, metadata=metadata)
+
+
+def container(*, name: str = "main", limits: Mapping[str, str] | None = None, **more: Any) -> Item:
+    return {
+        "name": name,
+        "image": "example.invalid/image",
+        **({"resources": {"limits": dict(limits)}} if limits else {}),
+        **more,
+    }
+
+
+def pod_spec(*containers: Item, **spec: Any) -> Item:
+    return {"containers": list(containers) or [container()], **spec}
+
+
+def pod(
+    name: str = "tried", *containers: Item, metadata: Mapping[str, Any] | None = None, **spec: Any
+) -> Item:
+    return item("Pod", name, metadata=dict(metadata or {}), spec=pod_spec(*containers, **spec))
+
+
+def controlled(
+    kind: str,
+    name: str,
+    *containers: Item,
+    metadata: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> Item:
+    """A workload whose pods carry the label app=NAME."""
+    template = {
+        "metadata": {"labels": {"app": name, **(labels or {})}, "annotations": dict(annotations or {})},
+        "spec": pod_spec(*containers, **spec),
+    }
+    own: Item = {"template": template}
+    if kind in ("Job", "CronJob"):
+        template["spec"]["restartPolicy"] = "Never"
+    else:
+        own["selector"] = {"matchLabels": {"app": name}}
+    if kind == "CronJob":
+        own = {"schedule": "* * * * *", "jobTemplate": {"spec": own}}
+    own |= dict(more or {})
+    return item(kind, name, metadata=dict(metadata or {}), spec=own)
+
+
+def owned(name: str, uid: str, kind: str = "Namespace", version: str = "v1") -> Item:
+    return {"ownerReferences": [{"apiVersion": version, "kind": kind, "name": name, "uid": uid}]}
+
+
+async def queue_of(asker: Asker, kept: Item) -> str:
+    """The queue that KAI's pod-grouper takes: the label of the topmost owner first, then the pod's.
+
+    An owner that the pod-grouper may not read ends the chain at the object below (KAI v0.13.4).
+    """
+    top = kept
+    while owners := top["metadata"].get("ownerReferences"):
+        version, kind, name = (owners[0][key] for key in ("apiVersion", "kind", "name"))
+        if kind == "DaemonSet":
+            break
+        root = f"/apis/{version}" if "/" in version.strip("/") else "/api/v1"
+        place = "" if kind in ("Namespace", "Node") else f"/namespaces/{TEAM}"
+        answer = await asker.send("GET", f"{root}{place}/{kind.lower()}s/{name}")
+        if answer.status != 200:
+            break
+        top = answer.body
+    labels = [one["metadata"].get("labels", {}) for one in (top, kept)]
+    return next((one[keys.QUEUE_LABEL] for one in labels if keys.QUEUE_LABEL in one), "default-queue")
+
+
+# What is refused to a developer at once.
+
+GPU = keys.GPU_RESOURCE
+SHARE = {"annotations": {keys.GPU_FRACTION: "0.5"}}
+QUEUE_B = {keys.QUEUE_LABEL: "queue-b"}
+ONE_GPU = {GPU: "1"}
+SIDECARS = [container(name=f"sidecar-{number}", restartPolicy="Always", limits=ONE_GPU) for number in "ab"]
+
+REFUSED: dict[str, tuple[Item, str]] = {
+    "another queue": (pod(metadata={"labels": QUEUE_B}), "queue-b"),
+    "a Deployment labelled with another queue": (
+        controlled("Deployment", "tried", metadata={"labels": QUEUE_B}),
+        'the queue of namespace team-a is "queue-a"',
+    ),
+    "a DaemonSet labelled with another queue": (
+        controlled("DaemonSet", "tried", metadata={"labels": QUEUE_B}),
+        'the queue of namespace team-a is "queue-a"',
+    ),
+    "a share above the cap": (pod(metadata={"annotations": {keys.GPU_FRACTION: "0.95"}}), "0.5"),
+    "a share in another unit": (pod(metadata={"annotations": {keys.GPU_MEMORY: "2000"}}), "use gpu-fraction"),
+    "a share on two devices": (
+        pod(metadata={"annotations": {keys.GPU_FRACTION: "0.5", keys.NUM_DEVICES: "2"}}),
+        "0.5",
+    ),
+    "a whole GPU above the cap": (
+        pod("tried", container(limits=ONE_GPU), metadata={"annotations": {"kaishare.dev/whole-gpu": "true"}}),
+        "0.5",
+    ),
+    "two whole GPUs": (pod("tried", container(limits={GPU: "2"})), "0.5"),
+    "sidecars above the cap": (pod(initContainers=SIDECARS), "0.5"),
+    "a MIG device": (pod("tried", container(limits={"nvidia.com/mig-1g.5gb": "1"})), "nvidia.com/mig-1g.5gb"),
+    "time slices": (pod("tried", container(limits={"nvidia.com/gpu.shared": "8"})), "nvidia.com/gpu.shared"),
+    "a vGPU": (pod("tried", container(limits={"nvidia.com/vgpu": "1"})), "nvidia.com/vgpu"),
+    "another vendor's GPU": (pod("tried", container(limits={"amd.com/gpu": "1"})), "amd.com/gpu"),
+    "an extended resource of DRA": (
+        pod("tried", container(limits={"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "8"})),
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
+    ),
+    "a claim": (
+        pod(
+            "tried",
+            container(resources={"claims": [{"name": "gpu"}]}),
+            resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
+        ),
+        "claim",
+    ),
+    "another scheduler": (pod(schedulerName="mine"), "mine"),
+    "the opt-out": (pod(metadata={"labels": {"kaishare.dev/inject": "false"}}), "kaishare.dev/inject"),
+    "a chosen node": (pod(nodeName=NODE), "nodeName"),
+    "a GPU group": (pod(metadata={"labels": {"runai-gpu-group": "x"}}), "runai-gpu-group"),
+    "another PodGroup": (pod(metadata={"annotations": {"pod-group-name": "x"}}), "pod-group-name"),
+    "no pod-grouper": (
+        pod(metadata={"annotations": {"kai.scheduler/skip-podgrouper": "true"}}),
+        "kai.scheduler/skip-podgrouper",
+    ),
+    "a pod as of a DaemonSet": (
+        pod(metadata={**SHARE, **owned("a", "b", "DaemonSet", "apps/v1")}),
+        "DaemonSet",
+    ),
+    "a LimitRange that gives GPUs": (
+        item("LimitRange", "tried", spec={"limits": [{"type": "Container", "default": {GPU: "1"}}]}),
+        'cannot create resource "limitranges"',
+    ),
+}
+
+
+@pytest.mark.parametrize("attempt", REFUSED)
+async def test_a_developer_is_refused(asker: Asker, attempt: str) -> None:
+    tried, word = REFUSED[attempt]
+    answer = await asker.create(tried, **ALICE)
+    if answer.status < 300:
+        await asker.remove(where(tried))
+    assert answer.status == 403, f"stored: {answer.body}"
+    assert word in answer.message
+    assert (await asker.send("GET", where(tried))).status == 404
+
+
+# Owners that are not namespaced.
+
+OWNERS = {
+    "another team's Namespace": (OTHER_TEAM, "Namespace", "v1"),
+    "the same written as /v1": (OTHER_TEAM, "Namespace", "/v1"),
+    "a Node": (NODE, "Node", "v1"),
+}
+BELOW = {
+    "Pod": pod("below"),
+    "ConfigMap": config_map("below"),
+    "Deployment": controlled("Deployment", "below"),
+    "Job": controlled("Job", "below"),
+    "DaemonSet": controlled("DaemonSet", "below"),
+}
+
+
+def is_about_the_owner(message: str) -> bool:
+    """Whether guard or webhook name the owner; both judge a pod's creation, and either may answer."""
+    return "leads KAI to another queue" in message or "owner" in message
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("kind", BELOW)
+async def test_nothing_is_created_below_an_owner_that_is_not_namespaced(
+    asker: Asker, cluster: Mapping[str, str], kind: str, owner: str
+) -> None:
+    name, owner_kind, version = OWNERS[owner]
+    below = BELOW[kind]
+    tried = {**below, "metadata": {**below["metadata"], **owned(name, cluster[name], owner_kind, version)}}
+    answer = await asker.create(tried, **ALICE)
+    assert answer.status == 403, answer
+    assert is_about_the_owner(answer.message)
+    applied = await asker.send(
+        "PATCH", where(tried), tried, content_type=APPLY, fieldManager="alice", **ALICE
+    )
+    assert applied.status == 403, applied
+    assert (await asker.send("GET", where(tried))).status == 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "subresource"),
+    [(kind, "") for kind in BELOW] + [(kind, "/status") for kind in BELOW if kind != "ConfigMap"],
+)
+async def test_nothing_is_moved_below_such_an_owner_later(
+    asker: Asker, cluster: Mapping[str, str], kind: str, subresource: str
+) -> None:
+    below = BELOW[kind]
+    created = await asker.create(below, **ALICE)
+    assert created.status == 201, created.message
+    try:
+        change = {"metadata": owned(OTHER_TEAM, cluster[OTHER_TEAM])}
+        # Even with rights that the role edit lacks (pods/status), the change is refused or not stored.
+        answer = await asker.merge(where(below) + subresource, change)
+        if answer.status < 300:
+            assert "ownerReferences" not in answer.body["metadata"], answer.body["metadata"]
+        else:
+            assert "leads KAI to another queue" in answer.message
+    finally:
+        await asker.remove(where(below))
+
+
+async def test_a_stateful_sets_claim_gets_no_such_owner(asker: Asker, cluster: Mapping[str, str]) -> None:
+    claim = {
+        "metadata": {"name": "data", **owned(OTHER_TEAM, cluster[OTHER_TEAM])},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    tried = controlled("StatefulSet", "claims", more={"serviceName": "s", "volumeClaimTemplates": [claim]})
+    await created_without_pods(asker, tried, "leads KAI to another queue")
+    claims = await asker.send("GET", f"/api/v1/namespaces/{TEAM}/persistentvolumeclaims")
+    assert claims.body["items"] == []
+
+
+async def test_a_pod_whose_owner_is_namespaced_stays_in_its_queue(asker: Asker) -> None:
+    """Spark's driver owns its executors: owners of kind Pod are allowed, and their queue is the namespace's."""
+    first = await asker.create(pod("driver", metadata=SHARE), **ALICE)
+    uid = first.body["metadata"]["uid"]
+    second = await asker.create(pod("executor", metadata={**SHARE, **owned("driver", uid, "Pod")}), **ALICE)
+    assert second.status == 201, second.message
+    assert await queue_of(asker, second.body) == "queue-a"
+    await asker.remove(f"{PODS}/executor")
+    await asker.remove(f"{PODS}/driver")
+
+
+# Pods that controllers make.
+
+
+async def created_without_pods(asker: Asker, tried: Item, word: str) -> None:
+    """Alice creates a workload; its controller is refused its pods with this word, and none is stored."""
+    name = tried["metadata"]["name"]
+    answer = await asker.create(tried, **ALICE)
+    assert answer.status == 201, answer.message
+    path = f"/api/v1/namespaces/{TEAM}/events"
+
+    async def told() -> bool:
+        found = await asker.send("GET", PODS, labelSelector=f"app={name}")
+        assert found.body["items"] == [], found.body["items"]
+        events = (await asker.send("GET", path)).body["items"]
+        return any(
+            word in event["message"] and event["involvedObject"]["name"].startswith(name) for event in events
+        )
+
+    try:
+        await until(told, f"the controller of {name} is refused with {word!r}")
+    finally:
+        await asker.remove(where(tried))
+        await asker.send("DELETE", PODS, labelSelector=f"app={name}", gracePeriodSeconds="0")
+
+
+BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
+    "ds-queue": (
+        controlled(
+            "DaemonSet", "ds-queue", labels=QUEUE_B, annotations=SHARE["annotations"],
+            schedulerName="kai-scheduler",
+        ),
+        "queue-b",
+    ),
+    "ds-cap": (
+        controlled("DaemonSet", "ds-cap", annotations={keys.GPU_FRACTION: "0.95"}),
+        "gpu-fraction",
+    ),
+    "ds-gpus": (controlled("DaemonSet", "ds-gpus", container(limits={GPU: "8"})), GPU),
+    "ds-kai": (controlled("DaemonSet", "ds-kai", schedulerName="kai-scheduler"), "kai-scheduler"),
+    "ds-group": (controlled("DaemonSet", "ds-group", labels={"runai-gpu-group": "x"}), "runai-gpu-group"),
+    "ds-dra": (
+        controlled("DaemonSet", "ds-dra", container(limits={"deviceclass.resource.kubernetes.io/g": "1"})),
+        "deviceclass.resource.kubernetes.io/g",
+    ),
+    "rs-queue": (controlled("ReplicaSet", "rs-queue", labels=QUEUE_B), "queue-b"),
+    "job-cap": (controlled("Job", "job-cap", annotations={keys.GPU_FRACTION: "0.95"}), "0.5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attempt", BY_CONTROLLERS)
+async def test_a_controller_is_refused_such_pods(asker: Asker, attempt: str) -> None:
+    await created_without_pods(asker, *BY_CONTROLLERS[attempt])
+
+
+# Changes of a pod that exists.
+
+LATER: dict[str, tuple[str, Item]] = {
+    "another queue": ("", {"metadata": {"labels": QUEUE_B}}),
+    "a larger share": ("", {"metadata": {"annotations": {keys.GPU_FRACTION: "0.95"}}}),
+    "a GPU group": ("", {"metadata": {"labels": {"runai-gpu-group": "x"}}}),
+    "another PodGroup": ("", {"metadata": {"annotations": {"pod-group-name": "x"}}}),
+    "another queue by status": ("/status", {"metadata": {"labels": QUEUE_B}}),
+    "another queue by ephemeralcontainers": ("/ephemeralcontainers", {"metadata": {"labels": QUEUE_B}}),
+    "another queue by resize": ("/resize", {"metadata": {"labels": QUEUE_B}}),
+    "an ephemeral container with a GPU": (
+        "/ephemeralcontainers",
+        {"spec": {"ephemeralContainers": [container(name="debug", limits=ONE_GPU)]}},
+    ),
+    "a GPU by resize": ("/resize", {"spec": {"containers": [container(limits=ONE_GPU)]}}),
+}
+
+
+@pytest.mark.parametrize("attempt", LATER)
+async def test_a_pod_keeps_queue_and_share(asker: Asker, attempt: str) -> None:
+    subresource, change = LATER[attempt]
+    running = await asker.create(pod("running", metadata=SHARE), **ALICE)
+    assert running.status == 201, running.message
+    try:
+        answer = await asker.merge(f"{PODS}/running{subresource}", change)
+        kept = (await asker.send("GET", f"{PODS}/running")).body
+        assert await queue_of(asker, kept) == "queue-a"
+        assert kept["metadata"]["annotations"][keys.GPU_FRACTION] == "0.5"
+        assert "runai-gpu-group" not in kept["metadata"]["labels"]
+        assert GPU not in str(kept["spec"])
+        if not subresource:
+            assert answer.status == 403
+            assert "only KAI may change this" in answer.message
+    finally:
+        await asker.remove(f"{PODS}/running")
+
+
+async def test_a_job_gets_no_other_queue_later(asker: Asker) -> None:
+    job = controlled("Job", "labelled-later")
+    assert (await asker.create(job, **ALICE)).status == 201
+    for subresource in ("", "/status"):
+        answer = await asker.merge(where(job) + subresource, {"metadata": {"labels": QUEUE_B}})
+        assert answer.status == 403, answer
+        assert 'the queue of namespace team-a is "queue-a"' in answer.message
+    await asker.remove(where(job))
+    await asker.send("DELETE", PODS, labelSelector="app=labelled-later", gracePeriodSeconds="0")
+
+
+async def test_a_developer_binds_no_pod(asker: Asker) -> None:
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "any"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+    }
+    answer = await asker.send("POST", f"{PODS}/any/binding", binding, **ALICE)
+    assert answer.status == 403
+    assert 'cannot create resource "pods/binding"' in answer.message
+
+
+# What must work.
+
+
+async def pods_of(asker: Asker, name: str, count: int = 1) -> list[Item]:
+    """The pods of a workload, once there are so many."""
+
+    async def whole() -> list[Item]:
+        found = await asker.send("GET", PODS, labelSelector=f"app={name}")
+        items: list[Item] = found.body["items"]
+        return items if len(items) == count else []
+
+    found: list[Item] = await until(whole, f"{name} has {count} pods")
+    return found
+
+
+@contextlib.asynccontextmanager
+async def created(asker: Asker, made: Item) -> AsyncIterator[Item]:
+    """An object of Alice's, deleted at the end with its dependents by the garbage collector."""
+    answer = await asker.create(made, **ALICE)
+    assert answer.status == 201, answer.message
+    try:
+        yield answer.body
+    finally:
+        await asker.remove(where(made))
+        name = made["metadata"]["name"]
+        await asker.send("DELETE", PODS, labelSelector=f"app={name}", gracePeriodSeconds="0")
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "Job", "StatefulSet"])
+async def test_a_controllers_pods_are_placed_in_the_namespaces_queue(asker: Asker, kind: str) -> None:
+    name = f"works-{kind.lower()}"
+    more = {"serviceName": "s"} if kind == "StatefulSet" else {}
+    async with created(asker, controlled(kind, name, container(limits=ONE_GPU), more=more)):
+        (kept,) = await pods_of(asker, name)
+        assert await queue_of(asker, kept) == "queue-a"
+        assert kept["spec"]["schedulerName"] == "kai-scheduler"
+        assert kept["metadata"]["annotations"][keys.GPU_FRACTION] == "0.25"
+
+
+async def test_a_plain_daemon_set_runs(asker: Asker) -> None:
+    async with created(asker, controlled("DaemonSet", "works-plain")):
+        (kept,) = await pods_of(asker, "works-plain")
+        assert kept["spec"]["schedulerName"] == "default-scheduler"
+
+
+async def test_a_cron_jobs_job_is_admitted(asker: Asker) -> None:
+    """The CronJob controller creates a Job with its own owner reference; the test does it in its name."""
+    cron = controlled("CronJob", "works-cron", more={"suspend": True})
+    async with created(asker, cron) as kept:
+        job = controlled(
+            "Job",
+            "works-cron-1",
+            metadata=owned("works-cron", kept["metadata"]["uid"], "CronJob", "batch/v1"),
+        )
+        answer = await asker.create(job, user="system:serviceaccount:kube-system:cronjob-controller")
+        assert answer.status == 201, answer.message
+        (one,) = await pods_of(asker, "works-cron-1")
+        assert await queue_of(asker, one) == "queue-a"
+        await asker.remove(where(job))
+        await asker.send("DELETE", PODS, labelSelector="app=works-cron-1", gracePeriodSeconds="0")
+
+
+async def test_a_workload_scales_and_is_deleted_with_its_dependents(asker: Asker) -> None:
+    work = controlled("Deployment", "works-scale")
+    async with created(asker, work):
+        await pods_of(asker, "works-scale")
+        scale = await asker.merge(where(work) + "/scale", {"spec": {"replicas": 2}}, **ALICE)
+        assert scale.status == 200, scale.message
+        await pods_of(asker, "works-scale", 2)
+        answer = await asker.send("DELETE", where(work), propagationPolicy="Foreground", **ALICE)
+        assert answer.status == 200, answer.message
+
+        async def gone() -> bool:
+            return (await asker.send("GET", where(work))).status == 404
+
+        await until(gone, "the garbage collector has deleted the dependents first")
+
+
+async def test_requests_about_one_pod_work(asker: Asker) -> None:
+    async with created(asker, pod("works", metadata={**SHARE, "labels": {"app": "works"}})) as kept:
+        path = f"{PODS}/works"
+        debug = {"spec": {"ephemeralContainers": [container(name="debug")]}}
+        account = "system:serviceaccount:kube-system:any"
+        owner = owned("works", kept["metadata"]["uid"], "Pod")
+        event = item(
+            "Event",
+            "works",
+            metadata=owner,
+            involvedObject={"kind": "Pod", "name": "works", "namespace": TEAM},
+        )
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "works"}}
+        for answer in (
+            # kubectl debug; the ClusterRole edit has no right to it.
+            await asker.merge(path + "/ephemeralcontainers", debug),
+            await asker.merge(path, {"metadata": {"finalizers": ["example.com/stay"]}}, **ALICE),
+            await asker.merge(path, {"metadata": {"finalizers": None, "labels": {"a": "b"}}}, **ALICE),
+            await asker.merge(path + "/status", {"status": {"phase": "Running"}}, user=f"system:node:{NODE}"),
+            await asker.create(event, user=account),
+            await asker.create(item("Lease", "works", metadata=owner, spec={}), user=account),
+            await asker.send("POST", path + "/eviction", eviction, **ALICE),
+        ):
+            assert answer.status in (200, 201), answer.message
+
+
+async def test_server_side_apply_works_twice(asker: Asker) -> None:
+    work = controlled("Deployment", "works-apply", more={"replicas": 0})
+    for replicas, status in ((0, 201), (1, 200)):
+        work["spec"]["replicas"] = replicas
+        answer = await asker.send(
+            "PATCH", where(work), work, content_type=APPLY, fieldManager="alice", **ALICE
+        )
+        assert answer.status == status, answer.message
+    await pods_of(asker, "works-apply")
+    await asker.remove(where(work))
+    await asker.send("DELETE", PODS, labelSelector="app=works-apply", gracePeriodSeconds="0")
+
+
+async def test_a_service_accounts_token_is_issued(asker: Asker) -> None:
+    path = f"/api/v1/namespaces/{TEAM}/serviceaccounts"
+    made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "works"}}
+    await asker.send("POST", path, made, **ALICE)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await asker.send("POST", f"{path}/works/token", request, **ALICE)
+    assert answer.status == 201, answer.message
+
+
+# What admission cannot stop; docs/guard.md says so, and the agent flags such pods.
+
+UNSTOPPABLE: dict[str, tuple[Item, str]] = {
+    "NVIDIA_VISIBLE_DEVICES": (
+        pod("unseen", container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+        "NVIDIA_VISIBLE_DEVICES",
+    ),
+    "CDI annotation": (
+        pod("unseen", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}),
+        "cdi.k8s.io",
+    ),
+    "hostPath": (
+        pod("unseen", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
+        "hostPath",
+    ),
+    "priority within the queue": (
+        pod("unseen", metadata={"labels": {"priorityClassName": "inference"}}),
+        "priorityClassName",
+    ),
+}
+
+
+@pytest.mark.parametrize("attempt", UNSTOPPABLE)
+async def test_what_admission_cannot_stop_is_documented(asker: Asker, attempt: str) -> None:
+    tried, word = UNSTOPPABLE[attempt]
+    answer = await asker.create(tried, **ALICE)
+    assert answer.status == 201, answer.message
+    assert await queue_of(asker, answer.body) == "queue-a"
+    await asker.remove(where(tried))
+    _, limits = DOCUMENT.read_text().split("## What it cannot stop")
+    assert word in limits
