@@ -15,15 +15,18 @@ import pytest_asyncio
 
 from kai import keys
 from kube.client import KubeClient
+from tests.cluster.administrator import Administrator
 from tests.cluster.asking import APPLY, Asker, where
 from tests.cluster.conftest import HOW
 from tests.cluster.control_plane import (
+    ADMIN_TOKEN,
     CONTROLLERS,
     ControlPlane,
     assets_folder,
     control_plane,
     controller_manager,
 )
+from tests.cluster.gpu_node import GpuNode
 from tests.cluster.guards import GUARD, is_refused, put_on, until_all
 from tests.cluster.webhooks import installed, managed_namespace
 from tests.webhook.live import until
@@ -594,34 +597,71 @@ async def test_a_service_accounts_token_is_issued(asker: Asker) -> None:
     assert answer.status == 201, answer.message
 
 
-# What admission cannot stop; docs/guard.md says so, and the agent flags such pods.
+# What admission cannot stop: docs/guard.md says so, and the agent flags such pods.
 
-UNSTOPPABLE: dict[str, tuple[Item, str]] = {
-    "NVIDIA_VISIBLE_DEVICES": (
-        pod("unseen", container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+ADMITTED_AND_FLAGGED: dict[str, tuple[Item, str]] = {
+    "an environment variable": (
+        pod("unseen-env", container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
         "NVIDIA_VISIBLE_DEVICES",
     ),
-    "CDI annotation": (
-        pod("unseen", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}),
+    "a CDI annotation": (
+        pod("unseen-cdi", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}),
         "cdi.k8s.io",
     ),
-    "hostPath": (
-        pod("unseen", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
+    "a host path": (
+        pod("unseen-path", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
         "hostPath",
-    ),
-    "priority within the queue": (
-        pod("unseen", metadata={"labels": {"priorityClassName": "inference"}}),
-        "priorityClassName",
     ),
 }
 
 
-@pytest.mark.parametrize("attempt", UNSTOPPABLE)
-async def test_what_admission_cannot_stop_is_documented(asker: Asker, attempt: str) -> None:
-    tried, word = UNSTOPPABLE[attempt]
-    answer = await asker.create(tried, **ALICE)
+@pytest.mark.parametrize("attempt", ADMITTED_AND_FLAGGED)
+async def test_what_admission_cannot_stop_is_admitted_and_documented(asker: Asker, attempt: str) -> None:
+    tried, word = ADMITTED_AND_FLAGGED[attempt]
+    answer = await asker.create(tried, dry_run=True, **ALICE)
     assert answer.status == 201, answer.message
     assert await queue_of(asker, answer.body) == "queue-a"
-    await asker.remove(where(tried))
     _, limits = DOCUMENT.read_text().split("## What it cannot stop")
     assert word in limits
+
+
+async def test_the_agent_flags_such_pods_as_without_a_share(
+    asker: Asker, tenancy: ControlPlane, tmp_path: Path
+) -> None:
+    tried = [tried for tried, _ in ADMITTED_AND_FLAGGED.values()]
+    uids: dict[str, str] = {}
+    for each in tried:
+        answer = await asker.create(each, **ALICE)
+        assert answer.status == 201, answer.message
+        uids[each["metadata"]["name"]] = answer.body["metadata"]["uid"]
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        binding = item("Binding", each["metadata"]["name"], target=target) | {"apiVersion": "v1"}
+        bound = await asker.send("POST", where(each) + "/binding", binding)
+        assert bound.status == 201, bound.message
+        await asker.merge(
+            where(each) + "/status", {"status": {"phase": "Running"}}, user=f"system:node:{NODE}"
+        )
+    async with KubeClient(tenancy.access()) as client:
+        node = GpuNode(folder=tmp_path, plane=tenancy, admin=Administrator(client))
+        node.hold(dict.fromkeys(uids.values(), 2000))
+        with node.agent(ADMIN_TOKEN) as running:
+
+            def flagged() -> set[str]:
+                return {
+                    shown["name"]
+                    for shown in running.shares()["pods"]
+                    for verdict in shown["verdicts"]
+                    if verdict["reason"] == "no-share" and verdict["flagged"]
+                }
+
+            await until(lambda: flagged() == uids.keys(), "all of them are flagged")
+    for each in tried:
+        await asker.remove(where(each))
+
+
+async def test_a_developer_chooses_the_priority_within_the_queue(asker: Asker) -> None:
+    tried = pod("priority", metadata={"labels": {"priorityClassName": "inference"}})
+    answer = await asker.create(tried, dry_run=True, **ALICE)
+    assert answer.status == 201, answer.message
+    assert await queue_of(asker, answer.body) == "queue-a"
+    assert "priorityClassName" in DOCUMENT.read_text().split("## What it cannot stop")[1]

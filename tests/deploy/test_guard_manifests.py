@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kai import keys
+from kai import gpu_resources, keys
 from kai.namespaces import EXCLUDED_NAMESPACES
 from kai.share import is_container_memory_key
 from tests.builders import pod, view
@@ -38,6 +38,14 @@ def test_the_keys_that_only_kai_may_write_are_those_the_webhook_knows() -> None:
     assert set(annotations) == checks._KAI_ANNOTATIONS
     for key in (*labels, prefix + "a"):
         assert list(checks.reserved_key_findings(view(pod(labels={key: "x"})))), key
+
+
+def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
+    assert tuple(variable("otherDevices", policy="queues")) == gpu_resources.OTHER_DEVICES
+    assert tuple(variable("gpuSuffixes", policy="queues")) == gpu_resources.GPU_SUFFIXES
+    asks = (GUARD / "policies" / "queues.yaml").read_text()
+    for prefix in (gpu_resources.NVIDIA_PREFIX, gpu_resources.DEVICE_CLASS_PREFIX):
+        assert f"key.startsWith('{prefix}')" in asks
 
 
 def test_what_stays_as_it_was_is_queue_and_share() -> None:
