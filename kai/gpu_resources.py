@@ -18,11 +18,14 @@ DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Begins an extended resource that Kubernetes turns into a resource claim (KEP-5004, DRAExtendedResource)."""
 
 
+_PREFIXES: Final = (NVIDIA_PREFIX, DEVICE_CLASS_PREFIX)
+
+
 def names_gpu(resource: str) -> bool:
     """Whether a resource hands out a GPU; a device class counts as one, since its name tells no device."""
-    if resource.startswith(NVIDIA_PREFIX):
+    if resource.endswith(GPU_SUFFIXES) or resource.startswith(_PREFIXES):
         return not resource.startswith(OTHER_DEVICES)
-    return resource.endswith(GPU_SUFFIXES) or names_device_class(resource)
+    return False
 
 
 def names_device_class(resource: str) -> bool:

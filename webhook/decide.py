@@ -35,6 +35,8 @@ from webhook.policy import GPU_MARK, INJECT, WHOLE_GPU, DefaultShare, Mode, Name
 from webhook.reasons import Action, Finding, Reason
 
 MOST_WARNINGS: Final = 8
+MOST_GPU_CONTAINERS: Final = 256
+"""Containers that name nvidia.com/gpu, in any amount; each costs operations of the patch and their check."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -260,24 +262,9 @@ def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> R
 
 def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _Settled:
     """Find the container the default share would be for and what that is called, or why there is none."""
-    asked: list[tuple[int, Container, int]] = []
-    for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
-        value = container.asks(keys.GPU_RESOURCE)
-        if value is None:
-            continue
-        try:
-            quantity = parse_quantity(value)
-        except ValueError:
-            quantity = None
-        if quantity is None or quantity.denominator != 1 or quantity.numerator < 0:
-            return _no_share(
-                Reason.UNCLEAR_QUANTITY,
-                container=container.name or "",
-                quantity=shorten(str(value)),
-            )
-        if quantity.numerator:
-            asked.append((index, container, quantity.numerator))
-
+    asked = _asked_whole_gpus(pod)
+    if isinstance(asked, _Settled):
+        return asked
     if asked and asked[-1][0] >= len(pod.containers):  # init containers come last in all_containers
         first = next(container for index, container, _ in asked if index >= len(pod.containers))
         return _no_share(Reason.INIT_CONTAINER_GPU, container=first.name)
@@ -300,6 +287,32 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
     return pod.containers[0], Reason.SHARE_INJECTED
 
 
+def _asked_whole_gpus(pod: PodView) -> list[tuple[int, Container, int]] | _Settled:
+    """Read which containers ask for how many whole GPUs, each with its index; or why that cannot be told."""
+    asked: list[tuple[int, Container, int]] = []
+    naming = 0
+    for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
+        value = container.asks(keys.GPU_RESOURCE)
+        if value is None:
+            continue
+        naming += 1
+        if naming > MOST_GPU_CONTAINERS:
+            return _no_share(Reason.MANY_GPU_CONTAINERS, most=MOST_GPU_CONTAINERS)
+        try:
+            quantity = parse_quantity(value)
+        except ValueError:
+            quantity = None
+        if quantity is None or quantity.denominator != 1 or quantity.numerator < 0:
+            return _no_share(
+                Reason.UNCLEAR_QUANTITY,
+                container=container.name or "",
+                quantity=shorten(str(value)),
+            )
+        if quantity.numerator:
+            asked.append((index, container, quantity.numerator))
+    return asked
+
+
 def _give_share(
     share: DefaultShare, pod: PodView, rules: Rules, container: Container, reason: Reason
 ) -> _Settled:
@@ -316,11 +329,15 @@ def _give_share(
     if unsupported:
         return _no_share(Reason.NAME_UNSUPPORTED, what=unsupported)
 
+    removed = tuple(islice(_gpu_keys(pod), 2 * MOST_GPU_CONTAINERS + 1))  # limits and requests
+    if len(removed) > 2 * MOST_GPU_CONTAINERS:
+        return _no_share(Reason.MANY_GPU_CONTAINERS, most=MOST_GPU_CONTAINERS)
+
     annotations = {share.annotation: share.value}
     if named is None:
         annotations[keys.CONTAINER_NAME] = container.name
     finding = Finding(reason, {"container": container.name, "share": share})
-    return _Settled(finding, annotations, tuple(_gpu_keys(pod)), share, container)
+    return _Settled(finding, annotations, removed, share, container)
 
 
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:

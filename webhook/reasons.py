@@ -101,6 +101,11 @@ class Reason(Enum):
         "several-gpus",
         "the pod asks for {count} GPUs in {containers}; only one in one container becomes a share",
     )
+    MANY_GPU_CONTAINERS = (
+        Group.SHARE,
+        "many-gpu-containers",
+        "more than {most} containers of the pod name nvidia.com/gpu",
+    )
     INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} asks for a GPU"
     MIG = Group.SHARE, "mig", "the pod uses MIG devices"
     RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses dynamic resource claims"

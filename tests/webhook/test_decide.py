@@ -217,6 +217,8 @@ SHARES: list[tuple[str, dict[str, Any], dict[str, str], str, str | None]] = [
     ("garbage as a quantity", pod(gpu_container(count="one")), {}, "unclear-quantity", None),
     ("a sidecar without a GPU", pod(gpu_container(), container("side")), {}, "whole-gpu-converted", "main"),
     ("a sidecar with zero GPUs", pod(gpu_container(), gpu_container("side", "0")), {}, "whole-gpu-converted", "main"),
+    ("as many containers as may name a GPU", pod(gpu_container(), *(gpu_container(f"c{n}", "0") for n in range(255))), {}, "whole-gpu-converted", "main"),
+    ("one more", pod(gpu_container(), *(gpu_container(f"c{n}", "0") for n in range(256))), {}, "many-gpu-containers", None),
     ("two GPUs", pod(gpu_container(count="2")), {}, "several-gpus", None),
     ("two containers with one each", pod(gpu_container(), gpu_container("b")), {}, "several-gpus", None),
     ("an init container with a GPU", pod(gpu_container(), init=[gpu_container("i")]), {}, "init-container-gpu", None),
