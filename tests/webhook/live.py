@@ -32,7 +32,7 @@ from webhook.policy import NamespacePolicy
 from webhook.serve import Settings, serve
 
 ANY_PORT = Address("127.0.0.1", 0)
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 45.0
 """How long a condition may take on a machine that has much else to do."""
 
 PATHS = ("/mutate", "/validate/pods", "/validate/namespaces")

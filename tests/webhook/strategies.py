@@ -162,10 +162,11 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     *[(("metadata", "annotations", keys.NUM_DEVICES), "2")] * 2,
     *[(("metadata", "annotations", keys.CONTAINER_NAME), name) for name in ("c0", "c1", "c1")],
     (("metadata", "annotations", keys.MPS), "true"),
-    (("metadata", "annotations", keys.MIRROR_POD), "5f3a"),
+    *[(("metadata", "annotations", keys.MIRROR_POD), "5f3a")] * 2,
     *[(("metadata", "ownerReferences"), [{"kind": "Job", "name": "case.dotted"}])] * 3,
     (("metadata", "ownerReferences"), [{"kind": "Job"}]),
-    (("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}]),
+    *[(("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}])]
+    * 3,
     (
         ("metadata", "ownerReferences"),
         [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}],
@@ -179,11 +180,11 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     *[(("spec", "priorityClassName"), name) for name in ("usual", "usual", "inference", "", None)],
     *[(("metadata", "annotations"), {keys.GPU_FRACTION: "0.5", keys.CONTAINER_NAME: "c0"})] * 4,
     (("metadata", "annotations"), {keys.GPU_MEMORY: "2000", keys.CONTAINER_NAME: "c1"}),
-    (("spec", "nodeName"), "node-1"),
+    *[(("spec", "nodeName"), "node-1")] * 3,
     (("spec", "resourceClaims"), [{"name": "gpu", "resourceClaimName": "mine"}]),
     (("spec", "containers"), []),
     (("spec", "initContainers"), None),
-    (("spec", "schedulerName"), "volcano"),
+    *[(("spec", "schedulerName"), "volcano")] * 2,
 )
 """What turns a pod's fate, by itself or together with the rest."""
 
