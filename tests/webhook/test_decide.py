@@ -219,6 +219,7 @@ SHARES: list[tuple[str, dict[str, Any], dict[str, str], str, str | None]] = [
     ("a sidecar with zero GPUs", pod(gpu_container(), gpu_container("side", "0")), {}, "whole-gpu-converted", "main"),
     ("as many containers as may name a GPU", pod(gpu_container(), *(gpu_container(f"c{n}", "0") for n in range(255))), {}, "whole-gpu-converted", "main"),
     ("one more", pod(gpu_container(), *(gpu_container(f"c{n}", "0") for n in range(256))), {}, "many-gpu-containers", None),
+    ("an extended resource of DRA", pod(container(limits={"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"})), ALL, "resource-claims", None),
     ("two GPUs", pod(gpu_container(count="2")), {}, "several-gpus", None),
     ("two containers with one each", pod(gpu_container(), gpu_container("b")), {}, "several-gpus", None),
     ("an init container with a GPU", pod(gpu_container(), init=[gpu_container("i")]), {}, "init-container-gpu", None),
