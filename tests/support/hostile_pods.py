@@ -245,6 +245,8 @@ PODS: Final[Mapping[str, Kind]] = {
     "options of vllm": Kind(_ARGS, run_words("vllm", "serve", "m", word="--gpu-memory-utilization=0.9")),
     "a long option": Kind(_ARGS, with_one_container(lambda size: {"command": ["vllm", "serve", "m"], "args": ["--gpu_memory_" + "_" * size]})),
     "an option of digits": Kind(_ARGS, with_one_container(lambda size: {"command": ["vllm", "serve", "m"], "args": ["--gpu-memory-utilization=" + "1" * size + "x"]})),
+    "as long an option as is read": Kind(_ARGS, lambda size: pod(metadata={"annotations": {**SHARE, "note": "x" * size}}, containers=[container(command=["vllm", "serve", "m"], args=["--gpu-memory-utilization=" + "1" * 16_000 + "x"])])),
+    "as long a script as is read": Kind(_COMMAND, lambda size: pod(metadata={"annotations": {**SHARE, "note": "x" * size}}, containers=[container(command=["sh", "-c", "vllm serve m " + "'a b' " * 2700])])),
     "a program of slashes": Kind(_COMMAND, run(words="vllm/")),
     # the document itself
     "deep arguments": Kind(_ARGS, deep(_HEAD + b',"args":', b"[", b"]", _TAIL)),
