@@ -24,6 +24,7 @@ from service.address import Address
 from tests.cluster.administrator import right
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.recorder import Recorder
+from tests.support.service_log import log_lines
 from tests.webhook.live import PATIENCE_SECONDS, until
 from webhook.configurations import (
     CONFIGURATION_NAME,
@@ -269,7 +270,7 @@ class Serving:
 
     def said(self, message: str) -> list[dict[str, Any]]:
         """Lines of its log with a message."""
-        return _lines(self.log, message)
+        return log_lines(self.log, message)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -312,13 +313,13 @@ async def start_serving(
     ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
     process = _run(log, *program, "serve", *ports.split(), *options, environment=environment)
     try:
-        await until(lambda: _lines(log, "serving") or process.poll() is not None, "it serves")
+        await until(lambda: log_lines(log, "serving") or process.poll() is not None, "it serves")
         assert process.poll() is None, _text(log)
     except BaseException:
         process.kill()
         await asyncio.to_thread(process.wait)
         raise
-    line = _lines(log, "serving")[0]
+    line = log_lines(log, "serving")[0]
     return Serving(
         process=process,
         log=log,
@@ -334,12 +335,6 @@ def _run(log: Path, *command: str, environment: Mapping[str, str] | None) -> "su
 
 def _text(log: Path) -> str:
     return log.read_text()
-
-
-def _lines(log: Path, message: str = "") -> list[dict[str, Any]]:
-    """Lines of a log with a message, or all."""
-    whole = (line for line in log.read_bytes().splitlines(keepends=True) if line.endswith(b"}\n"))
-    return [line for line in map(json.loads, whole) if message in ("", line["message"])]
 
 
 @contextlib.asynccontextmanager

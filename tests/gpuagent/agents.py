@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.service_log import log_lines
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30
 
@@ -50,8 +52,7 @@ class Agent:
 
     def said(self, message: str) -> list[dict[str, Any]]:
         """Lines of the log with that message."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [line for line in lines if line["message"] == message]
+        return log_lines(self.log, message)
 
     def until(self, holds: Callable[[], Any]) -> None:
         """Wait until something holds."""

@@ -1,0 +1,22 @@
+"""Reading the log of a service that runs as a process of its own."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+_SETTLE_SECONDS = 0.03
+"""A thread writes the log, at most this long after the event under load (service/log_writer.py)."""
+
+_PATIENCE_SECONDS = 0.2
+
+
+def log_lines(log: Path, message: str = "") -> list[dict[str, Any]]:
+    """Lines with a message, or all whole lines; waits a moment for a line that has not been written yet."""
+    ends = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        time.sleep(_SETTLE_SECONDS)
+        whole = (line for line in log.read_bytes().splitlines(keepends=True) if line.endswith(b"}\n"))
+        lines = [line for line in map(json.loads, whole) if message in ("", line["message"])]
+        if lines or time.monotonic() > ends:
+            return lines
