@@ -2,7 +2,9 @@
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -10,6 +12,8 @@ from service.address import Address
 from service.descriptors import raise_descriptor_limit
 from tests.gpuagent.agents import Agent, agent
 from tests.support.hostile_clients import half_open, not_reading
+
+Result = TypeVar("Result")
 
 SCENARIO = "--gpus=simulated:examples/agent/node.yaml"
 
@@ -25,10 +29,23 @@ def limited(files: int) -> tuple[str, ...]:
 
 
 def assert_well(running: Agent) -> None:
-    assert running.get("/healthz") == (200, "ok\n")
-    series = running.series()
+    """Probe as a kubelet does, which takes a pod for unhealthy after three failures in a row.
+
+    A new connection may be closed for an older one while hundreds arrive at the same moment.
+    """
+    assert retried(lambda: running.get("/healthz")) == (200, "ok\n")
+    series = retried(running.series)
     assert series["kaishare_agent_attribution_ok"] == 1
     assert not [name for name in series if name.startswith("kaishare_agent_attribution_problem{")]
+
+
+def retried(get: Callable[[], Result]) -> Result:
+    for _ in range(2):
+        try:
+            return get()
+        except OSError:
+            continue
+    return get()
 
 
 def test_1100_half_open_connections_and_clients_that_do_not_read(tmp_path: Path) -> None:

@@ -32,9 +32,20 @@ def hostile(live: Live, count: int) -> Iterator[None]:
 
 
 async def assert_well(live: Live) -> None:
+    """Probe as a kubelet does, which takes a pod for unhealthy after three failures in a row.
+
+    A new connection may be closed for an older one while hundreds arrive at the same moment.
+    """
     await answered(live)
-    assert (await live.get("/healthz")).status == 200
-    assert (await live.get("/metrics")).status == 200
+    for path in ("/healthz", "/metrics"):
+        for is_last in (False, False, True):
+            try:
+                assert (await live.get(path)).status == 200
+            except (OSError, EOFError):
+                if is_last:
+                    raise
+            else:
+                break
 
 
 @pytest.mark.parametrize(("files", "count"), [(1024, 1100), (64, 100)])
