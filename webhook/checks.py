@@ -33,6 +33,8 @@ _RESERVED_LABELS = (keys.GPU_GROUP, *RESERVED_PREFIXES)
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
 LONGEST_RESOURCE = 100
 """Characters of a resource's name that are shown."""
+_LONGEST_SHARE = 40
+"""Characters of a share's value that a cap is compared with; every number so short can be read."""
 _LONGEST_NAME = 253  # of any object
 _SHORTENED = 28  # 33, less dots and hyphens at the end, and the digits of a container's index
 
@@ -202,7 +204,15 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare |
     annotations = {injected.annotation: injected.value} if injected else pod.annotations
     share = _readable(lambda: Share.from_annotations(annotations))
     whole = 0 if injected else _readable(lambda: whole_gpus(pod)) or 0  # an injected share replaces them
-    by_container = _readable(lambda: requested_by_container(annotations)) or 0
+    by_container = _readable(lambda: requested_by_container(annotations))
+    if by_container is None:
+        memory_keys = filter(is_container_memory_key, annotations)
+        if any(is_quantity(annotations[key]) for key in memory_keys):  # else KAI refuses the pod
+            yield _not_comparable(policy, "an amount of container memory that cannot be read")
+        by_container = 0
+    long = next((key for key in SHARE_ANNOTATIONS if len(annotations.get(key, "")) > _LONGEST_SHARE), None)
+    if long is not None:  # KAI reads hundreds of leading zeros
+        yield _not_comparable(policy, f"an amount of more than {_LONGEST_SHARE} characters in {long}")
     gpus: float = whole
     if share is not None and share.fraction is not None:
         gpus += share.fraction * share.devices

@@ -458,3 +458,25 @@ async def test_a_pod_that_cannot_be_read_is_a_bad_review(webhook: RunningWebhook
         400,
         b"the pod cannot be read: spec.containers: expected array | null, got int\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("label", "annotations"),
+    [
+        ("max-gpu-fraction", {"gpu-fraction": "0" * 400 + "0.95"}),
+        ("max-gpu-fraction", {"gpu-fraction": "0.4", "gpu-fraction-num-devices": "0" * 400 + "4"}),
+        ("max-gpu-memory", {"gpu-memory": "0" * 400 + "80000"}),
+        ("max-gpu-memory", {"nvidia.com/container.main.gpu-memory.request": "0" * 60 + "80Gi"}),
+        ("max-gpu-memory", {"nvidia.com/container.main.gpu-memory.request": "80e0009"}),
+    ],
+)
+def test_an_amount_that_only_kai_reads_does_not_pass_below_a_cap(
+    label: str, annotations: dict[str, str]
+) -> None:
+    cap = {"max-gpu-fraction": "0.5", "max-gpu-memory": "1000"}[label]
+    labels = {"kai.scheduler/queue": "q", "kaishare.dev/mode": "enforce", f"kaishare.dev/{label}": cap}
+    policy = NamespacePolicy.from_labels("team-a", labels)
+    tried = view(pod(container(), annotations=annotations, labels={"kai.scheduler/queue": "q"}))
+    tried.spec.schedulerName = "kai-scheduler"
+    codes = [finding.reason.code for finding in verify(policy, tried, Rules(), Requester("alice")).denials]
+    assert "cap-unit" in codes
