@@ -166,12 +166,38 @@ class PodDocument(Struct):
     metadata: Metadata | None = None
 
 
+class ContainerFacts(Struct, frozen=True):
+    """What the containers of a pod ask for, all of them together."""
+
+    gpu_resources: Mapping[str, None]
+    """Names of the resources that name a GPU and that any container limits or requests, in their order."""
+    use_claims: bool
+    """Whether any container uses a resource claim."""
+
+    @classmethod
+    def of(cls, containers: Sequence[Container]) -> "ContainerFacts":
+        """Read the resources of every container once."""
+        gpu_resources: dict[str, None] = {}
+        use_claims = False
+        for container in containers:
+            resources = container.resources
+            if resources is None:
+                continue
+            use_claims = use_claims or _has_items(resources.claims)
+            for part in (resources.limits, resources.requests):
+                for name in part or ():
+                    if name not in gpu_resources and "/" in name and names_gpu(name):
+                        gpu_resources[name] = None
+        return cls(gpu_resources, use_claims)
+
+
 class PodView:
     """What decisions read of one pod, with nulls and absences evened out."""
 
     __slots__ = (
         "all_containers",
         "annotations",
+        "container_facts",
         "containers",
         "document",
         "gpu_resources",
@@ -183,7 +209,13 @@ class PodView:
         "spec",
     )
 
-    def __init__(self, document: PodDocument) -> None:
+    def __init__(self, document: PodDocument, container_facts: "ContainerFacts | None" = None) -> None:
+        """Read a document.
+
+        Args:
+            document: the decoded pod.
+            container_facts: of another pod with the same containers; None reads them from the document.
+        """
         self.document = document
         self.metadata = metadata = document.metadata or Metadata()
         self.spec = spec = document.spec
@@ -194,7 +226,9 @@ class PodView:
         self.init_containers: Sequence[Container] = spec.initContainers or ()
         self.all_containers: list[Container] = [*self.containers, *self.init_containers]
         """Regular containers, then init containers: KAI's own order (`getFirstGPULimit`)."""
-        self.gpu_resources = _gpu_resources(self.all_containers)
+        self.container_facts = container_facts or ContainerFacts.of(self.all_containers)
+        """What the containers ask for, read in one pass."""
+        self.gpu_resources = self.container_facts.gpu_resources
         """Names of the resources that name a GPU and that any container limits or requests, each once."""
         self.nvidia_annotations = [key for key in self.annotations if key.startswith(NVIDIA_PREFIX)]
         """Keys of the annotations with NVIDIA's prefix."""
@@ -248,12 +282,11 @@ class PodView:
     @property
     def uses_claims(self) -> bool:
         """Whether the pod names or uses dynamic resource claims (DRA), extended resources of DRA included."""
-        if _has_items(self.spec.resourceClaims) or any(map(names_device_class, self.gpu_resources)):
-            return True
-        for container in self.all_containers:
-            if container.resources is not None and _has_items(container.resources.claims):
-                return True
-        return False
+        return (
+            self.container_facts.use_claims
+            or _has_items(self.spec.resourceClaims)
+            or any(map(names_device_class, self.gpu_resources))
+        )
 
 
 _decoder = msgspec.json.Decoder(PodDocument)
@@ -280,20 +313,6 @@ def explain_shape(error: msgspec.ValidationError, whole: str) -> str:
     said, _, place = str(error).partition(" - at `")
     path = place.removesuffix("`").removeprefix("key in ").removeprefix("$").removeprefix(".") or whole
     return f"{path}: {said[:1].lower()}{said[1:].replace('`', '')}"
-
-
-def _gpu_resources(containers: Sequence[Container]) -> Mapping[str, None]:
-    """Collect the GPU resources of containers, in their order."""
-    found: dict[str, None] = {}
-    for container in containers:
-        resources = container.resources
-        if resources is not None:
-            for part in (resources.limits, resources.requests):
-                if part:
-                    for name in part:
-                        if name not in found and "/" in name and names_gpu(name):
-                            found[name] = None
-    return found
 
 
 def _strings(found: dict[str, str | None] | None) -> Mapping[str, str]:

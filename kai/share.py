@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
+from itertools import islice
 
 from msgspec import Struct
 
@@ -19,6 +20,9 @@ MOST_BYTES = 1 << 53
 
 Up to here every integer is exact in JSON, in JavaScript and in Prometheus' float64.
 """
+
+MOST_CONTAINER_MEMORY = 256
+"""Annotations of one pod that ask for the GPU memory of single containers, as many as are read."""
 
 _MEMORY_INFIX = ".gpu-memory."
 _MEMORY_SUFFIXES = tuple(_MEMORY_INFIX + kind for kind in ("request", "limit"))
@@ -161,10 +165,14 @@ def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
     """Read every `nvidia.com/container.<name>.gpu-memory.request|limit` annotation, in key order.
 
     Raises:
-        ValueError: a value is not a positive quantity; the message names the key.
+        ValueError: a value is not a positive quantity, and the message names the key; or there are more than
+            `MOST_CONTAINER_MEMORY` annotations.
     """
     found = []
-    for key in sorted(filter(is_container_memory_key, annotations)):
+    memory_keys = list(islice(filter(is_container_memory_key, annotations), MOST_CONTAINER_MEMORY + 1))
+    if len(memory_keys) > MOST_CONTAINER_MEMORY:
+        raise ValueError(f"more than {MOST_CONTAINER_MEMORY} annotations ask for GPU memory of containers")
+    for key in sorted(memory_keys):
         container, _, kind = key.removeprefix(keys.CONTAINER_PREFIX).rpartition(_MEMORY_INFIX)
         try:
             amount = _whole(annotations[key])

@@ -68,6 +68,8 @@ class _Envelope(Struct):
 
 
 _decoder = msgspec.json.Decoder(_Envelope)
+_LONGEST_UID: Final = 253
+"""Characters of a review's uid, which the answer repeats; API servers send 36."""
 
 
 def decode(body: bytes) -> Review:
@@ -91,6 +93,8 @@ def decode(body: bytes) -> Review:
         raise BadReview("no AdmissionReview: request is missing")
     if not envelope.request.uid or not envelope.request.operation:
         raise BadReview("no AdmissionReview: request.uid and request.operation must not be empty")
+    if len(envelope.request.uid) > _LONGEST_UID:
+        raise BadReview(f"no AdmissionReview: request.uid has more than {_LONGEST_UID} characters")
     return envelope.request
 
 

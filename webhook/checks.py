@@ -75,21 +75,24 @@ def whole_gpus(pod: PodView) -> int:
     """
     if keys.GPU_RESOURCE not in pod.gpu_resources:
         return 0
+    counts: dict[Quantity | None, int] = {None: 0}
     sidecars = most = 0
     for container in pod.init_containers:
-        gpus = _whole_gpus(container)
+        gpus = _whole_gpus(container, counts)
         most = max(most, sidecars + gpus)
         if container.is_sidecar:
             sidecars += gpus
-    return max(most, sidecars + sum(map(_whole_gpus, pod.containers)))
+    return max(most, sidecars + sum(_whole_gpus(container, counts) for container in pod.containers))
 
 
-def _whole_gpus(container: Container) -> int:
+def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int:
+    """Read what one container asks for, rounded up; `counts` holds the quantities read so far."""
     value = container.asks(keys.GPU_RESOURCE)
-    if value is None:
-        return 0
-    amount = parse_quantity(value)
-    return min(-(-amount.numerator // amount.denominator), _MOST_GPUS)  # rounded up
+    count = counts.get(value)
+    if count is None:
+        amount = parse_quantity(value)
+        count = counts[value] = min(-(-amount.numerator // amount.denominator), _MOST_GPUS)
+    return count
 
 
 def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str | None:
@@ -203,7 +206,10 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare |
         return
     annotations = {injected.annotation: injected.value} if injected else pod.annotations
     share = _readable(lambda: Share.from_annotations(annotations))
-    whole = 0 if injected else _readable(lambda: whole_gpus(pod)) or 0  # an injected share replaces them
+    whole = 0 if injected else _readable(lambda: whole_gpus(pod))  # an injected share replaces them
+    if whole is None:  # the API server reads amounts in more forms
+        yield _not_comparable(policy, f"an amount of {keys.GPU_RESOURCE} that cannot be read")
+        whole = 0
     by_container = _readable(lambda: requested_by_container(annotations))
     if by_container is None:
         memory_keys = filter(is_container_memory_key, annotations)

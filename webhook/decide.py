@@ -37,6 +37,8 @@ from webhook.reasons import Action, Finding, Reason
 MOST_WARNINGS: Final = 8
 MOST_GPU_CONTAINERS: Final = 256
 """Containers that name nvidia.com/gpu, in any amount; each costs operations of the patch and their check."""
+_LONGEST_CONTAINER_NAME: Final = 63
+"""Characters of a container's name, a DNS-1123 label; the API server refuses more."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -319,6 +321,8 @@ def _give_share(
     """Give the container the share, unless this KAI would give it to another or refuse the pod."""
     if not container.name:
         raise MalformedPod("a container has no name")
+    if len(container.name) > _LONGEST_CONTAINER_NAME:  # else the patch would repeat it
+        raise MalformedPod(f"a container's name has more than {_LONGEST_CONTAINER_NAME} characters")
     version = rules.kai_version
     named = pod.annotations.get(keys.CONTAINER_NAME)
     if named is not None and named != container.name:
@@ -342,6 +346,8 @@ def _give_share(
 
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
     """Find every place that names nvidia.com/gpu: KAI refuses a share beside it, even at 0 (seen live)."""
+    if keys.GPU_RESOURCE not in pod.gpu_resources:
+        return
     for group, containers in (("containers", pod.containers), ("initContainers", pod.init_containers)):
         for index, container in enumerate(containers):
             if keys.GPU_RESOURCE in container.limits:

@@ -108,7 +108,8 @@ def apply_to_pod(made: Sequence[Operation], pod: PodView) -> PodView:
                 metadata = Metadata(**operation["value"])
             case _:
                 raise PatchError(f"{operation['op']} {operation['path']} does not apply")
-    return PodView(PodDocument(spec, metadata))
+    changes_containers = any(operation["op"] == "remove" for operation in made)
+    return PodView(PodDocument(spec, metadata), None if changes_containers else pod.container_facts)
 
 
 def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:

@@ -7,11 +7,11 @@ not allowed is ignored, never clamped, and named in `problems`; the rest of the 
 import difflib
 import heapq
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kai import keys
 from kai.over_share import (
@@ -24,6 +24,8 @@ from kai.over_share import (
     read_over_share,
 )
 from service.text import printable, quoted, shorten
+
+_Value = TypeVar("_Value", str, str | None)
 
 PREFIX: Final = "kaishare.dev/"
 SCHEDULER: Final = "kaishare.dev/scheduler"
@@ -165,7 +167,7 @@ class LabelProblems:
     """All of them."""
 
 
-def label_problems(labels: Mapping[str, str], changed: Collection[str]) -> LabelProblems:
+def label_problems(labels: Mapping[str, str], changed: Set[str]) -> LabelProblems:
     """Find the labels of ours that cannot be followed, whether or not the namespace is managed.
 
     Args:
@@ -174,12 +176,12 @@ def label_problems(labels: Mapping[str, str], changed: Collection[str]) -> Label
     """
     _, _, known = _read_known(labels)
     problems = [found for found in known if found.label in changed or found.against in changed]
-    unknown = [key for key in _unknown_keys(labels) if key in changed]
+    unknown = _unknown_keys(changed & labels.keys())
     shown = _in_order(problems + _unknown_labels(unknown, labels))
     return LabelProblems(shown, len(problems) + len(unknown))
 
 
-def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
     """Pick the labels that are policy: the queue label, and every one with our prefix."""
     return {key: value for key, value in labels.items() if key == keys.QUEUE_LABEL or key.startswith(PREFIX)}
 
@@ -283,7 +285,7 @@ def _read_known(
     return values, share, problems
 
 
-def _unknown_keys(labels: Mapping[str, str]) -> list[str]:
+def _unknown_keys(labels: Iterable[str]) -> list[str]:
     return [key for key in labels if key.startswith(PREFIX) and key not in LABELS]
 
 

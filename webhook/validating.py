@@ -104,7 +104,8 @@ class NamespaceValidator:
         labels, before = _labels(review.object, "object"), {}
         if review.operation == "UPDATE":
             before = _labels(review.oldObject, "oldObject")
-        changed = {key for key in labels | before if labels.get(key) != before.get(key)}
+        changed = {key for key, value in labels.items() if before.get(key) != value}
+        changed |= before.keys() - labels.keys()
         if not changed:
             return _admitted(review, Finding(Reason.LABELS_KEPT))
         problems = label_problems(labels, changed)
@@ -127,7 +128,7 @@ def _labels(document: Raw, field: str) -> dict[str, str]:
         raise BadReview(f"{field} is nested too deep") from None
     metadata = namespace.metadata if namespace else None
     labels = metadata.labels if metadata else None
-    return own_labels({key: value or "" for key, value in (labels or {}).items()})
+    return {key: value or "" for key, value in own_labels(labels or {}).items()}
 
 
 def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:

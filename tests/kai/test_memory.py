@@ -96,6 +96,8 @@ def test_container_memory_annotations() -> None:
     for bad in ("0", "-1Gi", "much", ""):
         with pytest.raises(ValueError, match=r"nvidia\.com/container\.a\.gpu-memory\.request"):
             container_memory({key.format("a", "request"): bad})
+    with pytest.raises(ValueError, match="more than 256 annotations"):
+        container_memory({key.format(f"c{number}", "request"): "1Gi" for number in range(257)})
     assert is_container_memory_key(key.format("main", "limit"))
     assert not is_container_memory_key("nvidia.com/container.main.gpu-compute.mode")
 

@@ -3,17 +3,20 @@
 import asyncio
 import gc
 import io
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from kai.pod import Container, Metadata, Owner, PodDocument, Resources, Spec
 from service.log import JsonLog
 from tests.support.hostile_pods import PODS
-from tests.support.hostile_reviews import Asked, all_requests
+from tests.support.hostile_reviews import Asked, all_requests, review
 from webhook.admission import BadReview
 from webhook.decide import Rules
 from webhook.endpoint import Endpoint, Judge
@@ -40,7 +43,12 @@ SHARE = {
 LABELS = {
     "team-a": {**SHARE, "kaishare.dev/max-gpu-fraction": "0.9", "kaishare.dev/priority": "train"},
     "guarded": {**SHARE, "kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.9"},
+    "observed": {**SHARE, "kaishare.dev/mode": "observe", "kaishare.dev/max-gpu-memory": "2000"},
 }
+MAX_ANSWER = 96 * KIB
+"""Bytes of an answer: a patch of some 520 operations in base64, and eight warnings."""
+MAX_LINE = 16 * KIB
+"""Bytes of a line of the log."""
 
 
 class FixedPolicies:
@@ -65,10 +73,16 @@ Answer = Callable[[Asked], bytes | None]
 
 
 @pytest.fixture(scope="module")
-def answer() -> Iterator[Answer]:
+def log_stream() -> io.BytesIO:
+    """What the webhook of this module logs."""
+    return io.BytesIO()
+
+
+@pytest.fixture(scope="module")
+def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
     """The webhook's answer without sockets; None where it answers with a status of HTTP."""
     policies, metrics = FixedPolicies(), Metrics()
-    log = JsonLog(io.BytesIO())
+    log = JsonLog(log_stream)
     judges: dict[str, Judge] = {
         "/mutate": MutatingWebhook(policies=policies, rules=Rules, metrics=metrics),
         "/validate/pods": PodValidator(policies=policies, rules=Rules),
@@ -118,6 +132,68 @@ def test_the_mutating_webhook_denies_no_hostile_pod(answer: Answer, name: str) -
     body = answer(REQUESTS[name](4 * KIB))
     if body is not None:
         assert b'"allowed":true' in body
+
+
+def merged(documents: list[dict[str, Any]]) -> bytes:
+    """Put pods together: later maps add to earlier ones, lists follow each other."""
+    whole: dict[str, Any] = {}
+    for document in documents:
+        for part, values in document.items():
+            target = whole.setdefault(part, {})
+            for key, value in values.items():
+                before = target.get(key)
+                if isinstance(before, dict) and isinstance(value, dict):
+                    target[key] = {**before, **value}
+                elif isinstance(before, list) and isinstance(value, list):
+                    target[key] = before + value
+                else:
+                    target[key] = value
+    return json.dumps(whole).encode()
+
+
+def readable_kinds() -> Iterator[str]:
+    """The kinds of pod that are JSON, and of the shape of a pod."""
+    for name, kind in PODS.items():
+        try:
+            document = json.loads(kind.make(128 * KIB))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(document.get("spec"), dict):
+            yield name
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.sampled_from(list(readable_kinds())), min_size=2, max_size=4, unique=True),
+    st.sampled_from(["team-a", "guarded", "observed"]),
+    st.sampled_from([2 * KIB, 32 * KIB, 128 * KIB]),
+)
+def test_hostile_kinds_together_get_a_short_answer_and_a_short_line(
+    answer: Answer, log_stream: io.BytesIO, names: list[str], namespace: str, size: int
+) -> None:
+    document = merged([json.loads(PODS[name].make(size // len(names))) for name in names])
+    request = Asked(
+        "/validate/pods" if namespace == "guarded" else "/mutate", review(document, namespace=namespace)
+    )
+    began, costs = log_stream.seek(0, io.SEEK_END), []
+    for _ in range(TRIES):
+        before = time.thread_time()
+        body = answer(request)
+        costs.append((time.thread_time() - before) / max(len(request.body) / MIB, 1 / 16))
+        if costs[-1] < MAX_SECONDS_PER_MIB:
+            break
+    assert min(costs) < MAX_SECONDS_PER_MIB
+    log_stream.seek(began)
+    assert max(map(len, log_stream.read().splitlines()), default=0) < MAX_LINE
+    if body is not None:
+        assert len(body) < MAX_ANSWER
+        assert b'"allowed":true' in body or namespace == "guarded"
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_answer_does_not_grow_with_its_review(answer: Answer, name: str) -> None:
+    body = answer(REQUESTS[name](MIB // 2))
+    assert body is None or len(body) < MAX_ANSWER
 
 
 def test_every_field_that_is_read_of_a_pod_has_a_hostile_kind() -> None:

@@ -195,7 +195,7 @@ def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.Monkey
     assert len(searched) == 8
     assert max(map(len, searched)) <= 63
     assert max(len(str(problem)) for problem in policy.problems) < 1000
-    found = label_problems(labels, labels)
+    found = label_problems(labels, labels.keys())
     assert (len(found.shown), found.count, len(searched)) == (8, 12_000, 16)
 
 

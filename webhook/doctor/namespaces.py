@@ -82,7 +82,7 @@ def keys_mode(value: str) -> str:
 
 def _invalid(cluster: Cluster) -> Iterator[Finding]:
     """Labels that are not followed, one a line."""
-    problems = {one.name: label_problems(one.labels, one.labels) for one in cluster.namespaces.items}
+    problems = {one.name: label_problems(one.labels, one.labels.keys()) for one in cluster.namespaces.items}
     wrong = sorted((name, str(label)) for name, labels in problems.items() for label in labels.shown)
     lines = wrong[:MOST_LINES]
     for name, what in lines:
