@@ -17,6 +17,9 @@ from webhook.order import Mutator, called_before_us
 STALE_SECONDS: Final = 180.0
 """How long the API server may be silent before nobody can say how the order is."""
 
+_MOST_SHOWN: Final = 8
+"""Configurations that one log line names; a cluster may have thousands."""
+
 PATH: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -79,7 +82,8 @@ class OrderWatch:
                 "KAI does not see the pods that are made its own: its webhook is called before ours",
                 ERROR,
                 configuration=self._own,
-                called_before=early,
+                called_before=early[:_MOST_SHOWN],
+                more=max(0, len(early) - _MOST_SHOWN),
             )
         else:
             self._log("webhooks are called in the right order", INFO, configuration=self._own)

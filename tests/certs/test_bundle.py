@@ -6,7 +6,7 @@ import pytest
 
 from certs.authority import Authority
 from certs.bundle import Sightings, held, merged
-from certs.pem import der
+from certs.pem import MOST_BLOCKS, certificate_of, der
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -60,6 +60,17 @@ def test_a_bundle_does_not_grow_for_ever_and_ours_stay() -> None:
     assert len(right) == 16
     assert {der(A), der(B), der(many[-1])} <= right
     assert der(many[0]) not in right
+
+
+def test_a_bundle_of_many_blocks_costs_the_reading_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    for module in ("certs.bundle", "certs.rotation"):
+        monkeypatch.setattr(f"{module}.certificate_of", lambda pem: read.append(pem) or certificate_of(pem))
+    block = b"-----BEGIN CERTIFICATE-----AAAA-----END CERTIFICATE-----\n"
+    bundle = block * 20_000 + A
+    assert held(bundle) == {der(A)}
+    assert len(read) == MOST_BLOCKS
+    assert held(merged(bundle, [A, B], now=NOW)) == {der(A), der(B)}
 
 
 def test_a_certificate_is_held_since_every_bundle_has_held_it() -> None:

@@ -1,12 +1,16 @@
 """Who is called before us and so misses our pods."""
 
+import io
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from kube.client import KubeClient
+from service.log import JsonLog
 from webhook.hooks import read_configuration
 from webhook.order import Mutator, called_before_us
+from webhook.order_watch import OrderWatch
 
 OURS = "kai-00-kaishare"
 ASKS = "object.spec.schedulerName == 'kai-scheduler'"
@@ -53,6 +57,17 @@ def test_who_looks_at_the_scheduler_must_come_after_us(
 
 def test_without_ours_there_is_no_order() -> None:
     assert called_before_us([mutator("mutating-kai-admission", ASKS)], OURS) is None
+
+
+def test_one_line_names_few_of_many_configurations() -> None:
+    stream = io.BytesIO()
+    order = OrderWatch(cast(KubeClient, None), own="zz-kaishare", log=JsonLog(stream))
+    early = [Mutator(f"a-{number:04}", asks_for_scheduler=True) for number in range(5_000)]
+    mutators = {("", one.name): one for one in [Mutator("zz-kaishare", asks_for_scheduler=False), *early]}
+    order._changed(mutators)
+    line = json.loads(stream.getvalue())
+    assert line["called_before"] == [f"a-{number:04}" for number in range(8)]
+    assert line["more"] == 4_992
 
 
 def test_a_configuration_may_be_empty() -> None:
