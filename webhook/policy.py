@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -171,19 +172,23 @@ def label_problems(labels: Mapping[str, str], changed: Set[str]) -> LabelProblem
     """Find the labels of ours that cannot be followed, whether or not the namespace is managed.
 
     Args:
-        labels: of the namespace.
+        labels: the namespace's labels that are policy, as `own_labels` picks them.
         changed: the labels to judge. A label that conflicts with one of them is judged, too.
     """
     _, _, known = _read_known(labels)
     problems = [found for found in known if found.label in changed or found.against in changed]
-    unknown = _unknown_keys(changed & labels.keys())
-    shown = _in_order(problems + _unknown_labels(unknown, labels))
+    unknown = changed & labels.keys() - LABELS.keys()
+    first = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN))
+    shown = _in_order(problems + _unknown_labels(first, labels))
     return LabelProblems(shown, len(problems) + len(unknown))
 
 
 def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
     """Pick the labels that are policy: the queue label, and every one with our prefix."""
-    return {key: value for key, value in labels.items() if key == keys.QUEUE_LABEL or key.startswith(PREFIX)}
+    own = {key: value for key, value in labels.items() if key.startswith(PREFIX)}
+    if keys.QUEUE_LABEL in labels:
+        own[keys.QUEUE_LABEL] = labels[keys.QUEUE_LABEL]
+    return own
 
 
 def idle_labels(labels: Mapping[str, str]) -> list[str]:

@@ -104,8 +104,7 @@ class NamespaceValidator:
         labels, before = _labels(review.object, "object"), {}
         if review.operation == "UPDATE":
             before = _labels(review.oldObject, "oldObject")
-        changed = {key for key, value in labels.items() if before.get(key) != value}
-        changed |= before.keys() - labels.keys()
+        changed = {key for key, _ in labels.items() ^ before.items()}
         if not changed:
             return _admitted(review, Finding(Reason.LABELS_KEPT))
         problems = label_problems(labels, changed)
@@ -128,7 +127,8 @@ def _labels(document: Raw, field: str) -> dict[str, str]:
         raise BadReview(f"{field} is nested too deep") from None
     metadata = namespace.metadata if namespace else None
     labels = metadata.labels if metadata else None
-    return {key: value or "" for key, value in own_labels(labels or {}).items()}
+    own = own_labels(labels or {})
+    return {key: value or "" for key, value in own.items()}
 
 
 def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import ssl
+import time
 from typing import Any
 
 import aiohttp
@@ -273,6 +274,25 @@ async def test_the_plain_port(webhook: RunningWebhook) -> None:
     assert sorted(by_name) == ["broken", "guarded", "team-a", "watched"]
     assert by_name["team-a"]["share"] == {"gpu-fraction": "0.5"}
     assert by_name["broken"]["problems"][0]["label"] == "kaishare.dev/gpu-fraction"
+
+
+async def test_large_pages_are_written_one_at_a_time(
+    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = most = 0
+
+    def slow(_policies: object) -> bytes:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        time.sleep(0.02)
+        at_once -= 1
+        return b"[]"
+
+    monkeypatch.setattr("webhook.http.ops._as_json", slow)
+    answers = await asyncio.gather(*(webhook.get("/policies") for _ in range(6)))
+    assert answers == [(200, "[]")] * 6
+    assert most == 1
 
 
 async def test_policies_in_metrics(webhook: RunningWebhook) -> None:

@@ -8,7 +8,7 @@ from service.findings import Finding, ok, problem, warning
 from service.text import one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.doctor.words import MOST_LINES, counted, listed
-from webhook.policy import Mode, idle_labels, label_problems
+from webhook.policy import Mode, idle_labels, label_problems, own_labels
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
@@ -82,7 +82,8 @@ def keys_mode(value: str) -> str:
 
 def _invalid(cluster: Cluster) -> Iterator[Finding]:
     """Labels that are not followed, one a line."""
-    problems = {one.name: label_problems(one.labels, one.labels.keys()) for one in cluster.namespaces.items}
+    policy_labels = {one.name: own_labels(one.labels) for one in cluster.namespaces.items}
+    problems = {name: label_problems(labels, labels.keys()) for name, labels in policy_labels.items()}
     wrong = sorted((name, str(label)) for name, labels in problems.items() for label in labels.shown)
     lines = wrong[:MOST_LINES]
     for name, what in lines:
