@@ -104,7 +104,8 @@ class NamespaceValidator:
         labels, before = _labels(review.object, "object"), {}
         if review.operation == "UPDATE":
             before = _labels(review.oldObject, "oldObject")
-        changed = {key for key, _ in labels.items() ^ before.items()}
+        changed = {key for key, value in labels.items() if before.get(key) != value}
+        changed |= before.keys() - labels.keys()
         if not changed:
             return _admitted(review, Finding(Reason.LABELS_KEPT))
         problems = label_problems(labels, changed)
