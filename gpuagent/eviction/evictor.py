@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from gpuagent.changes import named
 from gpuagent.eviction.holds import Holds
-from gpuagent.eviction.rules import Rules, candidates, explained, owner_of, still
+from gpuagent.eviction.rules import Rules, candidates, explained, is_settled, owner_of, still
 from gpuagent.eviction.settings import Budget
 from gpuagent.judged import Judged
 from gpuagent.pods.inventory import NodePod
@@ -86,10 +86,10 @@ class Evictor:
         self._bucket = TokenBucket(per_second=budget.per_second, burst=budget.evictions, clock=clock)
         self._owners = Holds(first=pace.first_owner, most=pace.longest_owner)
         self._retries = Holds(first=pace.first_retry, most=pace.longest_retry)
-        self._settled: set[str] = set()
-        """UIDs of pods about which there is nothing more to do while they stay candidates."""
+        self._done: set[Key] = set()
+        """Flags about whose pods there is nothing more to do for as long as the flags stand."""
         self._said: dict[Key, str] = {}
-        """The result that was said last, where it may stay the same for long."""
+        """The result that was said last of a flag that stands, where it may stay the same for long."""
         self._judged: Judged | None = None
         self._news = asyncio.Event()
 
@@ -103,9 +103,8 @@ class Evictor:
         while True:
             judged = await self._next()
             found = candidates(judged)
-            self._settled &= {verdict.key.uid for verdict in found}
-            keys = {verdict.key for verdict in found}
-            self._said = {key: result for key, result in self._said.items() if key in keys}
+            self._done = {key for key in self._done if not is_settled(key, judged)}
+            self._said = {key: said for key, said in self._said.items() if not is_settled(key, judged)}
             verdict = next((each for each in found if self._may_go(each, judged)), None)
             if verdict is not None:
                 await self._go(verdict)
@@ -120,7 +119,7 @@ class Evictor:
     def _may_go(self, verdict: Verdict, judged: Judged) -> bool:
         """Whether nothing speaks against it now; says what does, once."""
         now, uid = self._clock(), verdict.key.uid
-        if uid in self._settled or self._retries.is_held(uid, now):
+        if any(key.uid == uid for key in self._done) or self._retries.is_held(uid, now):
             return False
         refusal = self._rules.refusal(verdict, judged)
         if refusal is not None:
@@ -177,12 +176,12 @@ class Evictor:
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._bucket.take()
         self._owners.hold(owner_of(verdict.claim), self._clock())
-        self._settled.add(verdict.key.uid)
+        self._done.add(verdict.key)
         self._say(verdict, result, "")
 
     def _refused(self, verdict: Verdict, said: Evicted) -> None:
         if said.answer is Answer.GONE:
-            self._settled.add(verdict.key.uid)
+            self._done.add(verdict.key)
         self._put_off(verdict, said.answer, said.line, said.retry_after)
 
     def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:

@@ -148,7 +148,7 @@ FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 def is_running(phase: str, *, has_started: bool) -> bool:
-    """Whether a pod can have processes: its phase is Running, or a container has started and it is not finished.
+    """Whether a pod can have processes: a container has started, and the pod is not finished.
 
     A pod stays Pending while its init containers run, and also while one of its containers cannot be
     started and another runs (Kubernetes v1.33, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
