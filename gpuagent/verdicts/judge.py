@@ -190,9 +190,8 @@ class Judge:
             judged[key], change = self._weigh(ground, sample)
             if change is not None:
                 changed(change, judged[key])
-        if sample.knows_pods:
-            self._listed = snapshot.pod_uids
-            self._over = {place: over for place, over in self._over.items() if place[0] in self._listed}
+        self._listed = snapshot.pod_uids if sample.knows_pods else self._listed | snapshot.pod_uids
+        self._over = {place: over for place, over in self._over.items() if place[0] in self._listed}
         over_seconds = {place: seconds(over) for place, over in self._over.items()}
         return Verdicts(judged=judged, over_seconds=over_seconds), tuple(transitions)
 
