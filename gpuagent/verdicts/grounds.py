@@ -88,7 +88,7 @@ class Grounds:
         """What to say on a remembered key that is no ground any more; None: it no longer applies at all.
 
         Only a pod that left the GPU it had no right to, or got the right, is known to be clean. A pod that
-        still holds memory there while its own GPU is unknown may be neither.
+        still holds memory there, while its own GPU is unknown, say, is neither.
         """
         if (
             key.reason not in _ON_FOREIGN_GPU
@@ -98,7 +98,11 @@ class Grounds:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         claim = self._claims.get(key.uid, last)
-        if holding is not None and claim.is_unresolved and key.gpu_uuid not in claim.gpu_uuids:
+        if (
+            holding is not None
+            and (holding.used_bytes or 0) > SMALL_BYTES
+            and key.gpu_uuid not in claim.gpu_uuids
+        ):
             return None
         return Ground(
             key=key,
