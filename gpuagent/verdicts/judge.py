@@ -108,6 +108,11 @@ class _Mark:
         self.over_since = None
         self.clean_samples = 0
 
+    def update(self, claim: PodClaim) -> None:
+        """Keep the newest claim; older ones would hold versions of the pod in memory."""
+        if self.verdict.claim is not claim:
+            self.verdict = replace(self.verdict, claim=claim)
+
     def forget(self) -> None:
         """Forget everything but the balance."""
         self.forget_the_present()
@@ -140,6 +145,11 @@ class Judge:
         self._judged_at: float | None = None
         self._listed: frozenset[str] = frozenset()
         """UIDs of the pods at the sample before."""
+
+    @property
+    def remembered(self) -> int:
+        """How many balances, flags and times over are remembered."""
+        return len(self._marks) + len(self._over)
 
     def judge(
         self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES
@@ -208,6 +218,7 @@ class Judge:
         Else the balance stays, and so does the flag unless its reason no longer applies.
         """
         mark = self._marks[key]
+        mark.update(sample.newest_claim(mark.verdict.claim))
         has_ended = sample.knows_pods and key.uid not in sample.snapshot.pod_uids
         if not has_ended:
             if sample.grounds.is_suspended(key):
@@ -285,9 +296,14 @@ class _Sample:
         self._listed = listed
         self._graces = graces
         self._grace = grace
+        self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
         self._hoarders = {
             key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
         }
+
+    def newest_claim(self, last: PodClaim) -> PodClaim:
+        """Return the claim of a pod now, or one that was the last, the same for all keys of the pod."""
+        return self._claims.setdefault(last.pod.uid, last)
 
     def counts(self, key: Key) -> int:
         """Return the nanoseconds that the sample counts for a key: none for a pod that is new."""

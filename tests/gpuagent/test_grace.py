@@ -1,5 +1,6 @@
 """The balance of time over and time within: every pattern that beats a stopwatch is flagged."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count, cycle, islice
@@ -269,6 +270,39 @@ def test_a_grace_that_is_shortened_and_lengthened_again_takes_nothing_off_the_ba
     assert balance(verdicts) == 895
     verdicts, transitions = by.judge(node(OVER, at=912), own)
     assert (balance(verdicts), [t.change for t in transitions]) == (5, [Change.FLAGGED])
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_pods_that_come_and_go_leave_nothing_behind(is_suspended: bool) -> None:
+    by, most = judge(), 0
+    for number in range(300):
+        made = claim(f"pod-{number // 3}", SHARE)
+        by.judge(node(OVER, at=4.0 * number, claim=made))
+        most = max(most, by.remembered)
+    assert most == 2, "a balance and a time over"
+    problems = [Problem(Cause.PROC_DENIED, A)] if is_suspended else []
+    by.judge(snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=1200, problems=problems)))
+    assert by.remembered == 0
+
+
+def test_one_version_of_a_pod_is_remembered_however_many_balances_it_has() -> None:
+    """A version is what the owner wrote on the pod: up to 72 KiB, at any time a new one."""
+    by, uuids = judge(), [f"GPU-{number:08d}" for number in range(8)]
+
+    for at in range(18):
+        made = claim("train", pod=pod("train", annotations={"version": str(at)}))
+        gpus = [gpu((10, GIB), uuid=each, index=index) for index, each in enumerate(uuids)]
+        blind = [Problem(Cause.TRUNCATED, each) for each in uuids[: max(0, at - 10)]]
+        taken = sample(*gpus, origins={10: in_pod("train")}, at=float(at), problems=blind)
+        by.judge(snapshot_of(taken, made))
+    del made, taken
+    gc.collect()
+    kept = [
+        each for each in gc.get_objects() if isinstance(each, PodClaim) and each.pod.uid == uid_of("train")
+    ]
+    versions = {each.pod.annotations["version"] for each in kept if "version" in each.pod.annotations}
+    assert by.remembered == 8
+    assert len(versions) == 1
 
 
 def test_a_restart_forgets_the_balance() -> None:
