@@ -225,3 +225,17 @@ async def test_a_flag_that_was_cleared_and_raised_again_is_another_matter() -> N
             run.held = {"train": held}
             await run.step()
         assert run.results == {"excluded-namespace": 2}
+
+
+async def test_a_pod_that_is_evicted_and_stays_is_told_of() -> None:
+    """Its owner chose its terminationGracePeriodSeconds; nothing makes it leave sooner."""
+    async with desk(budget=Budget(9, 1)) as run:
+        await run.step()
+        run.node.claims = (of_pod(run.node.claims[0], is_terminating=True),)
+        for _ in range(9):
+            await run.step(60)
+        assert run.results == {"evicted": 1}
+        for _ in range(9):
+            await run.step(60)
+        assert run.results == {"evicted": 1, "terminating": 1}
+        assert run.done.count("evict train") == 1
