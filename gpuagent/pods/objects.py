@@ -151,7 +151,7 @@ def is_running(phase: str, *, has_started: bool) -> bool:
     """Whether a pod can have processes: a container has started, and the pod is not finished.
 
     A pod stays Pending while its init containers run, and also while one of its containers cannot be
-    started and another runs (Kubernetes v1.33, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
+    started and another runs (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
     """
     return phase == "Running" or (has_started and phase not in FINISHED_PHASES)
 
