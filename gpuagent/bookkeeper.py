@@ -79,7 +79,15 @@ class Bookkeeper:
         self._changes.wishes(self._wishes.notes)
         self._changes.transitions(transitions)
         self.log_problems()
-        self._on_judged(Judged(snapshot=snapshot, verdicts=verdicts, transitions=transitions, wishes=wishes))
+        self._on_judged(
+            Judged(
+                snapshot=snapshot,
+                verdicts=verdicts,
+                transitions=transitions,
+                wishes=wishes,
+                reservation_uids=inventory.reservation_uids if inventory else frozenset(),
+            )
+        )
 
     def status(self) -> Status:
         """Say what holds now."""

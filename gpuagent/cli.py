@@ -61,14 +61,15 @@ def _parser() -> argparse.ArgumentParser:
         type=read_by(_duration),
         default="5s",
         metavar="DURATION",
-        help="time between two samples (default %(default)s)",
+        help="time between two samples in the mean; each differs by up to 20%% (default %(default)s)",
     )
     serving.add_argument(
         "--grace",
         type=read_by(_duration),
         default="2m",
         metavar="DURATION",
-        help="how long a pod may be over before it is flagged (default %(default)s)",
+        help="how long a pod may be over before it is flagged: time over adds up, and time within its share"
+        " takes half of its length away (default %(default)s)",
     )
     for name, default, which in (("--grace-min", "30s", "shortest"), ("--grace-max", "24h", "longest")):
         serving.add_argument(

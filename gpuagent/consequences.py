@@ -119,8 +119,7 @@ class Consequences:
         if self._flags is None or self._writer is None:
             return
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in judged.snapshot.gpus}
-        began = self._clock() if verdict.since is None else verdict.since
-        lasted = max(0.0, judged.snapshot.taken_at - began)
+        lasted = verdict.lasted(judged.snapshot.taken_at)
         self._flags.evicting(verdict, lasted, totals.get(verdict.key.gpu_uuid))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TO_WRITE_SECONDS):

@@ -19,7 +19,8 @@ class Judged:
     wishes: Mapping[str, Wish] = field(default_factory=dict)
     """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
     reservation_uids: frozenset[str] = frozenset()
-    """UIDs of pods that are, or pose as, KAI's reservation pods."""
+    """UIDs of the reservation pods of the cluster's own KAI, by their namespace. A pod of a tenant's that has
+    the labels of a reservation pod is not one."""
 
     @cached_property
     def held_by_uid(self) -> frozenset[tuple[str, str]]:

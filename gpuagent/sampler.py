@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Any, Final
 
 from gpuagent.gpus.reading import DriverReplaced, GpuReading, GpuSource
@@ -16,6 +17,8 @@ from service.log import JsonLog
 
 _LOOK_WHILE_AWAY_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 0.2
+_JITTER: Final = 0.2
+"""The most by which the time between two samples differs from the interval, as a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +30,12 @@ class Timing:
     """How long no GPU may answer though the driver does."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
+    random: Callable[[], float] = SystemRandom().random
+    """Numbers from 0 to 1, evenly spread; they move each sample a little."""
 
 
 class Sampler:
-    """Samples at a steady pace, and hands each sample to the event loop.
+    """Samples at a steady pace with a random part, and hands each sample to the event loop.
 
     A call of the driver can hang in the kernel, where nothing ends it, and killing the process in the middle
     of one has frozen GPUs (dcgm-exporter #84). So the thread is a daemon that no exit waits for, and how
@@ -127,7 +132,7 @@ class Sampler:
                     self._hand_over(loop, self._on_fatal, reason)
                     return
             now = self._clock()
-            due = next_due(due, now, self._timing.interval)
+            due = next_due(due, now, self._timing.interval, self._timing.random())
             is_away = sample is not None and not sample.reading.gpus
             self._wake.wait(min(due - now, _LOOK_WHILE_AWAY_SECONDS) if is_away else due - now)
             self._wake.clear()
@@ -194,6 +199,19 @@ def _is_lost(reading: GpuReading) -> bool:
     return not reading.gpus and reading.restart_may_help
 
 
-def next_due(due: float, now: float, interval: float) -> float:
-    """The next moment after `now` on the grid that `due` is on, so that late samples shift no later one."""
-    return due if due > now else due + (math.floor((now - due) / interval) + 1) * interval
+def next_due(due: float, now: float, interval: float, chance: float = 0.5) -> float:
+    """Return when the next sample is due: not before `now`, and one interval after `due` in the mean.
+
+    A late sample shifts no later one. The jitter shifts all of them: the times of the samples so far do not
+    tell those of later ones, so a pod cannot keep its memory out of sight of every sample.
+
+    Args:
+        due: when the last sample was due; a moment after `now` stays as it is.
+        now: the present, on the same clock.
+        interval: seconds between two samples in the mean.
+        chance: from 0 to 1, evenly spread; 0.5 is no jitter.
+    """
+    if due > now:
+        return due
+    steps = math.floor((now - due) / interval) + 1
+    return max(now, due + (steps + _JITTER * (2 * chance - 1)) * interval)

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from gpuagent.changes import named
 from gpuagent.eviction.holds import Holds
-from gpuagent.eviction.rules import Rules, candidates, explained, owner_of, still
+from gpuagent.eviction.rules import Rules, candidates, explained, is_settled, owner_of, still
 from gpuagent.eviction.settings import Budget
 from gpuagent.judged import Judged
 from gpuagent.pods.inventory import NodePod
@@ -45,6 +45,8 @@ class EvictionPace:
     first_owner: float = 600.0
     longest_owner: float = 21600.0
     """After an eviction, for all pods of the same owner: it makes the next one at once."""
+    leaving: float = 600.0
+    """How long a pod may take to leave after its eviction before the delay is told."""
 
 
 class Evictor:
@@ -86,10 +88,10 @@ class Evictor:
         self._bucket = TokenBucket(per_second=budget.per_second, burst=budget.evictions, clock=clock)
         self._owners = Holds(first=pace.first_owner, most=pace.longest_owner)
         self._retries = Holds(first=pace.first_retry, most=pace.longest_retry)
-        self._settled: set[str] = set()
-        """UIDs of pods about which there is nothing more to do while they stay candidates."""
+        self._done: dict[Key, float] = {}
+        """Flags that stand, and about whose pods there is nothing more to do; since when, on the clock."""
         self._said: dict[Key, str] = {}
-        """The result that was said last, where it may stay the same for long."""
+        """The result that was said last of a flag that stands, where it may stay the same for long."""
         self._judged: Judged | None = None
         self._news = asyncio.Event()
 
@@ -103,9 +105,8 @@ class Evictor:
         while True:
             judged = await self._next()
             found = candidates(judged)
-            self._settled &= {verdict.key.uid for verdict in found}
-            keys = {verdict.key for verdict in found}
-            self._said = {key: result for key, result in self._said.items() if key in keys}
+            self._done = {key: since for key, since in self._done.items() if not is_settled(key, judged)}
+            self._said = {key: said for key, said in self._said.items() if not is_settled(key, judged)}
             verdict = next((each for each in found if self._may_go(each, judged)), None)
             if verdict is not None:
                 await self._go(verdict)
@@ -120,7 +121,7 @@ class Evictor:
     def _may_go(self, verdict: Verdict, judged: Judged) -> bool:
         """Whether nothing speaks against it now; says what does, once."""
         now, uid = self._clock(), verdict.key.uid
-        if uid in self._settled or self._retries.is_held(uid, now):
+        if self._is_done(verdict, now) or self._retries.is_held(uid, now):
             return False
         refusal = self._rules.refusal(verdict, judged)
         if refusal is not None:
@@ -133,6 +134,16 @@ class Evictor:
             self._say_once(verdict, "budget", "this node's budget of evictions is used up for now")
             return False
         return True
+
+    def _is_done(self, verdict: Verdict, now: float) -> bool:
+        """Whether there is nothing more to do or to tell about a pod.
+
+        A pod's owner chooses how long it takes to leave: a pod that is evicted and stays is told of.
+        """
+        since = [since for key, since in self._done.items() if key.uid == verdict.key.uid]
+        if not since:
+            return False
+        return not verdict.claim.pod.is_terminating or now - min(since) < self._pace.leaving
 
     async def _go(self, verdict: Verdict) -> None:
         """Look again, ask, tell, evict."""
@@ -177,12 +188,12 @@ class Evictor:
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._bucket.take()
         self._owners.hold(owner_of(verdict.claim), self._clock())
-        self._settled.add(verdict.key.uid)
+        self._done[verdict.key] = self._clock()
         self._say(verdict, result, "")
 
     def _refused(self, verdict: Verdict, said: Evicted) -> None:
         if said.answer is Answer.GONE:
-            self._settled.add(verdict.key.uid)
+            self._done[verdict.key] = self._clock()
         self._put_off(verdict, said.answer, said.line, said.retry_after)
 
     def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:

@@ -28,13 +28,17 @@ class Refusal(StrEnum):
     EXCLUDED_NAMESPACE = "excluded-namespace"
     RESERVATION_POD = "reservation-pod"
     STATIC_POD = "static-pod"
+    TERMINATING = "terminating"
+    NOT_RUNNING = "not-running"
     WEAK_EVIDENCE = "weak-evidence"
 
 
 _LINES: Final = {
     Refusal.EXCLUDED_NAMESPACE: "its namespace is one of --exclude-namespaces",
-    Refusal.RESERVATION_POD: "it is a reservation pod of KAI's, or poses as one",
+    Refusal.RESERVATION_POD: "it is a reservation pod of KAI's, or in the namespace of these",
     Refusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
+    Refusal.TERMINATING: "it is being deleted already, and leaves when its own grace period is over",
+    Refusal.NOT_RUNNING: "by its status no container of it has started yet, not even an init container",
     Refusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others could have"
     " written: that is no ground to evict it",
 }
@@ -57,6 +61,10 @@ class Rules:
             return Refusal.EXCLUDED_NAMESPACE
         if keys.MIRROR_POD in pod.annotations:
             return Refusal.STATIC_POD
+        if pod.is_terminating:
+            return Refusal.TERMINATING
+        if not pod.is_running:
+            return Refusal.NOT_RUNNING
         if not self._is_proven(verdict, judged):
             return Refusal.WEAK_EVIDENCE
         return None
@@ -91,6 +99,17 @@ def still(key: Key, judged: Judged) -> Verdict | None:
     return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
 
 
+def is_settled(key: Key, judged: Judged) -> bool:
+    """Whether the flag of a key is known to be gone, or its pod: a later flag is another matter.
+
+    A flag that cannot be judged now still stands.
+    """
+    verdict = judged.verdicts.judged.get(key)
+    if verdict is None:
+        return key.uid not in judged.snapshot.pod_uids
+    return not verdict.is_flagged
+
+
 def owner_of(claim: PodClaim) -> str:
     """Name what would make the pod anew, or the pod itself where nothing would.
 
@@ -107,16 +126,9 @@ def owner_of(claim: PodClaim) -> str:
 
 def _asked(judged: Judged) -> Iterator[Verdict]:
     for verdict in judged.verdicts.judged.values():
-        wish, pod = judged.wishes.get(verdict.key.uid), verdict.claim.pod
-        if (
-            verdict.key.reason in _EVICTABLE
-            and verdict.is_flagged
-            and verdict.since is not None
-            and wish is not None
-            and wish.evict
-            and pod.phase == "Running"
-            and not pod.is_terminating
-        ):
+        wish = judged.wishes.get(verdict.key.uid)
+        is_asked = wish is not None and wish.evict
+        if is_asked and verdict.key.reason in _EVICTABLE and verdict.is_flagged and verdict.is_over:
             yield verdict
 
 

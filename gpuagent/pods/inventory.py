@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuagent.pods.launches import Launch
+from gpuagent.pods.objects import FINISHED_PHASES, is_running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class NodePod:
     """Whether spec.nodeName is set; what only an annotation says counts from then on."""
     controller_uid: str = ""
     """UID of what made it and would make another; empty if nobody would."""
+    has_started: bool = False
+    """Whether a container has started, init containers included; what the phase does not tell."""
     is_terminating: bool = False
     """Whether somebody has deleted or evicted it, and it is on its way out."""
     notes: tuple[str, ...] = ()
@@ -47,7 +50,12 @@ class NodePod:
     @property
     def is_finished(self) -> bool:
         """Whether every container ended for good: such a pod holds and promises nothing."""
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in FINISHED_PHASES
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the pod can have processes, in an init container at least."""
+        return is_running(self.phase, has_started=self.has_started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

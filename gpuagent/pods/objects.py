@@ -84,11 +84,32 @@ class Container(Struct, frozen=True):
     resources: Resources | None = None
 
 
-class ContainerStatus(Struct, frozen=True):
+class StateDetails(Struct, frozen=True):
+    """Details of a container's state; only their presence counts."""
+
+
+class ContainerState(Struct, frozen=True):
+    """`state` or `lastState` of a container: `waiting`, `running` or `terminated`."""
+
+    running: StateDetails | None = None
+    terminated: StateDetails | None = None
+
+
+class ContainerStatus(Struct, frozen=True, rename="camel"):
     """What the kubelet says of one container."""
 
     name: str
     container_id: str | None = field(default=None, name="containerID")
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the container has run: it has an ID, or a state that comes after the start."""
+        return bool(self.container_id) or any(
+            state is not None and (state.running is not None or state.terminated is not None)
+            for state in (self.state, self.last_state)
+        )
 
 
 class PodSpec(Struct, frozen=True, rename="camel"):
@@ -109,6 +130,31 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     init_container_statuses: list[ContainerStatus] | None = None
     ephemeral_container_statuses: list[ContainerStatus] | None = None
 
+    @property
+    def has_started(self) -> bool:
+        """Whether any container of the pod has run, init containers included."""
+        return any(
+            status.has_started
+            for statuses in (
+                self.init_container_statuses,
+                self.container_statuses,
+                self.ephemeral_container_statuses,
+            )
+            for status in statuses or ()
+        )
+
+
+FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+
+
+def is_running(phase: str, *, has_started: bool) -> bool:
+    """Whether a pod can have processes: a container has started, and the pod is not finished.
+
+    A pod stays Pending while its init containers run, and also while one of its containers cannot be
+    started and another runs (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
+    """
+    return phase == "Running" or (has_started and phase not in FINISHED_PHASES)
+
 
 class Pod(Struct, frozen=True):
     """A v1 Pod."""
@@ -116,6 +162,12 @@ class Pod(Struct, frozen=True):
     metadata: Metadata
     spec: PodSpec
     status: PodStatus | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the pod can have processes, in an init container at least."""
+        status = self.status or PodStatus()
+        return is_running(status.phase or "", has_started=status.has_started)
 
 
 class Node(Struct, frozen=True):

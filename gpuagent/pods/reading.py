@@ -57,6 +57,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
         controller_uid=bounded(metadata.controller_uid),
+        has_started=status.has_started,
         is_terminating=bool(metadata.deletion_timestamp),
         notes=tuple(_notes(metadata, where, count)),
     )

@@ -124,6 +124,7 @@ def _verdict(verdict: Verdict, taken_at: float) -> Json:
         "gpuUuid": verdict.key.gpu_uuid,
         "flagged": verdict.is_flagged,
         "lastedSeconds": None if verdict.since is None else round(taken_at - verdict.since, 3),
+        "balanceSeconds": round(verdict.balance, 3),
         "usedBytes": verdict.used_bytes,
         "allowedBytes": verdict.allowed_bytes,
     }

@@ -12,7 +12,7 @@ from typing import Final
 from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
-from gpuagent.units import duration, size
+from gpuagent.units import duration, size, time_over
 from gpuagent.verdicts.judge import Verdict
 from service.text import printable
 
@@ -203,7 +203,7 @@ def _figures(holding: Holding) -> str:
 
 def _flags(marks: Iterable[Verdict], taken_at: float) -> Iterator[str]:
     for verdict in marks:
-        since = "" if verdict.since is None else f" for {duration(taken_at - verdict.since)}"
+        since = f" for {time_over(verdict.lasted(taken_at), verdict.balance)}" if verdict.is_over else ""
         reason = verdict.key.reason.value
         yield f'<p class="flag"><b>{reason}</b> {_IN_WORDS[reason]}{since}</p>'
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import floor
 from typing import Final
 
-from gpuagent.units import duration, size
+from gpuagent.units import size, time_over
 from gpuagent.verdicts.grounds import Reason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
 
@@ -57,12 +57,13 @@ def message(transition: Transition, gpu_bytes: int | None) -> str:
     if transition.change is Change.CLEARED:
         held, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
         return f"holds {held} of its {share} share on {_gpu(verdict)}, within it again"
-    return _SAID[verdict.key.reason](verdict, duration(transition.seconds)) + _advice(verdict, gpu_bytes)
+    lasted = time_over(transition.seconds, verdict.balance)
+    return _SAID[verdict.key.reason](verdict, lasted) + _advice(verdict, gpu_bytes)
 
 
 def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) -> str:
     """Say why a pod is evicted."""
-    why = _SAID[verdict.key.reason](verdict, duration(seconds))
+    why = _SAID[verdict.key.reason](verdict, time_over(seconds, verdict.balance))
     return f"is evicted, as its namespace asks: it {why}{_advice(verdict, gpu_bytes)}"
 
 

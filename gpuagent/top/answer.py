@@ -64,6 +64,9 @@ class SaidVerdict(Said, frozen=True):
     gpu_uuid: str = ""
     flagged: bool = False
     lasted_seconds: float | None = None
+    """Without a break up to now; None if the pod is not over now."""
+    balance_seconds: float | None = None
+    """Seconds that count towards the grace; None from an agent that has no balance."""
 
 
 class SaidTenant(Said, frozen=True):

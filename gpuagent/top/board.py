@@ -6,7 +6,7 @@ from typing import Final
 
 from gpuagent.top.agent import Received
 from gpuagent.top.answer import Answer, SaidAmount, SaidHolding, SaidPod, SaidVerdict
-from gpuagent.units import duration, size
+from gpuagent.units import duration, size, time_over
 from service.text import one_line
 
 NOTHING: Final = "-"
@@ -210,5 +210,5 @@ def _mark(verdict: SaidVerdict) -> str:
     reason = one_line(verdict.reason)
     if verdict.lasted_seconds is None:
         return f"{reason}, clearing"
-    since = f"{reason} for {duration(verdict.lasted_seconds)}"
+    since = f"{reason} for {time_over(verdict.lasted_seconds, verdict.balance_seconds or 0.0)}"
     return since if verdict.flagged else f"{since}, in grace"

@@ -85,9 +85,10 @@ class Grounds:
         )
 
     def after(self, key: Key, last: PodClaim) -> Ground | None:
-        """What to say on a flagged key that is no ground any more; None: it no longer applies at all.
+        """What to say on a remembered key that is no ground any more; None: it no longer applies at all.
 
-        Only a pod that left the GPU it had no right to, or got the right, is known to be clean.
+        Only a pod that left the GPU it had no right to, or got the right, is known to be clean. A pod that
+        still holds memory there, while its own GPU is unknown, say, is neither.
         """
         if (
             key.reason not in _ON_FOREIGN_GPU
@@ -96,9 +97,16 @@ class Grounds:
         ):
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
+        claim = self._claims.get(key.uid, last)
+        if (
+            holding is not None
+            and (holding.used_bytes or 0) > SMALL_BYTES
+            and key.gpu_uuid not in claim.gpu_uuids
+        ):
+            return None
         return Ground(
             key=key,
-            claim=self._claims.get(key.uid, last),
+            claim=claim,
             gpu_index=self._judged_gpus[key.gpu_uuid],
             is_over=False,
             is_clean=True,

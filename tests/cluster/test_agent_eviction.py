@@ -200,3 +200,49 @@ async def test_evictions_are_asked_for_one_uid(node: GpuNode) -> None:
     assert await shown(node.admin, "half") == before, "a trial changes nothing"
     assert await ask(uid) is Answer.EVICTED
     assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
+
+
+async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending(node: GpuNode) -> None:
+    """No disruption budget protects a pod that is Pending, not even a Ready one (seen on 1.36.3)."""
+    init = {"name": "warm-up", "state": {"running": {"startedAt": "2026-11-22T00:00:00Z"}}}
+    waiting = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+    status = {
+        each["name"]: {**each, "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+        for each in (init, waiting)
+    }
+    uid = await node.pod(
+        "half",
+        namespace=NAMESPACE,
+        phase="Pending",
+        init=[{"name": "warm-up", "image": "i"}],
+        initContainerStatuses=[status["warm-up"]],
+        containerStatuses=[status["main"]],
+    )
+    await make_ready(node.admin, "half")
+    await budget(node.admin, 0)
+    token = await node.admin.token("evictor-init", *RIGHTS, EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({uid: OVER})
+        await until(lambda: running.said("pod evicted"), running)
+        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {
+            "GPUMemoryOverShare",
+            "GPUShareEvicted",
+        }
+        assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
+        assert running.stop() == 0
+
+
+async def test_an_eviction_that_is_asked_for_and_not_done_is_never_silent(node: GpuNode) -> None:
+    begun = await node.pod("not-begun", namespace=NAMESPACE, phase="Pending")
+    leaving = await node.pod("leaving", number=2, namespace=NAMESPACE)
+    await node.admin.client.request("DELETE", path("leaving"), params={"gracePeriodSeconds": "600"})
+    token = await node.admin.token("evictor-silent", *RIGHTS, EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({begun: OVER, leaving: 100})
+        await until(lambda: counted(running, "evictions"), running)
+        await asyncio.sleep(4 * INTERVAL)
+        assert counted(running, "evictions") == {'result="not-running"': 1}
+        node.hold({begun: 100, leaving: OVER})
+        await until(lambda: len(counted(running, "evictions")) == 2, running)
+        assert counted(running, "evictions") == {'result="not-running"': 1, 'result="terminating"': 1}
+        assert running.stop() == 0

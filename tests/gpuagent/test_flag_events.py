@@ -318,6 +318,16 @@ def test_from_samples_to_events() -> None:
     assert told.events[0][1].message.endswith(" for 10 s")
 
 
+def test_time_over_with_breaks_is_told_as_what_counts_in_all() -> None:
+    judge, told, train = Judge(grace=10, longest_gap=15), Told(), claim("train", 8 * GIB)
+    for at in range(0, 60, 2):
+        taken = sample(gpu((10, (12 if at % 4 else 8) * GIB)), origins={10: in_pod("train")}, at=at)
+        snapshot = snapshot_of(taken, train)
+        told.take(*judge.judge(snapshot)[1])
+    (event,) = [event for _, event in told.events]
+    assert event.message.endswith(f"holds 12.0 GiB of its 8.0 GiB share on GPU 0 ({A}) for 10 s in all")
+
+
 def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
     limited = replace(PodClaim(pod=runs(VLLM)), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
     event = the_event(transition(reason=Reason.LIMIT_BYPASSED, claim=limited, allowed_bytes=6 * GIB))

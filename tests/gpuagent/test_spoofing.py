@@ -13,7 +13,7 @@ import pytest
 
 from gpuagent.bookkeeper import Bookkeeper
 from gpuagent.changes import ChangeLog
-from gpuagent.eviction.rules import Rules, candidates
+from gpuagent.eviction.rules import Refusal, Rules, candidates
 from gpuagent.judged import Judged
 from gpuagent.pods.inventory import Inventory
 from gpuagent.processes.origin import Found, Origin
@@ -276,6 +276,88 @@ def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
     chain = Chain()
     chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=12)
     assert chain.flagged == {(ATTACKER, "over-share")}
+
+
+OWN_RESERVATION = uid(900)
+
+
+def test_a_reservation_pod_of_the_cluster_is_known_to_be_one_and_never_judged() -> None:
+    """Whatever its process holds: it is KAI's, and its namespace's labels are followed like any other's."""
+    chain = Chain()
+    asks = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
+    }
+    held = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    chain.see(victim(), attacker(), asks, held=held, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4)
+    assert chain.judged[-1].reservation_uids == {uid(900), uid(901)}
+    assert chain.flagged == set()
+    assert chain.accused == set()
+
+
+def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None:
+    """In their namespace only KAI and administrators make pods; one of these may run what KAI needs."""
+    chain = Chain()
+    asks = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
+    }
+    beside = fraction("beside", 2, namespace=RESERVATIONS, group=None)
+    bound = bind_request("beside", 2, groups=(GROUP_1,), namespace=RESERVATIONS)
+    chain.see(victim(), beside, bound, asks, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    assert (ATTACKER, "over-share") in chain.flagged
+    (verdict,) = candidates(chain.judged[-1])
+    assert RULES.refusal(verdict, chain.judged[-1]) is Refusal.RESERVATION_POD
+
+
+@pytest.mark.parametrize("kind", ["labels in its own namespace", "of a KAI inside its vCluster"])
+def test_a_pod_that_poses_as_a_reservation_pod_is_flagged_and_evicted_like_any_other(kind: str) -> None:
+    about = synced("evil", "evil")
+    if kind == "of a KAI inside its vCluster":
+        about["annotations"]["vcluster.loft.sh/object-namespace"] = RESERVATIONS
+    about["labels"] |= {"app": RESERVATIONS, "runai-gpu-group": GROUP_1}
+    about["annotations"] |= {"run.ai/reserve_for_gpu_index": GPU_1}
+    evil = fraction(number=2, group=GROUP_1, gpus="1", **about)
+    bound = bind_request(about["name"], 2, groups=(GROUP_1,), namespace=about["namespace"])
+    chain = Chain()
+    chain.see(victim(), evil, bound, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    assert ATTACKER not in chain.judged[-1].reservation_uids
+    assert (ATTACKER, "over-share") in chain.flagged
+    assert chain.to_evict == {ATTACKER}
+    assert chain.accused == {ATTACKER}
+
+
+@pytest.mark.parametrize("kind", ["labels in its own namespace", "of a KAI inside its vCluster"])
+def test_nor_does_posing_hide_memory_without_a_share(kind: str) -> None:
+    about = synced("evil", "evil")
+    if kind == "of a KAI inside its vCluster":
+        about["annotations"]["vcluster.loft.sh/object-namespace"] = RESERVATIONS
+        about["labels"] |= {"runai-gpu-group": "a-group-of-its-own"}
+    about["labels"] |= {"app": RESERVATIONS}
+    evil = pod(number=2, **about)
+    chain = Chain()
+    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    assert chain.flagged == {(ATTACKER, "no-share")}
+    assert chain.accused == {ATTACKER}
+
+
+@pytest.mark.parametrize("state", ["runs in an init container", "one of its containers never starts"])
+def test_a_pending_pod_that_holds_memory_is_flagged_and_evicted(state: str) -> None:
+    running, waiting = {"running": {"startedAt": None}}, {"waiting": {"reason": "ImagePullBackOff"}}
+    statuses: dict[str, Any] = (
+        {
+            "initContainerStatuses": [{"name": "warm-up", "state": running}],
+            "containerStatuses": [{"name": "main", "state": waiting}],
+        }
+        if state == "runs in an init container"
+        else {"containerStatuses": [{"name": "main", "state": running}, {"name": "other", "state": waiting}]}
+    )
+    chain = Chain()
+    chain.see(victim(), attacker(phase="Pending", **statuses), held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    assert chain.flagged == {(ATTACKER, "over-share")}
+    assert chain.to_evict == chain.accused == {ATTACKER}
 
 
 def test_a_token_that_a_vcluster_keeps_on_a_pod_is_told_to_nobody() -> None:

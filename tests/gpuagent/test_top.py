@@ -155,6 +155,18 @@ def test_a_flag_that_no_longer_holds_is_clearing() -> None:
     assert "FLAGGED over-share, clearing" in as_text(board(status_of(good, judge.judge(good)[0])))
 
 
+def test_time_over_with_breaks_is_shown_as_what_counts_in_all() -> None:
+    judge, shown = Judge(grace=60, longest_gap=1000), ""
+    for number in range(40):
+        held = (2 if number % 2 else 1) * GIB
+        snapshot = snapshot_of(
+            sample(gpu((3, held)), origins={3: in_pod("over")}, at=10.0 * number),
+            claim("over", GIB, gpus=(A,)),
+        )
+        shown = as_text(board(status_of(snapshot, judge.judge(snapshot)[0])))
+    assert "FLAGGED over-share for 60 s in all" in shown
+
+
 def test_what_is_not_known_is_said_and_is_no_zero() -> None:
     snapshot = snapshot_of(sample(gpu((1, None)), origins={1: in_pod("a-pod")}), claim("a-pod", GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")

@@ -11,59 +11,23 @@ from hypothesis import strategies as st
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.claims import Amount, Candidate, LimitSource, PodClaim, ShareSource
 from gpuagent.snapshot import Snapshot
-from gpuagent.verdicts.grounds import SMALL_BYTES, Key, Reason
-from gpuagent.verdicts.judge import Change, Judge, Transition, Verdicts
+from gpuagent.verdicts.grounds import SMALL_BYTES, Reason
+from gpuagent.verdicts.judge import Change
 from gpuagent.verdicts.slack import Slack
 from tests.gpuagent.nodes import GIB, MIB, A, B, claim, gpu, in_pod, pod, sample, snapshot_of, uid_of
-
-GRACE = 10.0
-SHARE = 10 * GIB
-OVER = SHARE + SHARE // 20 + 1
-WITHIN = SHARE
-BETWEEN = SHARE + 1
-
-TRAIN = claim("train", SHARE)
-
-
-def judge(**fields: object) -> Judge:
-    return Judge(
-        **{"grace": GRACE, "longest_gap": 15.0, "excluded_namespaces": frozenset({"kube-system"}), **fields}
-    )  # type: ignore[arg-type]
-
-
-def node(
-    held: int | None = 0,
-    *others: PodClaim,
-    at: float = 0.0,
-    claim: PodClaim = TRAIN,
-    uuid: str = A,
-    problems: Iterable[Problem] = (),
-    comm: str = "python",
-) -> Snapshot:
-    """Two GPUs; the claim's pod has one process that holds so much on one of them; 0 is no process."""
-    process = [] if held == 0 else [(10, held)]
-    gpus = [gpu(*(process if uuid == each else ()), uuid=each, index=i) for i, each in enumerate((A, B))]
-    taken = sample(*gpus, origins={10: in_pod(claim.pod.name, comm)}, at=at, problems=problems)
-    return snapshot_of(taken, claim, *others)
-
-
-def flags(verdicts: Verdicts, name: str = "train") -> dict[str, bool]:
-    """Reason at the GPU's letter, to whether it is flagged."""
-    return {
-        f"{key.reason}@{key.gpu_uuid[4:5]}": verdict.is_flagged
-        for key, verdict in verdicts.judged.items()
-        if key.uid == uid_of(name)
-    }
-
-
-def run(*snapshots: Snapshot, by: Judge | None = None) -> tuple[Verdicts, list[Transition]]:
-    """Judge them in turn; return the last verdicts and every transition."""
-    by = by or judge()
-    verdicts, transitions = Verdicts(), []
-    for snapshot in snapshots:
-        verdicts, new = by.judge(snapshot)
-        transitions += new
-    return verdicts, transitions
+from tests.gpuagent.verdict_steps import (
+    BETWEEN,
+    GRACE,
+    OVER,
+    OVER_SHARE,
+    SHARE,
+    TRAIN,
+    WITHIN,
+    flags,
+    judge,
+    node,
+    run,
+)
 
 
 def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
@@ -93,10 +57,16 @@ def test_a_pod_within_its_share_is_judged_and_clean() -> None:
         pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, BETWEEN), (25, WITHIN), (30, WITHIN)], [False, True, True, True, True, False], id="the two must be in a row"),
         pytest.param([(0, OVER), (10, OVER), (20, BETWEEN), (30, BETWEEN), (40, BETWEEN)], [False, True, True, True, True], id="in the slack a flag stays"),
         pytest.param([(0, BETWEEN), (10, BETWEEN), (20, BETWEEN)], [False, False, False], id="in the slack none is raised"),
-        pytest.param([(0, OVER), (5, BETWEEN), (10, OVER), (19, OVER), (20, OVER)], [False, False, False, False, True], id="a break starts the grace anew"),
-        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, WITHIN), (25, OVER), (34, OVER), (35, OVER)], [False, True, True, False, False, False, True], id="after clearing, a whole grace"),
+        pytest.param([(0, WITHIN), (5, OVER), (9.9, OVER), (10, OVER)], [False, False, False, True], id="the time between two samples counts by the later one"),
+        pytest.param([(0, OVER), (5, BETWEEN), (10, OVER), (14.9, OVER), (15, OVER)], [False, False, False, False, True], id="in the slack the balance stays"),
+        pytest.param([(0, OVER), (6, OVER), (8, WITHIN), (12.9, OVER), (13, OVER)], [False, False, False, False, True], id="half of the time within is subtracted"),
+        pytest.param([(0, OVER), (5, OVER), (15, WITHIN), (30, WITHIN), (39, OVER), (40, OVER)], [False, False, False, False, False, True], id="never below nothing"),
+        pytest.param([(0, OVER), (10, OVER), (25, OVER), (40, OVER), (45, WITHIN), (55, WITHIN), (62, OVER), (62.5, OVER)], [False, True, True, True, True, False, False, True], id="never above the grace"),
+        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, WITHIN), (24.9, OVER), (25, OVER)], [False, True, True, False, False, True], id="clearing keeps the balance"),
         pytest.param([(0, OVER), (16, OVER), (26, OVER)], [False, False, True], id="a time that was not seen does not count"),
-        pytest.param([(0, OVER), (5, None), (10, OVER), (15, OVER), (20, OVER)], [False, None, False, False, True], id="a figure missing is a break"),
+        pytest.param([(0, OVER), (5, OVER), (60, OVER), (64.9, OVER), (65, OVER)], [False, False, False, False, True], id="nor does it take anything away"),
+        pytest.param([(0, OVER), (5, OVER), (60, WITHIN), (65, OVER)], [False, False, False, True], id="even where the pod is within its share after it"),
+        pytest.param([(0, OVER), (5, None), (9.9, None), (14.9, OVER), (19.9, OVER)], [False, None, None, False, True], id="nor does a figure missing"),
         pytest.param([(0, OVER), (10, OVER), (15, None), (20, OVER)], [False, True, None, True], id="a flag outlives a figure missing"),
         pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, None), (25, WITHIN), (30, WITHIN)], [False, True, True, None, True, False], id="clean, unknown, clean is not two in a row"),
         pytest.param([(0, OVER), (10, OVER), (12, WITHIN), (40, WITHIN), (42, WITHIN)], [False, True, True, True, False], id="nor clean, a long break, clean"),
@@ -291,20 +261,24 @@ def test_a_mig_gpu_is_never_judged() -> None:
 def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
     by = judge()
     steps = [
-        (0, OVER, 0.0),
-        (4, OVER, 4.0),
-        (8, BETWEEN, 4.0),
-        (12, OVER, 4.0),
-        (25, OVER, 17.0),
-        (29, None, 17.0),
-        (33, OVER, 17.0),
-        (34, OVER, 18.0),
-        (50, OVER, 18.0),
-        (51, OVER, 19.0),
+        (0, OVER, 0.0, 0.0),
+        (4, OVER, 4.0, 4.0),
+        (8, BETWEEN, 4.0, 4.0),
+        (12, OVER, 8.0, 8.0),
+        (14, WITHIN, 8.0, 7.0),
+        (25, OVER, 19.0, 10.0),
+        (29, None, 19.0, None),
+        (33, OVER, 23.0, 10.0),
+        (34, OVER, 24.0, 10.0),
+        (50, OVER, 24.0, 10.0),
+        (51, OVER, 25.0, 10.0),
+        (53, WITHIN, 25.0, 9.0),
     ]
-    for at, held, expected in steps:
+    for at, held, expected, balance in steps:
         verdicts, _ = by.judge(node(held, at=at))
         assert verdicts.over_seconds == {(uid_of("train"), A): expected}, at
+        verdict = verdicts.judged.get(OVER_SHARE)
+        assert (None if verdict is None else verdict.balance) == balance, at
     assert run(snapshot_of(sample(gpu(), at=52)), by=by)[0].over_seconds == {}
 
 
@@ -346,6 +320,11 @@ SAYS: dict[str, Callable[[float], Snapshot]] = {
     "lost": lambda at: snapshot_of(sample(gpu(uuid=B), at=at, problems=[Problem(Cause.NVML, A)]), TRAIN),
 }
 UNJUDGED = {"unknown", "truncated", "pods-stale", "lost"}
+WITHIN_AND_UNSEEN: dict[str, Callable[[float], Snapshot]] = {
+    **{each: SAYS[each] for each in ("unknown", "lost")},
+    "truncated": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    "pods-stale": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.PODS_STALE)]),
+}
 steps = st.lists(
     st.builds(
         Step,
@@ -356,48 +335,110 @@ steps = st.lists(
 )
 
 
-def expected_flag(history: list[tuple[float, str]]) -> bool:
-    """The contract again, from the whole history at once: the last flag raised and not cleared since."""
-    flagged = False
-    for end, (at, says) in enumerate(history):
+def expected(history: list[tuple[float, str]]) -> tuple[bool, Fraction]:
+    """The contract again, from the whole history at once: the flag, and the balance in seconds."""
+    flagged, balance, clean = False, Fraction(0), 0
+    for (before, _), (at, says) in zip([(-100.0, ""), *history], history, strict=False):
+        seen = Fraction(at) - Fraction(before)
+        seen, clean = (seen, clean) if seen <= 15 else (Fraction(0), 0)
         if says in UNJUDGED:
+            clean = 0
             continue
-        start = end  # the longest run of judged samples, without a gap, that ends here
-        while (
-            start
-            and history[start - 1][1] not in UNJUDGED
-            and 0 <= history[start][0] - history[start - 1][0] <= 15.0
-        ):
-            start -= 1
-        unbroken = history[start : end + 1]
-        if flagged:
-            flagged = [each for _, each in unbroken[-2:]] != ["clean", "clean"]
-        else:
-            overs = len(unbroken)
-            while overs and unbroken[overs - 1][1] == "over":
-                overs -= 1
-            flagged = says == "over" and at - unbroken[overs][0] >= GRACE
-    return flagged
+        clean = clean + 1 if says == "clean" else 0
+        if says == "over":
+            balance = min(balance + seen, Fraction(GRACE))
+            flagged = flagged or balance == GRACE
+        elif says == "clean":
+            balance = max(balance - seen / 2, Fraction(0))
+        flagged = flagged and clean < 2
+    return flagged, balance
 
 
 @given(steps)
-def test_flags_are_what_the_history_says_and_none_comes_out_of_missing_data(found: list[Step]) -> None:
+def test_flags_and_balances_are_what_the_history_says(found: list[Step]) -> None:
     by, at, history, raised = judge(), 0.0, [], False
     for step in found:
         at += step.after
         history.append((at, step.says))
         verdicts, transitions = by.judge(SAYS[step.says](at))
-        flag = verdicts.judged.get(Key(uid_of("train"), A, Reason.OVER_SHARE))
+        verdict = verdicts.judged.get(OVER_SHARE)
         if step.says in UNJUDGED:
-            assert flag is None
+            assert verdict is None
             assert transitions == ()
         else:
-            assert flag is not None
-            assert flag.is_flagged is expected_flag(history)
+            assert verdict is not None
+            assert (verdict.is_flagged, verdict.balance) == expected(history)
             assert [t.change for t in transitions] == (
-                [] if flag.is_flagged is raised else [Change.FLAGGED if flag.is_flagged else Change.CLEARED]
+                []
+                if verdict.is_flagged is raised
+                else [Change.FLAGGED if verdict.is_flagged else Change.CLEARED]
             )
-            raised = flag.is_flagged
+            raised = verdict.is_flagged
+
+
+intervals = st.floats(0.001, 15.0)
+"""Seconds between two samples, of any length that is no gap."""
+anything = st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS)))
+
+
+@given(st.lists(anything, max_size=40))
+def test_a_balance_is_never_negative_nor_more_than_the_grace(found: list[tuple[float, str]]) -> None:
+    by, at = judge(), 0.0
+    for after, says in found:
+        at += after
+        verdicts, _ = by.judge(SAYS[says](at))
+        assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.judged.values())
+
+
+@given(st.lists(intervals, min_size=1, max_size=40))
+def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(found: list[float]) -> None:
+    by, at = judge(), 0.0
+    by.judge(node(OVER, at=at))
+    for after in found:
+        at += after
+        verdict = by.judge(node(OVER, at=at))[0].judged[OVER_SHARE]
+        assert verdict.is_flagged is (round(at, 9) >= GRACE)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - {"over"}))), max_size=40)
+)
+def test_a_pod_that_is_never_over_is_never_flagged(found: list[tuple[float, str]]) -> None:
+    by, at = judge(), 0.0
+    for after, says in found:
+        at += after
+        verdicts, transitions = by.judge(
+            SAYS[says](at) if says not in UNJUDGED else WITHIN_AND_UNSEEN[says](at)
+        )
+        assert transitions == ()
+        assert not any(verdict.is_flagged or verdict.balance for verdict in verdicts.judged.values())
+        assert set(verdicts.over_seconds.values()) <= {0.0}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(UNJUDGED))), max_size=20),
+    intervals,
+    st.integers(0, 9),
+)
+def test_time_that_was_not_judged_changes_no_balance(
+    unseen: list[tuple[float, str]], last: float, before: int
+) -> None:
+    by, at = judge(), float(before)
+    by.judge(node(OVER, at=0))
+    by.judge(node(OVER, at=before))
+    for after, says in unseen:
+        at += after
+        by.judge(SAYS[says](at))
+    verdict = by.judge(node(BETWEEN, at=at + last))[0].judged[OVER_SHARE]
+    assert verdict.balance == before
+
+
+@given(st.floats(15.001, 1e6), st.sampled_from([OVER, BETWEEN, WITHIN]))
+def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, held: int) -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=4), by=by)
+    verdict = by.judge(node(held, at=4 + gap))[0].judged[OVER_SHARE]
+    assert (verdict.balance, verdict.is_flagged) == (4, False)
 
 
 @given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))

@@ -176,3 +176,66 @@ def test_holds_grow_and_are_forgotten() -> None:
     for number in range(100):
         holds.hold(f"key-{number}", 2000 + 100 * number)
     assert len(holds) <= 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "result"),
+    [({"is_terminating": True}, "terminating"), ({"phase": "Pending"}, "not-running")],
+)
+async def test_an_eviction_that_is_asked_for_and_not_done_is_counted_and_told_once(
+    fields: dict[str, Any], result: str
+) -> None:
+    async with desk(node=Node(of_pod(claim("train", SHARE), **fields))) as run:
+        for _ in range(5):
+            await run.step()
+        assert run.done == []
+        assert run.results == {result: 1}
+        (line,) = run.said()
+        assert (line["message"], line["result"], line["pod"]) == ("pod not evicted", result, "train")
+        assert line["why"]
+
+
+async def test_a_pod_in_an_init_container_is_evicted() -> None:
+    async with desk(node=Node(of_pod(claim("train", SHARE), phase="Pending", has_started=True))) as run:
+        await run.step()
+        assert run.results == {"evicted": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_dry_run", "results"),
+    [({"namespace": "kube-system"}, False, {"excluded-namespace": 1}), ({}, True, {"dry-run": 1})],
+    ids=["refused", "dry run"],
+)
+async def test_a_pod_that_is_over_at_every_second_sample_is_told_of_once_while_its_flag_stands(
+    fields: dict[str, Any], is_dry_run: bool, results: dict[str, int]
+) -> None:
+    async with desk(
+        node=Node(of_pod(claim("train", SHARE), **fields)), is_dry_run=is_dry_run, budget=Budget(100, 1)
+    ) as run:
+        for number in range(200):
+            run.held = {"train": OVER if number % 2 else SHARE}
+            await run.step(900)
+        assert run.results == results
+        assert len(run.said()) == 1
+
+
+async def test_a_flag_that_was_cleared_and_raised_again_is_another_matter() -> None:
+    async with desk(node=Node(of_pod(claim("train", SHARE), namespace="kube-system"))) as run:
+        for held in (OVER, SHARE, SHARE, OVER, OVER, OVER):
+            run.held = {"train": held}
+            await run.step()
+        assert run.results == {"excluded-namespace": 2}
+
+
+async def test_a_pod_that_is_evicted_and_stays_is_told_of() -> None:
+    """Its owner chose its terminationGracePeriodSeconds; nothing makes it leave sooner."""
+    async with desk(budget=Budget(9, 1)) as run:
+        await run.step()
+        run.node.claims = (of_pod(run.node.claims[0], is_terminating=True),)
+        for _ in range(9):
+            await run.step(60)
+        assert run.results == {"evicted": 1}
+        for _ in range(9):
+            await run.step(60)
+        assert run.results == {"evicted": 1, "terminating": 1}
+        assert run.done.count("evict train") == 1

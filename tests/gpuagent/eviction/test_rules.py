@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.eviction.rules import Refusal, candidates, owner_of, still
+from gpuagent.eviction.rules import Refusal, candidates, explained, is_settled, owner_of, still
 from gpuagent.eviction.settings import Budget
 from gpuagent.processes.origin import Found, Origin
 from gpuagent.shares.claims import Amount, LimitSource, PodClaim, ShareSource
@@ -57,9 +57,55 @@ def test_before_the_grace_nobody_is() -> None:
     assert names(node.judged(9, OVER)) == []
 
 
-def test_pods_that_are_leaving_or_have_not_begun_are_left_alone() -> None:
-    for fields in ({"is_terminating": True}, {"phase": "Pending"}):
-        assert names(Node(of_pod(TRAIN, **fields)).flagged(OVER)) == []
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"phase": "Pending", "has_started": True}, None),
+        ({"phase": "Unknown", "has_started": True}, None),
+        ({"phase": "Pending"}, Refusal.NOT_RUNNING),
+        ({"is_terminating": True}, Refusal.TERMINATING),
+        ({"phase": "Pending", "has_started": True, "is_terminating": True}, Refusal.TERMINATING),
+    ],
+    ids=["an init container", "a node that was away", "not begun", "leaving", "leaving before it began"],
+)
+def test_a_pod_is_evicted_from_its_first_init_container_on_and_else_the_refusal_is_told(
+    fields: dict[str, Any], refused: Refusal | None
+) -> None:
+    assert refusal(of_pod(TRAIN, **fields)) is refused
+    if refused is not None:
+        assert "\n" not in explained(refused)
+
+
+def test_a_balance_is_no_ground_without_the_present() -> None:
+    """A pod that is over at times is flagged, and is a candidate only in a sample in which it is over."""
+    node, candidate_at = Node(), []
+    for at in range(0, 60, 2):
+        judged = node.judged(at, OVER if at % 4 else {"train": SHARE})
+        if names(judged):
+            candidate_at.append(at)
+            assert at % 4 == 2
+    assert candidate_at
+
+
+def test_a_flag_that_came_back_is_a_candidate_at_once() -> None:
+    node = Node()
+    node.flagged(OVER)
+    for at in (12, 14):
+        assert names(node.judged(at, {"train": SHARE})) == []
+    assert not any(v.is_flagged for v in node.judged(15, OVER).verdicts.judged.values())
+    assert names(node.judged(16, OVER)) == ["train"]
+
+
+def test_a_flag_is_settled_when_it_is_gone_and_not_when_it_cannot_be_judged() -> None:
+    node = Node()
+    (verdict,) = candidates(node.flagged(OVER))
+    assert not is_settled(verdict.key, node.judged(11, {"train": SHARE}))
+    blind = node.judged(12, {"train": SHARE})
+    unjudged = replace(blind, verdicts=replace(blind.verdicts, judged={}))
+    assert not is_settled(verdict.key, unjudged)
+    assert is_settled(verdict.key, node.judged(13, {"train": SHARE}))
+    ended = replace(unjudged, snapshot=replace(blind.snapshot, pod_uids=frozenset()))
+    assert is_settled(verdict.key, ended)
 
 
 def test_the_worst_comes_first_and_each_pod_once() -> None:

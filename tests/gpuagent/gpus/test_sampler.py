@@ -2,9 +2,12 @@
 
 import asyncio
 import io
+import itertools
 import json
+import statistics
 import threading
 import time
+from random import Random
 
 import pytest
 
@@ -96,6 +99,36 @@ async def test_samples_come_with_the_origin_of_every_process(simulated):
 )
 def test_a_late_sample_shifts_none_after_it(due, now, expected):
     assert next_due(due, now, 5) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "chance", "expected"),
+    [(10, 0.0, 14), (10, 1.0, 16), (10, 0.75, 15.5), (14.9, 0.0, 14.9), (37, 0.0, 39), (37, 1.0, 41), (9, 0.0, 10)],
+)  # fmt: skip
+def test_the_jitter_is_a_fifth_of_the_interval_at_most(now, chance, expected):
+    assert next_due(10, now, 5, chance) == expected
+
+
+def test_jitter_leaves_the_mean_and_shifts_every_later_sample():
+    random, due, dues = Random(7), 0.0, [0.0]
+    for _ in range(20_000):
+        due = next_due(due, due + 0.01, 5.0, random.random())
+        dues.append(due)
+    gaps = [after - before for before, after in itertools.pairwise(dues)]
+    assert 4.0 <= min(gaps) < 4.01
+    assert 5.99 < max(gaps) <= 6.0
+    assert statistics.mean(gaps) == pytest.approx(5.0, abs=0.02)
+    phases = [due % 5.0 for due in dues]
+    for part in range(10):  # no part of the interval is without samples, or has many more than the others
+        assert 0.5 < sum(part / 2 <= phase < part / 2 + 0.5 for phase in phases) / 2000 < 1.5
+
+
+async def test_samples_come_at_the_times_that_the_random_source_says(simulated):
+    began = time.monotonic()
+    async with Run(simulated(), interval=0.1, random=lambda: 1.0) as run:
+        await run.until(lambda: len(run.samples) >= 6)
+    for number, sample in enumerate(run.samples):
+        assert sample.taken_at - began >= number * 0.12 - 1e-6
 
 
 async def test_a_sample_can_be_asked_for(simulated):

@@ -1,5 +1,6 @@
 """From objects to an inventory: what counts, what is left out, and with which line."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.pods import objects
+from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import BindRequest, NodePod
 from gpuagent.pods.objects import ObjectError, decode_object, objects_of
 from gpuagent.pods.reading import node_pod
@@ -315,3 +317,32 @@ def node_pod_of(document: dict[str, Any]) -> NodePod:
     read = decode_object(document)
     assert isinstance(read, objects.Pod)
     return node_pod(read)
+
+
+NO_CONTAINER_STARTED = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_running"),
+    [
+        ({"phase": "Running"}, True),
+        ({"phase": "Pending"}, False),
+        ({"phase": "Pending", "initContainerStatuses": [NO_CONTAINER_STARTED]}, False),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "a", "state": {"running": {}}}]}, True),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 0}}}]}, True),
+        ({"phase": "Pending", "initContainerStatuses": [{**NO_CONTAINER_STARTED, "lastState": {"terminated": {"exitCode": 1}}}]}, True),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "a", "containerID": "containerd://" + "c" * 64}]}, True),
+        ({"phase": "Pending", "containerStatuses": [NO_CONTAINER_STARTED, {"name": "a", "state": {"running": {}}}]}, True),
+        ({"phase": "Unknown", "containerStatuses": [{"name": "a", "state": {"running": {}}}]}, True),
+        ({"phase": "Failed", "containerStatuses": [{"name": "a", "state": {"terminated": {}}}]}, False),
+        ({"phase": None, "containerStatuses": None}, False),
+    ],
+    ids=["running", "pending", "init waits", "init runs", "init ran", "init restarts", "init has an ID", "one of two containers cannot start", "unknown", "finished", "nulls"],
+)  # fmt: skip
+def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_running: bool) -> None:
+    document = {**pod(), "status": status}
+    decoded = decode_object(document)
+    assert isinstance(decoded, objects.Pod)
+    assert decoded.is_running is is_running
+    assert node_pod_of(document).is_running is is_running
+    assert read_pod(json.dumps(document).encode()).is_running is is_running
