@@ -2,7 +2,6 @@
 
 import http.client
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
