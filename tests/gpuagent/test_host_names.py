@@ -1,6 +1,7 @@
 """Which hosts a real agent answers to, and how it is told of more."""
 
 import http.client
+import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -66,6 +67,20 @@ def test_a_host_name_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--gpus", SIMULATED, "--host-name", "http://agent:9445"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert '"http://agent:9445" is no host name; allowed: a name without scheme, port and wildcard' in line
+
+
+def test_top_under_a_name_that_the_agent_does_not_know(
+    running: Agent, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = urlsplit(running.url).port
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _host, *more, **kinds: resolve("127.0.0.1", *more, **kinds)
+    )
+    assert main(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    refusal = f'this server does not answer to the host "gpu.example.com:{port}"; --host-name adds one'
+    assert f"the host name of this address is refused: {refusal}" in line
 
 
 def test_top_by_localhost(running: Agent, capsys: pytest.CaptureFixture[str]) -> None:
