@@ -25,7 +25,7 @@ from service.descriptors import raise_descriptor_limit
 
 NEW_CONNECTION_EVERY = 100
 MAX_REVIEW_BODY = 8 * 1024 * 1024
-HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /mutate HTTP/1.1\r\nHost: localhost\r\n"
 DEEP = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"object":' + b"[" * 1_000_000
 
 
@@ -84,7 +84,7 @@ class Abuser:
     def used_and_idle(self, count: int) -> Iterator[None]:
         """Connections that sent one request and then nothing."""
         for _ in range(count):
-            self.send(self.connect(), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.send(self.connect(), b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             yield
 
     def slow_heads(self, count: int) -> Iterator[None]:

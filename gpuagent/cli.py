@@ -19,6 +19,7 @@ from service.about import version
 from service.command import Parser, UsageError, names, read_by, run_command
 from service.documents import DocumentError
 from service.durations import parse_duration
+from service.http.host_names import parse_host_name
 from service.text import quoted
 
 _SHORTEST_SECONDS: Final = 0.1
@@ -55,6 +56,15 @@ def _parser() -> argparse.ArgumentParser:
         default="127.0.0.1:9445",
         metavar="HOST:PORT",
         help="metrics, API, health; :9445 is every address (default %(default)s)",
+    )
+    serving.add_argument(
+        "--host-name",
+        action="append",
+        type=read_by(parse_host_name),
+        default=[],
+        metavar="NAME",
+        help="another host name that requests may carry, such as a Service's; may be given several times."
+        " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always answered",
     )
     serving.add_argument(
         "--interval",
@@ -226,6 +236,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             events=arguments.events != "false",
             node=arguments.node if scenario is not None else node,
             listen=listen,
+            host_names=(*arguments.host_name, *_own_names()),
             interval=arguments.interval,
             grace=arguments.grace,
             slack=arguments.slack,
@@ -236,6 +247,11 @@ def _serve(arguments: argparse.Namespace) -> int:
             read_config_maps=arguments.read_kai_configmaps,
         )
     )
+
+
+def _own_names() -> tuple[str, ...]:
+    """Names of the agent's own pod, where it runs in one."""
+    return tuple(name for variable in ("POD_NAME", "HOSTNAME") if (name := os.environ.get(variable)))
 
 
 def _top(arguments: argparse.Namespace) -> int:

@@ -60,6 +60,8 @@ class Settings:
     node: str | None
     """With a scenario only if it was named."""
     listen: Address
+    host_names: tuple[str, ...] = ()
+    """Host names that the port answers to, beside its own."""
     interval: float
     grace: float
     grace_bounds: GraceBounds
@@ -241,7 +243,7 @@ async def _serve_cluster(
     )
     try:
         limits = AGENT_CONNECTIONS.within(descriptors_for_connections())
-        address = await port.start(settings.listen, limits)
+        address = await port.start(settings.listen, limits, settings.host_names)
         log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
         gc.collect()
         gc.freeze()  # what was imported stays, and looking through it takes 6 ms each time

@@ -14,6 +14,7 @@ from gpuagent.doctor.kai import kai_findings
 from gpuagent.doctor.look import Look
 from gpuagent.doctor.pods import no_pods, pod_findings
 from gpuagent.doctor.rights import right_findings
+from gpuagent.doctor.vclusters import inside_finding, serves_bind_requests, vclusters_with_kai
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.lookups import Reason
 from kai.installation import NAMESPACE, KaiPod
@@ -53,10 +54,31 @@ async def cluster_findings(access: Access, asked: Question, look: Look) -> Async
         async for finding in right_findings(client, reads_config_maps=asked.reads_config_maps):
             yield finding
         yield await _node(client, asked.node)
-        async for finding in _pods(client, asked, look):
+        inside = await _inside_vclusters(client, asked)
+        async for finding in _pods(client, asked, look, has_own_kai=inside is None):
             yield finding
-        async for finding in _kai(client, asked.kai_version):
-            yield finding
+        if inside is not None:
+            yield inside
+        if inside is None or inside.state is not State.OK:
+            async for finding in _kai(client, asked.kai_version):
+                yield finding
+
+
+async def _inside_vclusters(client: KubeClient, asked: Question) -> Finding | None:
+    """What to say of KAI inside vClusters; None if there is no sign of one."""
+    try:
+        vclusters = await vclusters_with_kai(
+            client, node=asked.node, reservation_namespace=asked.reservation_namespace
+        )
+    except (ApiError, Unreachable, AccessError):
+        return None  # the checks of rights and pods tell of it
+    if not vclusters:
+        return None
+    try:
+        is_served = await serves_bind_requests(client)
+    except (ApiError, Unreachable, AccessError):
+        return inside_finding(vclusters, is_served=None)
+    return inside_finding(vclusters, is_served=is_served)
 
 
 class _Spec(Struct):
@@ -91,7 +113,10 @@ async def _node(client: KubeClient, node: str) -> Finding:
     return ok(_NODE, f"the cluster has {node}")
 
 
-async def _pods(client: KubeClient, asked: Question, look: Look) -> AsyncIterator[Finding]:
+async def _pods(
+    client: KubeClient, asked: Question, look: Look, *, has_own_kai: bool
+) -> AsyncIterator[Finding]:
+    """Check the pods of the node; `has_own_kai` says that the cluster should have a KAI of its own."""
     stream = io.BytesIO()
     log = JsonLog(stream)
     pods = ClusterPods(
@@ -119,7 +144,7 @@ async def _pods(client: KubeClient, asked: Question, look: Look) -> AsyncIterato
     for line in warnings_in(stream):
         yield problem("objects of the API server", line)
     for lack in pods.lacks:
-        if lack.reason is Reason.NOT_SERVED:
+        if lack.reason is Reason.NOT_SERVED and has_own_kai:
             yield unknown("KAI", lack.line, "is KAI installed in this cluster?")
     for finding in pod_findings(
         inventory, look, node=asked.node, source="the cluster", kai_version=asked.kai_version

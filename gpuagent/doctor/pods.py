@@ -75,7 +75,10 @@ def _owners(inventory: Inventory, look: Look) -> Iterator[Finding]:
 
 def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     found = dict(inventory.reservations)
-    found |= {group: gpu for (_, group), gpu in inventory.tenant_reservations.items()}
+    found |= {
+        f"{group} of the vCluster in {namespace}": gpu
+        for (namespace, group), gpu in inventory.tenant_reservations.items()
+    }
     if not found:
         yield ok(_RESERVATIONS, "none: no pod has a share of a GPU here")
         return
@@ -84,7 +87,8 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Findi
         yield problem(
             _RESERVATIONS,
             f"no GPU is named for the group {_listed(nameless)}",
-            "look at the log of that pod in KAI's reservation namespace: it must see exactly one GPU",
+            "look at the log of that pod in KAI's reservation namespace, or in the host namespace of its"
+            " vCluster: it must see exactly one GPU",
         )
     present = {gpu.uuid for gpu in gpus}
     strange = sorted({gpu for gpu in found.values() if gpu and gpu not in present})

@@ -1,7 +1,7 @@
 """The agent's one port, in the clear: it names every tenant's pods and is for the host's administrators."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gpuagent.report.api import shares_json
@@ -9,11 +9,15 @@ from gpuagent.report.metrics import Metrics
 from gpuagent.report.page import HEADERS, STATIC, page
 from gpuagent.status import Status
 from service.address import Address
+from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.page_server import Page, PageServer, Render, text_page
 from service.log import JsonLog
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
+FORWARDED_PATHS: Final = frozenset({"/api/v1/shares", "/healthz", "/readyz"})
+"""What the API server's proxy to pods may ask for under the API server's own host name."""
+
 _JSON: Final = {"Content-Type": "application/json"}
 _HTML: Final = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -59,13 +63,26 @@ class Port:
             log=log,
         )
 
-    async def start(self, address: Address, limits: ConnectionLimits = AGENT_CONNECTIONS) -> Address:
+    async def start(
+        self,
+        address: Address,
+        limits: ConnectionLimits = AGENT_CONNECTIONS,
+        host_names: Iterable[str] = (),
+    ) -> Address:
         """Listen; return the address that came of it.
+
+        Args:
+            address: where to listen.
+            limits: what connections may cost.
+            host_names: hosts that are answered beside IP addresses, localhost and the node's name.
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        return await self._server.start(address, limits)
+        names = frozenset(name.removesuffix(".").lower() for name in (self._node, *host_names)) - {""}
+        return await self._server.start(
+            address, limits, HostNames(names=names, forwarded_paths=FORWARDED_PATHS)
+        )
 
     async def stop(self) -> None:
         """Stop listening and close."""

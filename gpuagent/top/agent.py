@@ -88,6 +88,8 @@ class Agent:
             connection.close()
         if response.status != http.client.OK:
             said = one_line(body[:1000].decode("utf-8", "replace"))
+            if response.status == http.client.MISDIRECTED_REQUEST:
+                raise NoAnswer(f"the host name of this address is refused: {said}")
             raise NoAnswer(f"what answers is no agent: {response.status}{f', {said}' if said else ''}")
         try:
             answer = read_answer(body)

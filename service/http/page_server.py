@@ -11,6 +11,7 @@ from aiohttp.payload import Payload
 
 from service.address import Address
 from service.http.bounded_server import BoundedServer
+from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits
 from service.limited_log import LimitedLog
 from service.log import JsonLog
@@ -65,14 +66,23 @@ class PageServer:
         self._log = log
         self._failures = LimitedLog(log)
         self._on_error = on_error
+        self._host_names: HostNames | None = None
         self._server: BoundedServer | None = None
 
-    async def start(self, address: Address, limits: ConnectionLimits) -> Address:
+    async def start(
+        self, address: Address, limits: ConnectionLimits, host_names: HostNames | None = None
+    ) -> Address:
         """Listen; return the address in use (port 0 takes any free one).
+
+        Args:
+            address: where to listen.
+            limits: what connections may cost.
+            host_names: the hosts that are answered; None for every host.
 
         Raises:
             OSError: the address cannot be listened on.
         """
+        self._host_names = host_names
         self._server = BoundedServer(self._answer, refuse=_refuse, limits=limits, log=self._log)
         return await self._server.listen(address)
 
@@ -88,6 +98,9 @@ class PageServer:
         return response
 
     async def _page(self, request: web.BaseRequest) -> Page:
+        refusal = self._host_names.refusal(request) if self._host_names else None
+        if refusal is not None:
+            return text_page(f"{refusal.problem}\n", status=refusal.status)
         page = self._pages.get(request.path)
         if page is None:
             return text_page(f"{self._not_found}\n", status=404)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,20 @@ async def test_the_api_servers_counters_raise_what_is_about_them(
                 client, "alerts-enforced"
             )
 
-        async with configured(client, *our_configurations(UrlTarget(broken.url), broken.ca_bundle)):
-            await until(is_refused, "a patch that does not apply")
-        nobody = UrlTarget(f"https://127.0.0.1:{free_port()}")
-        async with configured(client, *our_configurations(nobody, broken.ca_bundle)):
-            await until(is_out_of_reach, "nobody answers")
+        # Prometheus is new to this API server, and takes only what it sees happen for recent.
         with prometheus(tmp_path, {}, scraped(plane)) as running:
-            await raised(running, "KaisharePatchRefused", "KaishareFailedOpen", "KaishareEnforceUnreachable")
+
+            async def raises(happens: Callable[[], Awaitable[bool]], *names: str) -> None:
+                async def is_raised() -> bool:
+                    return await happens() and set(names) <= await asyncio.to_thread(running.alerts)
+
+                await until(is_raised, ", ".join(names))
+
+            async with configured(client, *our_configurations(UrlTarget(broken.url), broken.ca_bundle)):
+                await raises(is_refused, "KaisharePatchRefused")
+            nobody = UrlTarget(f"https://127.0.0.1:{free_port()}")
+            async with configured(client, *our_configurations(nobody, broken.ca_bundle)):
+                await raises(is_out_of_reach, "KaishareFailedOpen", "KaishareEnforceUnreachable")
             named = {
                 (alert["labels"]["alertname"], alert["labels"]["name"])
                 for alert in running.get("alerts")["alerts"]

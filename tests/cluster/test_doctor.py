@@ -1,16 +1,21 @@
 """The doctor against a real API server: rights as RBAC grants them, pods and KAI as they are stored."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gpuagent.doctor import vclusters
 from gpuagent.doctor.cluster import Question, cluster_findings
 from gpuagent.doctor.look import Look
 from gpuagent.gpus.reading import GpuReading
-from service.findings import Finding, State
+from gpuagent.pods import belongings
+from service.findings import Finding, State, exit_status
 from tests.cluster.administrator import Administrator, right
 from tests.cluster.control_plane import ControlPlane
 from tests.gpuagent.nodes import gpu
-from tests.gpuagent.objects import GPU_0, NODE, bind_request, fraction, node, pod, reservation
+from tests.gpuagent.objects import GPU_0, GROUP_0, NODE, bind_request, fraction, node, pod, reservation
 
 AGENT = (
     right("pods", "list", "watch"),
@@ -80,3 +85,89 @@ async def test_an_administrator_may_everything(
     assert {finding.what for check, finding in seen.items() if check.startswith("right to")} == {"granted"}
     assert seen["node"].what == f"the cluster has {NODE}"
     assert seen["pods"].what == f"the cluster has no pod on the node {NODE}"
+
+
+def tenants_reservation(vcluster: str, number: int, **more: Any) -> dict[str, Any]:
+    """A reservation pod of a KAI inside a vCluster, as vCluster's syncer copies it to the host."""
+    name, namespace = f"reservation-{number}-x-kai-resource-reservation-x-{vcluster}", f"vcluster-{vcluster}"
+    made = reservation(number=number, namespace=namespace, **more)
+    made["metadata"]["name"] = name
+    made["metadata"]["labels"]["vcluster.loft.sh/managed-by"] = vcluster
+    made["metadata"]["annotations"] |= {
+        "vcluster.loft.sh/object-name": f"reservation-{number}",
+        "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+        "vcluster.loft.sh/object-host-name": name,
+        "vcluster.loft.sh/object-host-namespace": namespace,
+    }
+    return made
+
+
+async def make_tenants(admin: Administrator) -> None:
+    """KAI inside two vClusters; one reserves a GPU on another node."""
+    for vcluster in ("red", "blue"):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": f"vcluster-{vcluster}"}})
+    await admin.create(node())
+    await admin.create(fraction())
+    await admin.create(tenants_reservation("red", 901))
+    await admin.create(tenants_reservation("blue", 902, node="gpu-node-9"))
+    without_label = tenants_reservation("red", 903, group="group-3")
+    del without_label["metadata"]["labels"]["app"]
+    await admin.create(without_label)
+
+
+async def test_kai_inside_vclusters_on_a_host_without_kai(
+    plane: ControlPlane, admin: Administrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The control plane has the definition of BindRequests, so another version is asked for.
+    elsewhere = "/apis/scheduling.run.ai/v9"
+    monkeypatch.setattr(vclusters, "_GROUP_VERSION", elsewhere)
+    monkeypatch.setattr(belongings, "BIND_REQUESTS", replace(belongings.BIND_REQUESTS, prefix=elsewhere))
+    await make_tenants(admin)
+    token = await admin.token("doctor-host", *AGENT)
+    findings = await every(plane, token)
+    (kai,) = (finding for finding in findings if finding.check.startswith("KAI"))
+    assert (kai.state, kai.what) == (
+        State.OK,
+        "KAI runs inside vClusters (blue in vcluster-blue, red in vcluster-red); the host has none, as it must be",
+    )
+    assert "is KAI installed" not in str(findings)
+    (reserved,) = (finding for finding in findings if "of the vCluster in vcluster-red" in finding.what)
+    assert reserved.what.startswith(f"2: {GPU_0} (group {GROUP_0} of the vCluster in vcluster-red)")
+
+
+async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, admin: Administrator) -> None:
+    await make_tenants(admin)
+    findings = await every(plane, await admin.token("doctor-both", *AGENT))
+    (wrong,) = (finding for finding in findings if finding.check == "KAI")
+    assert wrong.state is State.PROBLEM
+    assert wrong.what == (
+        "KAI runs inside vClusters (blue in vcluster-blue, red in vcluster-red), and the host has KAI's BindRequest"
+        " API: a KAI on the host deletes the tenants' pods with a share and their reservation pods"
+    )
+    assert exit_status(findings) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["names of another pod", "another namespace", "finished", "not of a vCluster"]
+)
+async def test_pods_that_are_no_reservation_pods_of_a_vcluster(
+    plane: ControlPlane, admin: Administrator, change: str
+) -> None:
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": "vcluster-red"}})
+    made = tenants_reservation("red", 901, phase="Succeeded" if change == "finished" else "Running")
+    if change == "names of another pod":
+        made["metadata"]["annotations"]["vcluster.loft.sh/object-host-name"] = "another"
+    elif change == "another namespace":
+        made["metadata"]["annotations"]["vcluster.loft.sh/object-namespace"] = "default"
+    elif change == "not of a vCluster":
+        del made["metadata"]["labels"]["vcluster.loft.sh/managed-by"]
+    await admin.create(made)
+    findings = await every(plane, await admin.token("doctor-plain", *AGENT))
+    assert [finding.what for finding in findings if finding.check == "KAI"] == []
+
+
+async def every(plane: ControlPlane, token: str) -> list[Finding]:
+    asked = Question(
+        node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
+    )
+    return [finding async for finding in cluster_findings(plane.access(token), asked, LOOK)]

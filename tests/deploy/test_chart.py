@@ -407,6 +407,17 @@ def test_the_agent_reaches_the_driver_in_three_ways_and_takes_no_gpu() -> None:
     assert "runtimeClassName" not in agent_pod(VARIANTS["no runtime class"])["spec"]
 
 
+def test_the_agent_knows_its_own_names_and_those_that_it_is_told() -> None:
+    env = {variable["name"]: variable for variable in container(agent_pod())["env"]}
+    assert env["POD_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert agent_parser().parse_args(container(agent_pod())["args"]).host_name == []
+    told = agent_pod({"agent": {"hostNames": ["Agent.example.com", "kaishare-agent"]}})
+    assert agent_parser().parse_args(container(told)["args"]).host_name == [
+        "agent.example.com",
+        "kaishare-agent",
+    ]
+
+
 def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> None:
     namespace = one(rendered(), "Namespace", "kaishare-agent")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
@@ -543,6 +554,8 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
         ({"agent": {"slack": "5%"}}, "/agent/slack"),
         ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
+        ({"agent": {"hostNames": ["agent:9445"]}}, "/agent/hostNames/0"),
+        ({"agent": {"hostNames": ["*.example.com"]}}, "/agent/hostNames/0"),
         ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
         ({"kaiVersion": "latest"}, "/kaiVersion"),
     ],

@@ -53,6 +53,7 @@ kai_queue_allocated_gpus{{queue_name="vision"}} 1
 kai_queue_deserved_gpus{{queue_name="vision"}} 2
 DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-6a3c1f0e-58d2-4c1b-9d57-0b6f2c8e4a11"}} 40
 DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-6a3c1f0e-58d2-4c1b-9d57-0b6f2c8e4a11"}} 18000
+process_start_time_seconds {started}
 apiserver_admission_webhook_fail_open_count{{name="pods.mutate.kaishare.dev",type="admit"}} 1
 apiserver_admission_webhook_rejection_count{{name="pods.validate.kaishare.dev",type="validating",error_type="no_error",rejection_code="403",operation="CREATE"}} {asked}
 apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="0.005"}} {asked}
@@ -70,7 +71,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     with (
         agent(folder / "agent.log", "--gpus", simulated, "--interval", "200ms", "--grace", "1s") as node,
         webhook(folder) as ops,
-        page(lambda asked: OTHERS.format(asked=asked)) as others,
+        page(lambda asked: OTHERS.format(asked=asked, started=time.time())) as others,
         prometheus(
             folder,
             {

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from service.address import Address
 
-_HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+_HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def not_reading(
     with ExitStack() as stack:
         clients = [_connect(stack, address) for _ in range(count)]
         for client in clients:
-            _send(client, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * requests)
+            _send(client, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * requests)
         yield clients
 
 

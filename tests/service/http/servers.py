@@ -10,6 +10,7 @@ from typing import Any
 
 from service.address import Address
 from service.http.bounded_server import BoundedServer
+from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.page_server import Page, PageServer, text_page
 from service.log import JsonLog
@@ -145,9 +146,11 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def serving(of: ConnectionLimits = LIMITS) -> AsyncIterator[RunningServer]:
+async def serving(
+    of: ConnectionLimits = LIMITS, host_names: HostNames | None = None
+) -> AsyncIterator[RunningServer]:
     running = RunningServer()
-    running.address = await running.pages.start(ANY_PORT, of)
+    running.address = await running.pages.start(ANY_PORT, of, host_names)
     try:
         async with running.stack:
             yield running

@@ -1,0 +1,105 @@
+"""KAI inside vClusters, as their host shows it: reservation pods of tenants, and no KAI of the host's own.
+
+Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host goes by the label
+`runai-gpu-group` in the whole cluster, and deletes the tenants' pods with a share and their reservation pods
+("Found pod without reservation, deleting").
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.objects import ObjectError
+from gpuagent.tenants import tenant_of
+from kai import keys
+from kube.client import KubeClient
+from kube.errors import MALFORMED, ApiError, Unreachable
+from service.findings import Finding, ok, problem, unknown
+from service.text import one_line
+
+_CHECK: Final = "KAI"
+_BIND_REQUESTS: Final = "bindrequests"
+_GROUP_VERSION: Final = "/apis/scheduling.run.ai/v1alpha2"
+_NOT_FOUND: Final = 404
+_NAMES_SHOWN: Final = 5
+
+
+class _Resource(Struct):
+    name: str = ""
+
+
+class _Resources(Struct):
+    resources: list[_Resource] = []
+
+
+_resources = msgspec.json.Decoder(_Resources)
+
+
+async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_namespace: str) -> frozenset[str]:
+    """Return the vClusters that have reservation pods of their own: name, and namespace of the host.
+
+    All nodes are looked at, and on this node also pods without KAI's label `app`.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
+    """
+    found: set[str] = set()
+    managed = keys.VCLUSTER_MANAGED_BY
+    for params in (
+        {"labelSelector": f"{managed},{keys.APP_LABEL}={keys.RESERVATION_APP}"},
+        {"labelSelector": f"{managed},{keys.GPU_GROUP}", "fieldSelector": f"spec.nodeName={node}"},
+    ):
+        async with client.list_objects("/api/v1/pods", params=params) as items:
+            async for item in items:
+                try:
+                    pod = read_pod(item)
+                except ObjectError:
+                    continue  # the check of the node's pods tells of it
+                tenant = tenant_of(pod)
+                if tenant and tenant.namespace == reservation_namespace and not pod.is_finished:
+                    found.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
+    return frozenset(found)
+
+
+async def serves_bind_requests(client: KubeClient) -> bool:
+    """Whether the cluster has KAI's BindRequest API. Every authenticated account may ask (system:discovery).
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: there is no telling.
+    """
+    try:
+        answer = await client.get(_GROUP_VERSION)
+    except ApiError as error:
+        if error.status == _NOT_FOUND:
+            return False
+        raise
+    try:
+        served = _resources.decode(answer).resources
+    except MALFORMED as error:
+        raise Unreachable(f"GET {_GROUP_VERSION}: no list of resources: {one_line(str(error))}") from None
+    return any(resource.name == _BIND_REQUESTS for resource in served)
+
+
+def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> Finding:
+    """Judge a host whose tenants run KAI inside their vClusters.
+
+    Args:
+        vclusters: those with reservation pods; at least one.
+        is_served: whether the host has the BindRequest API; None if that is not known.
+    """
+    names = sorted(vclusters)
+    more = f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
+    where = f"KAI runs inside vClusters ({', '.join(names[:_NAMES_SHOWN])}{more})"
+    if is_served is None:
+        return unknown(_CHECK, f"{where}; whether the host has a KAI, too, is not known")
+    if is_served:
+        return problem(
+            _CHECK,
+            f"{where}, and the host has KAI's BindRequest API: a KAI on the host deletes the tenants' pods"
+            " with a share and their reservation pods",
+            "uninstall KAI on the host, its CRDs included; tenants' KAI needs none there",
+        )
+    return ok(_CHECK, f"{where}; the host has none, as it must be")

@@ -1,0 +1,118 @@
+"""The agent's port through a real API server's proxy to pods, whose kubelet is missing and not needed.
+
+The API server refuses to proxy to loopback, so its egress selector sends the pod's made-up address to the
+agent on loopback.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuagent.report.http import Port
+from gpuagent.report.metrics import Metrics
+from gpuagent.status import Status
+from kube.client import KubeClient
+from service.address import Address
+from service.log import JsonLog
+from tests.cluster.administrator import Administrator
+from tests.cluster.conftest import HOW
+from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.gpuagent.objects import NODE, pod
+
+POD_IP = "10.77.0.7"
+EGRESS = """
+apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+  - name: cluster
+    connection:
+      proxyProtocol: HTTPConnect
+      transport: {{uds: {{udsName: {socket}}}}}
+"""
+
+
+@contextlib.asynccontextmanager
+async def way_to(agent: Address, socket: Path) -> AsyncIterator[None]:
+    """Run an HTTP CONNECT proxy that knows one pod."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(f"CONNECT {POD_IP}:9445 ".encode()):
+            writer.close()
+            return
+        from_agent, to_agent = await asyncio.open_connection(agent.host, agent.port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(copy(reader, to_agent), copy(from_agent, writer))
+
+    async with await asyncio.start_unix_server(connect, socket):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def agent() -> AsyncIterator[Address]:
+    status = Status(snapshot=None, attribution_ok=None)
+    metrics = Metrics(lambda: status, node=NODE, is_simulated=True)
+    port = Port(
+        status=lambda: status, sickness=str, metrics=metrics, node=NODE, is_simulated=True,
+        log=JsonLog(io.BytesIO()),
+    )  # fmt: skip
+    address = await port.start(Address("127.0.0.1", 0))
+    try:
+        yield address
+    finally:
+        await port.stop()
+
+
+def asked(plane: ControlPlane, path: str, host: str) -> tuple[int, bytes]:
+    """Ask the API server, under a name of its own, for a path of the pod's port."""
+    connection = http.client.HTTPSConnection("127.0.0.1", plane.port, timeout=20, context=plane.trust)
+    where = f"/api/v1/namespaces/research/pods/half:9445/proxy{path}"
+    try:
+        connection.request("GET", where, headers={"Host": host, "Authorization": f"Bearer {ADMIN_TOKEN}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+async def test_the_proxy_of_the_api_server(tmp_path: Path) -> None:
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    socket, configuration = tmp_path / "egress.sock", tmp_path / "egress.yaml"
+    configuration.write_text(EGRESS.format(socket=socket))
+    option = f"--egress-selector-config-file={configuration}"
+    with control_plane(assets, tmp_path, option) as plane:
+        async with KubeClient(plane.access()) as client, agent() as address, way_to(address, socket):
+            admin = Administrator(client)
+            await admin.prepare()
+            await admin.create(pod())
+            address_of_pod = {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
+            await admin.merge("/api/v1/namespaces/research/pods/half/status", {"status": address_of_pod})
+
+            async def get(path: str, host: str = "api.example.com:6443") -> tuple[int, bytes]:
+                return await asyncio.to_thread(asked, plane, path, host)
+
+            status, body = await get("/api/v1/shares")
+            assert status == 200, body
+            assert json.loads(body)["node"] == NODE
+            assert await get("/healthz") == (200, b"ok\n")
+            assert await get("/readyz") == (200, b"ok\n")
+            for path in ("/", "/metrics", "/page.js"):
+                status, body = await get(path)
+                assert status == 421
+                assert b'the host "api.example.com:6443"' in body
+            assert (await get("/metrics", f"127.0.0.1:{plane.port}"))[0] == 200
