@@ -14,6 +14,7 @@ from gpuagent.gpus.driver import (
     ListedProcess,
     NotOffered,
     NotPermitted,
+    ProcessList,
     explained,
 )
 from gpuagent.gpus.memory import MemoryReader
@@ -119,9 +120,9 @@ class Device:
             self._handle, used=used, total=total, now=now, is_elsewhere=parts.has
         )
         processes = merged.processes
-        if processes is None and memory is None and not parts.instances:
+        if processes is None and memory is None and not parts.instances and not parts.is_complete:
             self._raise_failure(merged)
-        if is_mig and parts.is_complete and isinstance(merged.failure, REFUSALS):
+        if parts.is_complete and _is_refused_whole(merged):
             # NVML gives the GPU's own list, an aggregate, "only if the caller has appropriate privileges"; in
             # MIG mode every process runs on a MIG device, and all of those were read.
             processes = ()
@@ -206,7 +207,7 @@ class Device:
         return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: MIG devices are missing")
 
     def _raise_failure(self, merged: Merged) -> None:
-        """Raise what failed if the driver answered no question on this GPU; rather what a restart may mend."""
+        """Raise what failed if the process list did; first a failure that a restart may mend."""
         failures = [failure for failure in (self._readers.memory.failure, merged.failure) if failure]
         if merged.failure is not None:
             raise min(failures, key=lambda failure: isinstance(failure, REFUSALS))
@@ -239,7 +240,7 @@ class _Parts:
         self.entries: set[EntryKey] = set()
         """The entries of every process list that was read."""
         self.is_complete = is_complete
-        """Whether every MIG device was found, and told its processes."""
+        """Whether the GPU is in MIG mode, and every MIG device was found and told its processes."""
 
     def has(self, entry: ListedProcess) -> bool:
         """Whether an entry of the GPU's own list is that of a MIG device.
@@ -253,6 +254,12 @@ class _Parts:
             (entry.pid, NO_INSTANCE, NO_INSTANCE),
         )
         return self.is_complete or any(key in self.entries for key in keys)
+
+
+def _is_refused_whole(merged: Merged) -> bool:
+    """Whether the driver refused already the first list, so that it named no process at all."""
+    failure = merged.failure
+    return isinstance(failure, REFUSALS) and failure.call == ProcessList.COMPUTE.value
 
 
 def _problems(merged: Merged, uuid: str) -> list[Problem]:

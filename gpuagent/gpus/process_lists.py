@@ -127,9 +127,7 @@ class ProcessLists:
             )
         return Merged(processes, entries=keys)
 
-    def _ask(
-        self, device: Handle, *, used: int | None, now: float
-    ) -> dict[ProcessList, list[ListedProcess]]:
+    def _ask(self, device: Handle, *, used: int | None, now: float) -> dict[ProcessList, list[ListedProcess]]:
         compute = self._driver.processes(device, ProcessList.COMPUTE)
         lists = {ProcessList.COMPUTE: compute}
         unexplained = (used or 0) - sum(entry.used_bytes or 0 for entry in compute)

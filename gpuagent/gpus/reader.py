@@ -172,9 +172,10 @@ class GpuReader:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = gpu.index
-        for device in failed:
-            # Indices move when a GPU goes: what answers elsewhere is not what fails here.
-            problems.append(device.problem(device.place if device.uuid in gpus else device.scope))
+        # Indices move when a GPU goes: a GPU that answers at another index is not the one that fails here.
+        problems.extend(
+            device.problem(device.place if device.uuid in gpus else device.scope) for device in failed
+        )
         listed = {device.scope for device in devices}
         problems.extend(
             Problem(Cause.NVML, uuid, "the driver no longer lists this GPU")
@@ -183,9 +184,7 @@ class GpuReader:
         )
         if not gpus:
             return self._without_gpus(devices)
-        return GpuReading(
-            gpus=tuple(gpus.values()), problems=tuple(problems), driver_version=self._version
-        )
+        return GpuReading(gpus=tuple(gpus.values()), problems=tuple(problems), driver_version=self._version)
 
     def _without_gpus(self, devices: list[Device]) -> GpuReading:
         failures = [(device.scope, device.failure) for device in devices if device.failure]

@@ -71,9 +71,7 @@ class Processes:
                 pid = process.pid
                 if pid not in origins:
                     try:
-                        origins[pid] = self._find(pid, known)
-                        if origins[pid].found is Found.GONE and pid in self._unplaced:
-                            raise _Denied(f"the driver lists process {pid}, and {self._root} does not tell whose")
+                        origins[pid] = self._place(pid, known)
                     except _Denied as error:
                         origins[pid] = Origin(found=Found.DENIED)
                         reasons[pid] = str(error)
@@ -95,6 +93,17 @@ class Processes:
                 )
             )
         return origins, tuple(problems)
+
+    def _place(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:
+        """Return the origin; GONE only of a process that the sample before did not fail to place.
+
+        Raises:
+            _Denied: the owner is unknown.
+        """
+        origin = self._find(pid, known)
+        if origin.found is Found.GONE and pid in self._unplaced:
+            raise _Denied(f"the driver lists process {pid}, and {self._root} does not tell whose it is")
+        return origin
 
     def _find(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:
         if not 0 < pid <= _PID_MOST:
@@ -256,9 +265,7 @@ def _may_hold_much(gpu: Gpu) -> bool:
     if gpu.used_bytes is not None:
         return gpu.used_bytes > _HIDDEN_EVIDENCE_BYTES
     parts = [part.used_bytes for part in gpu.instances]
-    return (not parts and not gpu.mig) or any(
-        used is None or used > _HIDDEN_EVIDENCE_BYTES for used in parts
-    )
+    return (not parts and not gpu.mig) or any(used is None or used > _HIDDEN_EVIDENCE_BYTES for used in parts)
 
 
 def _processes_of(gpu: Gpu) -> Iterator[GpuProcess]:

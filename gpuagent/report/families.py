@@ -108,7 +108,7 @@ class Family(Enum):
         name="kaishare_gpu_memory_host_bytes",
         kind="gauge",
         labels=GPU,
-        help="GPU memory held by processes that belong to no pod the agent knows of, or to a reservation pod.",
+        help="GPU memory held by processes of no pod that the agent knows, or of a reservation pod.",
         absent="the memory of such a process, or the owner of any process, cannot be told",
     )
     GPU_UNATTRIBUTED = Described(

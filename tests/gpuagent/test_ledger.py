@@ -261,7 +261,9 @@ def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
         expected = None if None in own else sum(held or 0 for held in own)
         is_listed = bool(own) or name != "other"
         assert used(snapshot, name) == (expected if is_listed else "absent")
-    hosts = [held for origin, held in found.values() if origin in (HOST, in_pod("deleted"), in_pod("reserve"))]
+    hosts = [
+        held for origin, held in found.values() if origin in (HOST, in_pod("deleted"), in_pod("reserve"))
+    ]
     everything = [held for _, held in found.values()]
     assert figures(snapshot) == (
         None if None in hosts else sum(held or 0 for held in hosts),

@@ -72,7 +72,9 @@ class Chain:
         self.readings.append(reading)
         self.sampled = sample
         self.books.take(sample, self.source.errors)
-        self.answer: dict[str, Any] = json.loads(shares_json(self.books.status(), node="node-1", is_simulated=False))
+        self.answer: dict[str, Any] = json.loads(
+            shares_json(self.books.status(), node="node-1", is_simulated=False)
+        )
         self.page = page(self.books.status(), node="node-1", is_simulated=False, now=now, interval=5)
         return series_of(self.metrics.text().decode())
 
@@ -90,6 +92,8 @@ def series_of(text: str) -> Series:
             labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', matched[2] or ""))
             key = tuple(labels[name] for name in ("pod", "gpu_uuid", "reason") if name in labels)
             places = found.setdefault(matched[1], {})
-            assert key not in places or "le" in labels or "call" in labels, line  # Prometheus takes no series twice
+            assert key not in places or "le" in labels or "call" in labels, (
+                line
+            )  # Prometheus takes no series twice
             places[key] = float(matched[3])
     return found

@@ -91,7 +91,9 @@ def test_two_gpus_of_one_uuid_are_one_and_a_problem(driven) -> None:
     assert causes(reading) == [(Cause.NVML, "index-1")]
 
 
-def test_a_library_that_answers_with_its_own_starts_count_is_held_against_the_label(driven, clock, starts) -> None:
+def test_a_library_that_answers_with_its_own_starts_count_is_held_against_the_label(
+    driven, clock, starts
+) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), "sticky"])
     assert uuids(gpus) == [A]

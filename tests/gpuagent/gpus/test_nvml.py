@@ -291,7 +291,10 @@ def test_memory_that_does_not_add_up_is_no_figure(driven, clock):
     gpus, answers = driven(node())
     answers.write([f"gpu 0 {A} {GIB} {GIB} 1 NVIDIA A10", f"gpu 1 {B} {GIB} 0 1 NVIDIA A10"])
     reading = gpus.read()
-    assert [(gpu.uuid, gpu.total_bytes, gpu.used_bytes) for gpu in reading.gpus] == [(A, None, None), (B, GIB, 1)]
+    assert [(gpu.uuid, gpu.total_bytes, gpu.used_bytes) for gpu in reading.gpus] == [
+        (A, None, None),
+        (B, GIB, 1),
+    ]
     assert causes(reading) == [(Cause.NVML, A)]
 
 
@@ -354,7 +357,9 @@ def test_mig_devices_have_their_own_processes(driven):
     assert first.processes == ()  # the driver lists them for the whole GPU too
     assert first.instances == (
         MigInstance(uuid="MIG-1", total_bytes=5 * GIB, used_bytes=GIB, processes=(GpuProcess(100, GIB),)),
-        MigInstance(uuid="MIG-2", total_bytes=10 * GIB, used_bytes=2 * GIB, processes=(GpuProcess(101, 2 * GIB),)),
+        MigInstance(
+            uuid="MIG-2", total_bytes=10 * GIB, used_bytes=2 * GIB, processes=(GpuProcess(101, 2 * GIB),)
+        ),
     )
     assert not second.mig
     assert gpus.errors == {}

@@ -172,7 +172,9 @@ def test_without_label_and_total_a_part_of_a_gpu_is_unknown_and_never_zero(chain
     for _ in range(4):
         series = made.sample()
         clock.now += 5
-    assert "pod_gpu_memory_share_bytes" not in series or ("train", A) not in series["pod_gpu_memory_share_bytes"]
+    assert (
+        "pod_gpu_memory_share_bytes" not in series or ("train", A) not in series["pod_gpu_memory_share_bytes"]
+    )
     assert (A,) not in series["gpu_memory_promised_bytes"]
     assert series["gpu_memory_promised_bytes"][(B,)] == 0
     assert ("train", A, "over-share") not in series["pod_flagged"]
@@ -220,7 +222,9 @@ MIG_CASES = {
 
 
 @pytest.mark.parametrize(("lines", "held", "present", "figures"), MIG_CASES.values(), ids=MIG_CASES)
-def test_on_a_mig_gpu_no_byte_of_a_listed_process_is_lost(chain, clock, lines, held, present, figures) -> None:
+def test_on_a_mig_gpu_no_byte_of_a_listed_process_is_lost(
+    chain, clock, lines, held, present, figures
+) -> None:
     made, _ = chain(*lines, mig=MIG)
     for _ in range(3):
         series = made.sample()
@@ -231,6 +235,22 @@ def test_on_a_mig_gpu_no_byte_of_a_listed_process_is_lost(chain, clock, lines, h
         assert made.unready == ()
         assert not made.readings[-1].restart_may_help
         assert not any("unassigned" in reason for _, _, reason in series.get("pod_flagged", ()))
+        clock.now += 5
+
+
+def test_a_mig_gpu_without_mig_devices_is_no_lost_one(chain, clock) -> None:
+    """MIG devices are taken down while the agent runs, and an unprivileged agent is told nothing of the rest."""
+    made, answers = chain(*UNPRIVILEGED, mig=MIG)
+    made.sample()
+    alone = [f"gpu 0 {A} {16 * GIB} 0 0 A100", f"mig 0 MIG-1 {GIB} 0 0", *UNPRIVILEGED]
+    answers.write([*alone, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 6"])  # 6: there is none at that place
+    for _ in range(20):
+        series = made.sample()
+        assert [one.uuid for one in made.readings[-1].gpus] == [A]
+        assert series["gpu_memory_host_bytes"] == {(A,): 0}
+        assert problems(series) == {("nvml", B)}  # the answers leave it out
+        assert made.unready == ()
+        assert not made.readings[-1].restart_may_help
         clock.now += 5
 
 

@@ -58,7 +58,11 @@ def test_an_exited_leader_is_looked_up_by_a_living_thread(
     proc.add_thread(10, 12, V1_POD)
     for _ in range(3):
         origins, problems = processes.look_up(reading(10))
-        assert (origins[10].found, origins[10].pod_uids, origins[10].name) == (Found.CONTAINER, (POD,), "hider")
+        assert (origins[10].found, origins[10].pod_uids, origins[10].name) == (
+            Found.CONTAINER,
+            (POD,),
+            "hider",
+        )
         assert problems == ()
     (proc.root / "10/task/12/cgroup").unlink()  # what was found is remembered, as for any process
     assert found(processes, 10) == [Found.CONTAINER]
@@ -97,7 +101,7 @@ def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
         origins, (problem,) = processes.look_up(reading(10))
         assert origins[10].found is Found.DENIED
         assert (problem.cause, problem.gpu_uuid) == (Cause.PROC_DENIED, "GPU-a")
-        assert problem.detail == f"the driver lists process 10, and {proc.root} does not tell whose"
+        assert problem.detail == f"the driver lists process 10, and {proc.root} does not tell whose it is"
 
 
 def test_what_is_in_no_proc_is_of_unknown_owner_from_the_second_sample_on(
