@@ -10,7 +10,7 @@ from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause
 from gpuagent.units import size
 from kai import keys
-from service.findings import Finding, ok, problem, unknown
+from service.findings import Finding, ok, problem, warning
 
 _LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)
 _MODULE = re.compile(r"\b([0-9]{3}\.[0-9]+(?:\.[0-9]+)?)\b")
@@ -108,7 +108,7 @@ def _gpus(look: Look) -> Iterator[Finding]:
 def _memory(gpu: Gpu) -> Iterator[Finding]:
     """Say which figures a GPU lacks; pods and processes on it are known all the same."""
     if gpu.memory_unknown:
-        yield unknown(
+        yield warning(
             f"memory of GPU {gpu.index}",
             f"{gpu.memory_unknown}: total, used, reserved and unattributed are absent",
             "on MIG nodes set the chart's agent.migMonitor (NVIDIA_MIG_MONITOR_DEVICES=all and the capability"
@@ -119,7 +119,7 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         )
     for instance in gpu.instances:
         if instance.memory_unknown:
-            yield unknown(f"memory of {instance.uuid}", instance.memory_unknown)
+            yield warning(f"memory of {instance.uuid}", instance.memory_unknown)
 
 
 def loaded_library(host: Host) -> tuple[str, str]:

@@ -410,6 +410,75 @@ def test_a_process_that_may_not_be_looked_up_may_be_anybodys(node: Node, running
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
+def test_gpus_that_do_not_tell_their_memory_are_watched_all_the_same(node: Node, running: Agent) -> None:
+    """As on GB10, on every GPU: the node's label makes the shares, and nothing is a reason to be unready."""
+    running.until(lambda: everything_is_known(running.series()))
+    shares = named(running.series(), "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid")
+    node.drive("fail nvmlDeviceGetMemoryInfo - 3")
+    gone = [f"kaishare_gpu_memory_{name}_bytes" for name in ("total", "used", "reserved", "unattributed")]
+    try:
+        comes_to(
+            running,
+            lambda series: [
+                problems(series),
+                [named(series, name, "gpu_uuid") for name in gone],
+                named(series, "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid"),
+                named(series, "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid"),
+                named(series, "kaishare_gpu_memory_host_bytes", "gpu_uuid"),
+                flagged(series),
+                series["kaishare_agent_attribution_ok"],
+            ],
+            [set(), [{}, {}, {}, {}], USED_BY, shares, {(A,): 64 * MIB + 5, (B,): 2 * MIB}, FLAGGED, 1],
+        )
+        assert running.get("/readyz") == (200, "ok\n")
+        assert {gpu["usedBytes"] for gpu in running.shares()["gpus"]} == {None}
+        assert "Its memory is unknown" in running.get("/")[1]
+    finally:
+        # A refused figure is asked for again after a minute; an initialisation of the driver begins anew.
+        node.drive("fail * - 9")
+        running.until(lambda: running.get("/readyz")[0] == 503)
+        node.drive()
+    running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+
+
+def test_a_process_whose_main_thread_has_exited_is_its_pods(node: Node, running: Agent) -> None:
+    """On cgroup v1 its own cgroup reads as the root; its living threads' does not."""
+    running.until(lambda: everything_is_known(running.series()))
+    node.proc.add(113, "5:devices:/\n1:name=systemd:/", state="Z")
+    node.proc.add_thread(113, 114, f"5:devices:/kubepods/pod{TRAIN}/{'0f' * 32}")
+    node.drive(f"process 0 - 0 113 {900 * MIB} 4294967295 4294967295")
+    try:
+        comes_to(
+            running,
+            lambda series: [
+                problems(series),
+                named(series, "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid")[("train", A)],
+            ],
+            [set(), USED_BY[("train", A)] + 900 * MIB],
+        )
+    finally:
+        node.drive()
+        node.proc.end(113)
+
+
+def test_a_process_that_is_nowhere_in_proc_is_of_unknown_owner(node: Node, running: Agent) -> None:
+    running.until(lambda: everything_is_known(running.series()))
+    node.drive(f"process 0 - 0 3999 {60 * MIB} 4294967295 4294967295")
+    try:
+        comes_to(
+            running,
+            lambda series: [
+                problems(series),
+                set(named(series, "kaishare_pod_gpu_memory_used_bytes", "gpu_uuid")),
+                set(named(series, "kaishare_gpu_memory_host_bytes", "gpu_uuid")),
+            ],
+            [{("proc-denied", A)}, {(B,)}, {(B,)}],
+        )
+    finally:
+        node.drive()
+    running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
+
+
 def test_outside_the_hosts_pid_namespace_nobody_seems_to_use_nothing(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     node.proc.add(2, "0::/", name="sh")

@@ -243,7 +243,9 @@ def test_a_mig_gpu_without_mig_devices_is_no_lost_one(chain, clock) -> None:
     made, answers = chain(*UNPRIVILEGED, mig=MIG)
     made.sample()
     alone = [f"gpu 0 {A} {16 * GIB} 0 0 A100", f"mig 0 MIG-1 {GIB} 0 0", *UNPRIVILEGED]
-    answers.write([*alone, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 6"])  # 6: there is none at that place
+    answers.write(
+        [*alone, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 6"]
+    )  # 6: there is none at that place
     for _ in range(20):
         series = made.sample()
         assert [one.uuid for one in made.readings[-1].gpus] == [A]
