@@ -166,6 +166,34 @@ def test_the_nodes_label_makes_a_share_where_the_gpu_does_not_tell_its_total(cha
     assert series["gpu_memory_promised_bytes"][(A,)] == (8150 << 20) + 2 * GIB
 
 
+def test_the_nodes_label_is_worth_a_whole_gpu_that_does_not_tell_its_total(chain, proc) -> None:
+    made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
+    whole = pod("whole", whole_gpus=2)
+    made.books._pods.inventory = Inventory(
+        pods={whole.uid: whole}, node_labels={keys.NODE_GPU_MEMORY: "16380"}
+    )
+    series = made.sample()
+    # Not floored to 16300, as a fraction's would be.
+    assert series["pod_gpu_memory_share_bytes"] == {("whole", A): 16380 << 20, ("whole", B): 16380 << 20}
+
+
+@pytest.mark.parametrize("memory", ["refused", "huge"])
+def test_figures_that_no_gpu_has_are_garbage(chain, memory: str) -> None:
+    """A TiB may be true one day, a PiB is not; sums of it would not fit into JSON's 64 bits."""
+    made, answers = chain()
+    if memory == "refused":
+        answers.show(
+            more=["fail nvmlDeviceGetMemoryInfo - 3", f"process 0 - 0 100 {1 << 51} 4294967295 4294967295"]
+        )
+        expected = {("garbage", A)}
+    else:
+        answers.write([f"gpu 0 {A} {1 << 51} 0 0 A10", f"process 0 - 0 100 {1 << 50} 4294967295 4294967295"])
+        expected = {("nvml", A)}
+    series = made.sample()
+    assert problems(series) == expected
+    assert "total" not in shown(series)
+
+
 @pytest.mark.parametrize("label", [{}, {keys.NODE_GPU_MEMORY: "0"}, {keys.NODE_GPU_MEMORY: "[N/A]"}])
 def test_without_label_and_total_a_part_of_a_gpu_is_unknown_and_never_zero(chain, clock, label) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3", label=label)
@@ -214,6 +242,9 @@ MIG_CASES = {
     "MIG devices that cannot be counted": (
         ("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
         {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
+    ),
+    "a GPU that refuses one of its own lists": (
+        (f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"},
     ),
     "a mode that is not told": (
         ("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"},
