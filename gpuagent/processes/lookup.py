@@ -16,8 +16,8 @@ from gpuagent.processes.cgroups import CgroupNames, MalformedCgroup, read_names
 from gpuagent.processes.origin import Found, Origin
 
 _GONE = Origin(found=Found.GONE)
-_THREADS_OF_A_PROCESS: Final = 64
-_THREADS_OF_A_SAMPLE: Final = 1024
+THREADS_OF_A_PROCESS: Final = 64
+THREADS_OF_A_SAMPLE: Final = 1024
 """How many threads are looked at for the sake of processes whose leader has exited: of each, and in all. A
 tenant may have 30,000 of them; a look at one takes some 20 µs."""
 _MOST_BYTES: Final = 1 << 16  # 13 hierarchies with paths of PATH_MAX
@@ -64,7 +64,7 @@ class Processes:
         reasons: dict[int, str] = {}
         known: dict[int, tuple[_Stat, Origin]] = {}
         problems: list[Problem] = []
-        self._threads_left = _THREADS_OF_A_SAMPLE
+        self._threads_left = THREADS_OF_A_SAMPLE
         for gpu in reading.gpus:
             denied: list[int] = []
             for process in _processes_of(gpu):
@@ -145,7 +145,7 @@ class Processes:
         A process whose main thread has exited goes on as long as another thread does; only that shows where
         it runs.
         """
-        most = min(_THREADS_OF_A_PROCESS, self._threads_left)
+        most = min(THREADS_OF_A_PROCESS, self._threads_left)
         path = f"{self._root}/{pid}/task"
         try:
             with os.scandir(path) as entries:

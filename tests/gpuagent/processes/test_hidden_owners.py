@@ -146,14 +146,14 @@ def test_few_of_many_threads_are_read(
     for thread in range(1000, 1300):
         proc.add_thread(10, thread, V1_ROOT, state="Z")
     processes.look_up(reading(10))
-    assert len([name for name in read if "task" in name]) == lookup._THREADS_OF_A_PROCESS
+    assert len([name for name in read if "task" in name]) == lookup.THREADS_OF_A_PROCESS
     for pid in range(20, 60):
         proc.add(pid, V1_ROOT, state="Z")
         for thread in range(100 * pid, 100 * pid + 70):
             proc.add_thread(pid, thread, V1_ROOT, state="Z")
     read.clear()
     processes.look_up(reading(10, *range(20, 60)))
-    assert len([name for name in read if "task" in name]) == lookup._THREADS_OF_A_SAMPLE
+    assert len([name for name in read if "task" in name]) == lookup.THREADS_OF_A_SAMPLE
 
 
 def test_a_real_process_whose_main_thread_has_exited() -> None:
