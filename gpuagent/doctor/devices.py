@@ -162,10 +162,10 @@ def _capabilities(host: Host) -> Iterator[Finding]:
     if host.environment.get(_MIG_MONITOR) and not _entries(host.under("/dev/nvidia-caps")):
         yield warning(
             "MIG monitor capability",
-            f"{_MIG_MONITOR} asks for it, and there is no file in /dev/nvidia-caps: GPUs in MIG mode do not tell"
-            " their memory",
-            "NVIDIA's container toolkits from 1.18.0 to 1.20.0 in their mode jit-cdi pass the variable over: update"
-            " the toolkit, or use CDI with management.nvidia.com/gpu=all",
+            f"{_MIG_MONITOR} asks for it, and there is no file in /dev/nvidia-caps: GPUs in MIG mode do not"
+            " tell their memory",
+            "NVIDIA's container toolkits from 1.18.0 to 1.20.0 in their mode jit-cdi pass the variable over:"
+            " update the toolkit, or use CDI with management.nvidia.com/gpu=all",
         )
 
 
