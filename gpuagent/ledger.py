@@ -42,9 +42,9 @@ class Books:
 def balance(sample: Sample, books: Books) -> Snapshot:
     """Settle who holds what on which GPU.
 
-    A process whose pod is not in the list belongs to no pod and counts as the host's: what the process of a
-    deleted pod keeps must stay visible somewhere. One that vanished before it was looked up, and one of a
-    reservation pod, counts as a process and as nobody's.
+    A process whose pod is not in the list, or is a reservation pod, belongs to no pod that a series is about
+    and counts as the host's: what the process of a deleted pod keeps must stay visible somewhere. Only a
+    process that vanished before it was looked up counts as a process and nowhere else, in one sample.
     """
     reading = sample.reading
     problems = list(dict.fromkeys((*reading.problems, *sample.problems, *books.problems)))
@@ -56,10 +56,13 @@ def balance(sample: Sample, books: Books) -> Snapshot:
         tally = _Tally(gpu, problems, sample.origins, books.pods)
         problems += tally.problems
         promised = sum(claim.shares[gpu.uuid].bytes for claim in claims.values() if gpu.uuid in claim.shares)
+        is_promise_known = books.pods is not None and promised <= _MOST_PROMISED
+        if gpu.total_bytes is None:  # then shares that are parts of it may be unknown
+            is_promise_known &= all(gpu.uuid in claims[uid].shares for uid in assigned.get(gpu.uuid, ()))
         accounts.append(
             GpuAccount(
                 gpu=gpu,
-                promised_bytes=None if books.pods is None or promised > _MOST_PROMISED else promised,
+                promised_bytes=promised if is_promise_known else None,
                 host_bytes=tally.host_bytes,
                 unattributed_bytes=tally.unattributed_bytes,
             )
@@ -77,6 +80,7 @@ def balance(sample: Sample, books: Books) -> Snapshot:
         errors=books.errors,
         driver_version=reading.driver_version,
         is_simulated=books.is_simulated,
+        pods_are_listed=books.pods is not None,
     )
 
 
@@ -188,9 +192,9 @@ class _Tally:
             if pods is None or origin.found in (Found.DENIED, Found.GONE):
                 continue
             owner = pods.pod_of(origin)
-            if owner is None:
+            if not isinstance(owner, NodePod):
                 self._host.add(process)
-            elif isinstance(owner, NodePod):
+            else:
                 held = by_pod.setdefault(owner.uid, _Held())
                 held.add(process, is_by_uid=owner.uid in origin.pod_uids)
 
@@ -200,9 +204,10 @@ class _Tally:
 
     @property
     def unattributed_bytes(self) -> int | None:
-        if self._is_incomplete or self._without_list or self._everybody.bytes is None:
+        used, held = self._gpu.used_bytes, self._everybody.bytes
+        if self._is_incomplete or self._without_list or used is None or held is None:
             return None
-        return self._gpu.used_bytes - self._everybody.bytes
+        return used - held
 
     @property
     def problems(self) -> list[Problem]:
@@ -212,7 +217,7 @@ class _Tally:
             detail = f"the driver cannot tell the memory of {self._everybody.unknown} process(es) on {uuid}"
             found.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
         left = self.unattributed_bytes
-        if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes):
+        if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):
             detail = f"the processes on {uuid} hold {-left} bytes more than the device says are in use"
             found.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
         return found

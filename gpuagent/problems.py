@@ -10,7 +10,7 @@ class Cause(StrEnum):
     NVML = "nvml"
     """The driver does not answer: for one GPU, or at all."""
     PROC_DENIED = "proc-denied"
-    """A process on the GPU may not be looked up in /proc."""
+    """The owner of a process on the GPU is unknown: /proc may not be read, or does not tell."""
     PID_NAMESPACE = "pid-namespace"
     """The agent does not run in the host's PID namespace, so that the driver hides every process from it."""
     TRUNCATED = "truncated"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from gpuagent.eviction.settings import Budget, EvictionMode
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
+from gpuagent.pods.inventory import Inventory
 from gpuagent.processes.lookup import Processes
 from gpuagent.processes.origin import Sample
 from gpuagent.report.http import AGENT_CONNECTIONS, Port
@@ -29,6 +31,7 @@ from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.slack import Slack
 from gpuagent.wishes import GraceBounds, Wishes
+from kai import keys
 from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
@@ -223,6 +226,7 @@ async def _serve_cluster(
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)
         bookkeeper.take(sample, sampler.errors)
+        node.source.expect(_labelled_gpus(pods.inventory))
 
     sampler = Sampler(
         source=node.source,
@@ -279,6 +283,13 @@ def _actions(settings: Settings) -> ActionSettings:
             slack=settings.slack,
         ),
     )
+
+
+def _labelled_gpus(inventory: Inventory | None) -> int | None:
+    """Return the number of GPUs by the node label `nvidia.com/gpu.count`; None if there is none."""
+    labels = inventory.node_labels if inventory else None
+    text = (labels or {}).get(keys.NODE_GPU_COUNT, "")
+    return int(text) if re.fullmatch("[0-9]{1,4}", text) else None
 
 
 async def _watch(bookkeeper: Bookkeeper, seconds: float) -> None:

@@ -57,6 +57,8 @@ class Snapshot:
     """(call, error) of the driver to its count."""
     driver_version: str = ""
     is_simulated: bool = False
+    pods_are_listed: bool = True
+    """Whether the node's pods have been listed, be it long ago."""
 
     @property
     def is_good(self) -> bool:

@@ -47,7 +47,7 @@ class Status:
     """(call, error) of the driver to its count; counts stay when figures go."""
     driver_version: str = ""
     unready: tuple[str, ...] = ()
-    """Why the agent has nothing to tell, one line each; empty if it has."""
+    """Why the agent has nothing to tell, one line each; empty once the driver answers and pods are listed."""
 
 
 def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: float) -> Status:
@@ -86,9 +86,12 @@ def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: flo
 
 
 def _unready(facts: Facts, problems: Iterable[Problem]) -> tuple[str, ...]:
+    """Say why the driver does not answer, or that the pods were never listed; a missing figure is neither."""
     causes = {Cause.SAMPLE_STALE}
     if facts.snapshot is not None and not facts.snapshot.is_good:
         causes.add(Cause.NVML)
+    if facts.snapshot is not None and not facts.snapshot.pods_are_listed:
+        causes.add(Cause.PODS_STALE)
     return tuple(dict.fromkeys(problem.detail for problem in problems if problem.cause in causes))
 
 

@@ -54,11 +54,7 @@ class Card:
         Raises:
             ValueError: it is no number of MiB, or a number too small.
         """
-        try:
-            mib = parse_int(text)
-        except ValueError:
-            raise ValueError(f'"{text[:40]}" is not a number of MiB') from None
-        return cls.from_mib(mib, version)
+        return cls.from_mib(_parsed_label(text), version)
 
     def fraction_bytes(self, fraction: float) -> int:
         """Bytes of one device for a fraction: `int64(fraction × units)`, one float64 product."""
@@ -82,6 +78,24 @@ class Card:
         if share.fraction is None or math.isnan(share.fraction):
             raise ValueError("the share names neither a fraction nor memory")
         return self.fraction_bytes(share.fraction)
+
+
+def label_bytes(text: str) -> int:
+    """Return the bytes of one GPU by the node label `nvidia.com/gpu.memory`, not rounded.
+
+    Raises:
+        ValueError: it is no number of MiB, or a number that KAI does not count with.
+    """
+    Card.from_label(text)
+    mib = _parsed_label(text)
+    return (mib // MIB if mib >= _LABEL_IN_BYTES_FROM else mib) * MIB
+
+
+def _parsed_label(text: str) -> int:
+    try:
+        return parse_int(text)
+    except ValueError:
+        raise ValueError(f'"{text[:40]}" is not a number of MiB') from None
 
 
 def hami_limit_bytes(text: str) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuagent.doctor.host import Host, read_text
 from kai import keys
-from service.findings import Finding, ok, problem, unknown
+from service.findings import Finding, ok, problem, unknown, warning
 from service.text import one_line
 
 MOUNTS: Final = "/var/run/nvidia-container-devices"
@@ -30,6 +30,7 @@ _BY_VARIABLE: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNT: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 _GPU_FILE = re.compile(r"nvidia[0-9]+")
 _NO_DEVICES: Final = frozenset({"", "void", "none"})
+_MIG_MONITOR: Final = "NVIDIA_MIG_MONITOR_DEVICES"
 _GIVE: Final = "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all in the agent's pod"
 
 
@@ -157,6 +158,14 @@ def _capabilities(host: Host) -> Iterator[Finding]:
             _ACCESS,
             f"NVIDIA_DRIVER_CAPABILITIES={one_line(asked)} leaves the driver's library out",
             "add utility to it",
+        )
+    if host.environment.get(_MIG_MONITOR) and not _entries(host.under("/dev/nvidia-caps")):
+        yield warning(
+            "MIG monitor capability",
+            f"{_MIG_MONITOR} asks for it, and there is no file in /dev/nvidia-caps: GPUs in MIG mode do not"
+            " tell their memory",
+            "NVIDIA's container toolkits from 1.18.0 to 1.20.0 in their mode jit-cdi pass the variable over:"
+            " update the toolkit, or use CDI with management.nvidia.com/gpu=all",
         )
 
 

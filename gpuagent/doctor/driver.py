@@ -6,9 +6,11 @@ from typing import Final
 
 from gpuagent.doctor.host import Host, read_text
 from gpuagent.doctor.look import Look, processes_of
+from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause
 from gpuagent.units import size
-from service.findings import Finding, ok, problem
+from kai import keys
+from service.findings import Finding, ok, problem, warning
 
 _LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)
 _MODULE = re.compile(r"\b([0-9]{3}\.[0-9]+(?:\.[0-9]+)?)\b")
@@ -90,7 +92,9 @@ def _gpus(look: Look) -> Iterator[Finding]:
         if gpu.processes is None:
             told = "processes unknown"
         mig = "; MIG: reported, never judged" if gpu.mig else ""
-        yield ok(check, f"{gpu.model} {gpu.uuid}, {size(gpu.total_bytes)}, {told}{mig}")
+        memory = size(gpu.total_bytes) if gpu.total_bytes is not None else "memory unknown"
+        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {told}{mig}")
+        yield from _memory(gpu)
         untold = sum(process.used_bytes is None for process in held)
         if untold:
             yield problem(
@@ -99,6 +103,23 @@ def _gpus(look: Look) -> Iterator[Finding]:
                 " not judged",
                 "WSL 2 and some vGPU profiles never tell it; elsewhere update the driver",
             )
+
+
+def _memory(gpu: Gpu) -> Iterator[Finding]:
+    """Say which figures a GPU lacks; pods and processes on it are known all the same."""
+    if gpu.memory_unknown:
+        yield warning(
+            f"memory of GPU {gpu.index}",
+            f"{gpu.memory_unknown}: total, used, reserved and unattributed are absent",
+            "on MIG nodes set the chart's agent.migMonitor (NVIDIA_MIG_MONITOR_DEVICES=all and the capability"
+            " SYS_ADMIN for the container)"
+            if gpu.mig
+            else "none is known for GPUs with unified memory; shares of it need the node label"
+            f" {keys.NODE_GPU_MEMORY}",
+        )
+    for instance in gpu.instances:
+        if instance.memory_unknown:
+            yield warning(f"memory of {instance.uuid}", instance.memory_unknown)
 
 
 def loaded_library(host: Host) -> tuple[str, str]:

@@ -48,6 +48,8 @@ def trial_finding(
     if not candidates:
         return unknown(_CHECK, "not checked: no GPU answers that is not split by MIG")
     gpu = max(candidates, key=_free)
+    if gpu.used_bytes is None:
+        return unknown(_CHECK, f"not checked: no GPU tells what it has free ({gpu.memory_unknown})")
     if _free(gpu) < _NEEDED_BYTES:
         return unknown(_CHECK, f"not checked: no GPU has {size(_NEEDED_BYTES)} free")
     with _started(program, gpu) as process:
@@ -58,6 +60,9 @@ def trial_finding(
 
 
 def _free(gpu: Gpu) -> int:
+    """Bytes that are free; -1 if the GPU does not tell."""
+    if gpu.total_bytes is None or gpu.used_bytes is None:
+        return -1
     return gpu.total_bytes - gpu.used_bytes - (gpu.reserved_bytes or 0)
 
 

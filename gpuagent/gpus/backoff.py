@@ -19,6 +19,10 @@ class Backoff:
         self._due_at = now + self._wait
         self._wait = min(self._wait * 2, self._most)
 
+    def hurry(self) -> None:
+        """Be due now; the next wait is as long as it would have been."""
+        self._due_at = None
+
     def succeeded(self) -> None:
         """Forget every failure."""
         self._due_at = None

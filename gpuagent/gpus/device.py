@@ -1,19 +1,29 @@
-"""One GPU over time: its handle, its lists, and what happens to it while it does not answer."""
+"""One GPU over time: its handle, its figures, and what happens to it while it does not answer."""
+
+from typing import Final
 
 from gpuagent.gpus.backoff import Backoff
 from gpuagent.gpus.driver import (
-    MEMORY_INFO,
+    NO_INSTANCE,
+    REFUSALS,
     CallFailed,
     Driver,
     DriverGone,
     GpuLost,
     Handle,
+    ListedProcess,
     NotOffered,
+    NotPermitted,
+    ProcessList,
     explained,
 )
-from gpuagent.gpus.process_lists import Merged, ProcessLists
+from gpuagent.gpus.memory import MemoryReader
+from gpuagent.gpus.process_lists import EntryKey, Merged, ProcessLists
 from gpuagent.gpus.reading import Gpu, MigInstance
 from gpuagent.problems import Cause, Problem
+
+_MOST_MIG_PLACES: Final = 256
+"""More than any GPU has room for (7 on A100 and H100); a bound on what is asked for one GPU."""
 
 
 class Device:
@@ -26,11 +36,18 @@ class Device:
         """Empty until the device first answered."""
         self.failure: CallFailed | None = None
         """Why it does not answer; None while it does."""
+        self.is_mig = False
+        """Whether the GPU was in MIG mode when it last answered."""
         self._handle: Handle = None
         self._model = ""
-        self._lists = ProcessLists(driver)
-        self._instance_lists: dict[str, ProcessLists] = {}
+        self._readers = _Readers(driver)
+        self._instances: dict[str, _Readers] = {}
         self._retry = Backoff()
+
+    def reset(self) -> None:
+        """Forget the handle, which an initialisation of the driver made void, and try again at once."""
+        self._handle = None
+        self._retry.hurry()
 
     def read(self, now: float) -> tuple[Gpu | None, tuple[Problem, ...]]:
         """Read the device, or say why not. A device that failed is tried again later, from its handle on.
@@ -53,13 +70,22 @@ class Device:
                 self._retry.succeeded()
                 self.failure = None
                 return gpu, problems
+        return None, (self.problem(self.scope),)
+
+    def problem(self, scope: str) -> Problem:
+        """Return the problem that the device does not answer."""
         why = explained(self.failure) if self.failure else "the GPU does not answer"
-        return None, (Problem(Cause.NVML, self.scope, why),)
+        return Problem(Cause.NVML, scope, why)
 
     @property
     def scope(self) -> str:
         """The UUID; `index-3` for a device that never told its own: an empty one would mean the node."""
-        return self.uuid or f"index-{self._index}"
+        return self.uuid or self.place
+
+    @property
+    def place(self) -> str:
+        """`index-3`."""
+        return f"index-{self._index}"
 
     def _attach(self) -> None:
         handle = self._driver.open(self._index)
@@ -68,61 +94,172 @@ class Device:
             raise CallFailed("nvmlDeviceGetUUID", "Empty")
         try:
             self._model = self._driver.name(handle)
-        except NotOffered:
+        except (GpuLost, DriverGone):
+            raise
+        except CallFailed:  # a GPU without a name is a GPU
             self._model = ""
-        self._lists = ProcessLists(self._driver)
-        self._instance_lists.clear()
+        self._readers = _Readers(self._driver)
+        self._instances.clear()
         self.uuid = uuid
         self._handle = handle
 
     def _measure(self, now: float) -> tuple[Gpu, tuple[Problem, ...]]:
-        total, used, reserved = self._memory(self._handle)
-        is_mig = self._driver.is_mig(self._handle)
-        merged = self._lists.read(self._handle, used=used, total=total, now=now, outside_instances=is_mig)
-        problems = _problems(merged, self.uuid)
-        instances = self._read_instances(now, problems) if is_mig else ()
+        """Ask everything; what the driver refuses is unknown, and the rest of the GPU is not.
+
+        Raises:
+            CallFailed: the GPU is lost, or neither tells its memory nor its processes.
+        """
+        memory = self._readers.memory.read(self._handle, now)
+        problems: list[Problem] = []
+        is_mig = self._is_mig(problems)
+        parts = _Parts(is_complete=is_mig is True)
+        if is_mig is not False:
+            self._read_instances(parts, now, problems)
+        used, total = (memory.used, memory.total) if memory else (None, None)
+        merged = self._readers.lists.read(
+            self._handle, used=used, total=total, now=now, is_elsewhere=parts.has
+        )
+        processes = merged.processes
+        if processes is None and memory is None and not parts.instances and not parts.is_complete:
+            self._raise_failure(merged)
+        if parts.is_complete and _is_refused_whole(merged):
+            # NVML gives the GPU's own list, an aggregate, "only if the caller has appropriate privileges"; in
+            # MIG mode every process runs on a MIG device, and all of those were read.
+            processes = ()
+        else:
+            problems += _problems(merged, self.uuid)
+        if memory is None and not self._readers.memory.is_refused:
+            problems.append(Problem(Cause.NVML, self.uuid, self._why_memory_is_unknown()))
+        self.is_mig = bool(is_mig or parts.instances)
         gpu = Gpu(
             index=self._index,
             uuid=self.uuid,
             model=self._model,
             total_bytes=total,
             used_bytes=used,
-            reserved_bytes=reserved,
-            processes=merged.processes,
-            mig=is_mig,
-            instances=instances,
+            reserved_bytes=memory.reserved if memory else None,
+            processes=processes,
+            mig=self.is_mig,
+            instances=tuple(parts.instances),
+            memory_unknown="" if memory else self._why_memory_is_unknown(),
         )
         return gpu, tuple(problems)
 
-    def _read_instances(self, now: float, problems: list[Problem]) -> tuple[MigInstance, ...]:
-        """Read those MIG devices that can be read, and add why others cannot."""
-        instances = []
+    def _is_mig(self, problems: list[Problem]) -> bool | None:
+        """Whether the GPU is in MIG mode; None, and a problem, if the driver does not say."""
         try:
-            for handle in self._driver.instances(self._handle):
-                instance, more = self._read_instance(handle, now)
-                instances.append(instance)
-                problems += more
+            return self._driver.is_mig(self._handle)
         except (GpuLost, DriverGone):
             raise
-        except CallFailed as failed:  # taken down since it was listed, or not for the agent's eyes
-            problems.append(Problem(Cause.NVML, self.uuid, f"{explained(failed)}: MIG devices are missing"))
-        return tuple(instances)
+        except CallFailed as failed:
+            detail = f"{explained(failed)}: whether the GPU is in MIG mode is unknown"
+            problems.append(Problem(Cause.NVML, self.uuid, detail))
+            return None
 
-    def _read_instance(self, handle: Handle, now: float) -> tuple[MigInstance, list[Problem]]:
+    def _read_instances(self, parts: "_Parts", now: float, problems: list[Problem]) -> None:
+        """Read those MIG devices that can be read, and add why others cannot."""
+        try:
+            places = self._driver.mig_places(self._handle)
+        except (GpuLost, DriverGone):
+            raise
+        except CallFailed as failed:
+            parts.is_complete = False
+            if not isinstance(failed, NotOffered):
+                problems.append(self._missing(failed))
+            return
+        for place in range(min(places, _MOST_MIG_PLACES)):
+            try:
+                self._read_instance(parts, place, now, problems)
+            except (GpuLost, DriverGone):
+                raise
+            except CallFailed as failed:  # taken down since it was listed, or not for the agent's eyes
+                parts.is_complete = False
+                problems.append(self._missing(failed))
+        present = {instance.uuid for instance in parts.instances}
+        self._instances = {uuid: readers for uuid, readers in self._instances.items() if uuid in present}
+
+    def _read_instance(self, parts: "_Parts", place: int, now: float, problems: list[Problem]) -> None:
+        handle = self._driver.instance(self._handle, place)
+        if handle is None:
+            return
         uuid = self._driver.uuid(handle)
-        total, used, _ = self._memory(handle)
-        lists = self._instance_lists.setdefault(uuid, ProcessLists(self._driver))
-        merged = lists.read(handle, used=used, total=total, now=now)
-        instance = MigInstance(uuid=uuid, total_bytes=total, processes=merged.processes)
-        return instance, _problems(merged, uuid)
+        if not uuid or any(uuid == instance.uuid for instance in parts.instances):
+            raise CallFailed("nvmlDeviceGetUUID", "Duplicate" if uuid else "Empty")
+        readers = self._instances.setdefault(uuid, _Readers(self._driver))
+        memory = readers.memory.read(handle, now)
+        used, total = (memory.used, memory.total) if memory else (None, None)
+        merged = readers.lists.read(handle, used=used, total=total, now=now)
+        parts.is_complete &= merged.processes is not None
+        parts.entries |= merged.entries
+        why = readers.memory.failure
+        parts.instances.append(
+            MigInstance(
+                uuid=uuid,
+                total_bytes=total,
+                used_bytes=used,
+                processes=merged.processes,
+                memory_unknown="" if memory or not why else explained(why),
+            )
+        )
+        problems += _problems(merged, uuid)
 
-    def _memory(self, handle: Handle) -> tuple[int, int, int | None]:
-        memory = self._driver.memory(handle)
-        used = memory.total - memory.free - (memory.reserved or 0)
-        if memory.total <= 0 or used < 0:
-            self._driver.errors.add(MEMORY_INFO, "Garbage")
-            raise CallFailed(MEMORY_INFO, "Garbage")
-        return memory.total, used, memory.reserved
+    def _missing(self, failed: CallFailed) -> Problem:
+        return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: MIG devices are missing")
+
+    def _raise_failure(self, merged: Merged) -> None:
+        """Raise what failed if the process list did; first a failure that a restart may mend."""
+        failures = [failure for failure in (self._readers.memory.failure, merged.failure) if failure]
+        if merged.failure is not None:
+            raise min(failures, key=lambda failure: isinstance(failure, REFUSALS))
+
+    def _why_memory_is_unknown(self) -> str:
+        failure = self._readers.memory.failure
+        if isinstance(failure, NotPermitted):
+            return (
+                f"{failure}: a GPU in MIG mode tells its memory only to containers with the MIG monitor"
+                " capability (the chart's agent.migMonitor)"
+            )
+        if isinstance(failure, NotOffered):
+            return f"{failure}: this GPU does not tell its memory, as GPUs with unified memory do not"
+        return explained(failure) if failure else ""
+
+
+class _Readers:
+    """What is remembered of one GPU or MIG device between two samples."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.memory = MemoryReader(driver)
+        self.lists = ProcessLists(driver)
+
+
+class _Parts:
+    """The MIG devices of a GPU in one sample."""
+
+    def __init__(self, *, is_complete: bool) -> None:
+        self.instances: list[MigInstance] = []
+        self.entries: set[EntryKey] = set()
+        """The entries of every process list that was read."""
+        self.is_complete = is_complete
+        """Whether the GPU is in MIG mode, and every MIG device was found and told its processes."""
+
+    def has(self, entry: ListedProcess) -> bool:
+        """Whether an entry of the GPU's own list is that of a MIG device.
+
+        A MIG device that could not be read leaves its entries to the GPU: they are in no other list.
+        """
+        if entry.gpu_instance == NO_INSTANCE:
+            return False
+        keys = (
+            (entry.pid, entry.gpu_instance, entry.compute_instance),
+            (entry.pid, NO_INSTANCE, NO_INSTANCE),
+        )
+        return self.is_complete or any(key in self.entries for key in keys)
+
+
+def _is_refused_whole(merged: Merged) -> bool:
+    """Whether the driver refused already the first list, so that it named no process at all."""
+    failure = merged.failure
+    return isinstance(failure, REFUSALS) and failure.call == ProcessList.COMPUTE.value
 
 
 def _problems(merged: Merged, uuid: str) -> list[Problem]:

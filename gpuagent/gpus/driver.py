@@ -36,6 +36,14 @@ class NotOffered(CallFailed):
     """This driver or device does not offer the call (NotSupported, FunctionNotFound)."""
 
 
+class NotPermitted(CallFailed):
+    """The agent's container may not have this answer (NoPermission); a new process may have it no more."""
+
+
+REFUSALS: Final = (NotOffered, NotPermitted)
+"""Answers that stay the same until somebody changes the node: they take away one figure, not the device."""
+
+
 _HINTS: Final = {
     "LibraryNotFound": "libnvidia-ml.so.1 is not there: no NVIDIA driver on this node, or a container"
     " that was not given it (runtimeClassName nvidia, NVIDIA_DRIVER_CAPABILITIES utility)",
@@ -63,6 +71,9 @@ class ProcessList(StrEnum):
 
 
 MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
+
+MOST_DEVICE_BYTES: Final = 1 << 50
+"""No GPU has a PiB. Figures beyond are garbage, and sums of figures below stay within 64 bits."""
 
 NO_INSTANCE = 0xFFFFFFFF
 """What the driver says for the GPU or compute instance of a process outside MIG."""
@@ -145,5 +156,8 @@ class Driver(Protocol):
     def is_mig(self, device: Handle) -> bool:
         """Whether the GPU is partitioned into MIG devices."""
 
-    def instances(self, device: Handle) -> list[Handle]:
-        """Return the MIG devices of a GPU."""
+    def mig_places(self, device: Handle) -> int:
+        """Return how many MIG devices a GPU has room for; most of the places may be empty."""
+
+    def instance(self, device: Handle, place: int) -> Handle | None:
+        """Return the MIG device at a place; None if the place is empty."""

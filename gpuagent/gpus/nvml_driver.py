@@ -15,6 +15,7 @@ from gpuagent.gpus.driver import (
     GpuLost,
     ListedProcess,
     NotOffered,
+    NotPermitted,
     ProcessList,
 )
 from gpuagent.gpus.reading import DriverReplaced
@@ -27,6 +28,7 @@ _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverGone,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverGone,
     pynvml.NVML_ERROR_NOT_READY: DriverGone,
+    pynvml.NVML_ERROR_NO_PERMISSION: NotPermitted,
     pynvml.NVML_ERROR_NOT_SUPPORTED: NotOffered,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotOffered,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotOffered,
@@ -157,27 +159,26 @@ class NvmlDriver:
             return False
         return bool(current)
 
-    def instances(self, device: _Device) -> list[_Device]:
-        """Return the MIG devices; the places for them are numbered, and most are empty."""
-        most = self._call(
-            "nvmlDeviceGetMaxMigDeviceCount", pynvml.nvmlDeviceGetMaxMigDeviceCount, device.handle
-        )
-        found = []
-        for place in range(most):
-            try:
-                handle = self._call(
-                    "nvmlDeviceGetMigDeviceHandleByIndex",
-                    pynvml.nvmlDeviceGetMigDeviceHandleByIndex,
-                    device.handle,
-                    place,
-                    expected=("NotFound",),
-                )
-            except CallFailed as failed:
-                if failed.error != "NotFound":
-                    raise
-            else:
-                found.append(_Device(handle))
-        return found
+    def mig_places(self, device: _Device) -> int:
+        """Return how many MIG devices there can be; none on a GPU that cannot have any."""
+        function = pynvml.nvmlDeviceGetMaxMigDeviceCount
+        return int(self._call("nvmlDeviceGetMaxMigDeviceCount", function, device.handle))
+
+    def instance(self, device: _Device, place: int) -> _Device | None:
+        """Return the MIG device at a place; NVML says NotFound of an empty one."""
+        try:
+            handle = self._call(
+                "nvmlDeviceGetMigDeviceHandleByIndex",
+                pynvml.nvmlDeviceGetMigDeviceHandleByIndex,
+                device.handle,
+                place,
+                expected=("NotFound",),
+            )
+        except CallFailed as failed:
+            if failed.error != "NotFound":
+                raise
+            return None
+        return _Device(handle)
 
     def _call(
         self, name: str, function: Callable[..., Any], *arguments: Any, expected: tuple[str, ...] = ()

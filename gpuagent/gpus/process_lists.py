@@ -1,12 +1,13 @@
 """One device's process lists as one: which to ask for, how they merge, and when they cannot be believed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from gpuagent.gpus.backoff import Backoff
 from gpuagent.gpus.driver import (
-    NO_INSTANCE,
+    MOST_DEVICE_BYTES,
+    REFUSALS,
     CallFailed,
     Driver,
     DriverGone,
@@ -28,6 +29,10 @@ _READS_PER_FULL_ONE: Final = 6
 _OTHERS: Final = (ProcessList.MPS, ProcessList.GRAPHICS)
 
 
+EntryKey: TypeAlias = tuple[int, int, int]
+"""PID, GPU instance and compute instance."""
+
+
 @dataclass(frozen=True, slots=True)
 class Merged:
     """Every process of a device, or why there is no list."""
@@ -36,6 +41,10 @@ class Merged:
     cause: Cause | None = None
     """What is wrong; with `processes` only if they are cut off (TRUNCATED)."""
     detail: str = ""
+    failure: CallFailed | None = None
+    """The call that failed; None if the driver answered, be it with a list that cannot be believed."""
+    entries: frozenset[EntryKey] = frozenset()
+    """What `processes` was made of."""
 
 
 class ProcessLists:
@@ -44,7 +53,8 @@ class ProcessLists:
     The compute list is asked for every time: two processes can trade memory without any other figure
     changing, so that no cheaper look tells that a list still holds. The others are empty on most GPUs. Each
     is asked for every time while it tells something the compute list does not, else every sixth time, and
-    whenever the device's used memory moved by more than 1 MiB that the compute list does not explain.
+    whenever the device's used memory moved by more than 1 MiB that the compute list does not explain. Where
+    the used memory is unknown each is asked for every time.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -57,9 +67,22 @@ class ProcessLists:
         self._reads_since_full = 0
 
     def read(
-        self, device: Handle, *, used: int, total: int, now: float, outside_instances: bool = False
+        self,
+        device: Handle,
+        *,
+        used: int | None,
+        total: int | None,
+        now: float,
+        is_elsewhere: Callable[[ListedProcess], bool] = lambda _entry: False,
     ) -> Merged:
-        """Read and merge what is needed; of a GPU with MIG, leave out what its MIG devices hold.
+        """Read and merge what is needed.
+
+        Args:
+            device: a GPU or a MIG device.
+            used: bytes in use on the device; None if unknown.
+            total: bytes of the device; None if unknown.
+            now: monotonic seconds.
+            is_elsewhere: whether an entry is to be left out, since a MIG device of the GPU lists it.
 
         Raises:
             GpuLost, DriverGone, DriverReplaced: it is not about the lists.
@@ -70,16 +93,18 @@ class ProcessLists:
             lists = self._ask(device, used=used, now=now)
         except (GpuLost, DriverGone):
             raise
-        except NotOffered as missing:
+        except REFUSALS as refused:
             self._retry.failed(now)
-            self._lacks = Merged(
-                None,
-                Cause.NVML,
-                f"{missing}: this driver lists no processes (virtual GPUs and WSL have none)",
+            why = (
+                "this driver lists no processes (virtual GPUs and WSL have none)"
+                if isinstance(refused, NotOffered)
+                else "the process list may not be read"
             )
+            self._lacks = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
             return self._lacks
         except CallFailed as failed:
-            return Merged(None, Cause.NVML, f"{failed}: the process list could not be read")
+            detail = f"{failed}: the process list could not be read"
+            return Merged(None, Cause.NVML, detail, failed.with_traceback(None))
         self._retry.succeeded()
         for which, entries in lists.items():
             if not all(_is_credible(entry, total) for entry in entries):
@@ -90,25 +115,26 @@ class ProcessLists:
                     "the driver lists a process that holds more than the device has, or an impossible PID:"
                     " the list is dropped (known of drivers 535.54 to 535.86; another driver version helps)",
                 )
-        processes = merge(
-            entry
-            for entries in lists.values()
-            for entry in entries
-            if not outside_instances or entry.gpu_instance == NO_INSTANCE
-        )
+        kept = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
+        processes = merge(kept)
+        keys = frozenset((entry.pid, entry.gpu_instance, entry.compute_instance) for entry in kept)
         if max(len(processes), *map(len, lists.values())) >= MOST_LISTED:
             return Merged(
-                processes, Cause.TRUNCATED, f"the driver lists at most {MOST_LISTED} processes of a GPU"
+                processes,
+                Cause.TRUNCATED,
+                f"the driver lists at most {MOST_LISTED} processes of a GPU",
+                entries=keys,
             )
-        return Merged(processes)
+        return Merged(processes, entries=keys)
 
-    def _ask(self, device: Handle, *, used: int, now: float) -> dict[ProcessList, list[ListedProcess]]:
+    def _ask(self, device: Handle, *, used: int | None, now: float) -> dict[ProcessList, list[ListedProcess]]:
         compute = self._driver.processes(device, ProcessList.COMPUTE)
         lists = {ProcessList.COMPUTE: compute}
-        unexplained = used - sum(entry.used_bytes or 0 for entry in compute)
+        unexplained = (used or 0) - sum(entry.used_bytes or 0 for entry in compute)
         self._reads_since_full += 1
         is_full = (
-            self._reads_since_full >= _READS_PER_FULL_ONE
+            used is None
+            or self._reads_since_full >= _READS_PER_FULL_ONE
             or abs(unexplained - self._unexplained) > _EXPLAINED_WITHIN
         )
         if is_full:
@@ -147,5 +173,6 @@ def merge(entries: Iterable[ListedProcess]) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(pid, used) for pid, used in by_pid.items())
 
 
-def _is_credible(entry: ListedProcess, total: int) -> bool:
-    return 0 < entry.pid <= _MOST_PID and (entry.used_bytes is None or entry.used_bytes <= total)
+def _is_credible(entry: ListedProcess, total: int | None) -> bool:
+    most = MOST_DEVICE_BYTES if total is None else total
+    return 0 < entry.pid <= _MOST_PID and (entry.used_bytes is None or entry.used_bytes <= most)

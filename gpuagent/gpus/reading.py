@@ -25,6 +25,9 @@ class MigInstance:
     uuid: str
     total_bytes: int | None
     processes: tuple[GpuProcess, ...] | None
+    used_bytes: int | None = None
+    memory_unknown: str = ""
+    """Why total and used are unknown, in one line; empty while they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +37,17 @@ class Gpu:
     index: int
     uuid: str
     model: str
-    total_bytes: int
-    used_bytes: int
+    total_bytes: int | None
+    """None, as `used_bytes`: the driver refuses to tell, and `memory_unknown` says why."""
+    used_bytes: int | None
     """total − free − reserved: right whether or not the driver's own `used` includes what is reserved."""
     reserved_bytes: int | None
     processes: tuple[GpuProcess, ...] | None
-    """None: no list could be believed; a Problem says why. With MIG: those outside every instance."""
+    """None: no list could be believed; a Problem says why. With MIG: those that no MIG device lists."""
     mig: bool = False
     instances: tuple[MigInstance, ...] = ()
+    memory_unknown: str = ""
+    """Why total and used are unknown, in one line; empty while they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,9 @@ class GpuSource(Protocol):
 
         A copy that another thread may keep.
         """
+
+    def expect(self, count: int | None) -> None:
+        """Take the number of GPUs by the node's label, None if it is unknown. From any thread."""
 
     def read(self) -> GpuReading:
         """Read every GPU.

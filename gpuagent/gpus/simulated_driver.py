@@ -14,6 +14,7 @@ from gpuagent.gpus.driver import (
     GpuLost,
     ListedProcess,
     NotOffered,
+    NotPermitted,
     ProcessList,
 )
 from gpuagent.gpus.moment import DeviceMoment, Moment
@@ -24,7 +25,7 @@ _HANG_STEP_SECONDS: Final = 0.05
 _ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
     1: (DriverGone, "Uninitialized"),
     3: (NotOffered, "NotSupported"),
-    4: (CallFailed, "NoPermission"),
+    4: (NotPermitted, "NoPermission"),
     7: (CallFailed, "InsufficientSize"),
     9: (DriverGone, "DriverNotLoaded"),
     12: (DriverGone, "LibraryNotFound"),
@@ -121,10 +122,15 @@ class SimulatedDriver:
         self._enter("nvmlDeviceGetMigMode", device.index)
         return bool(self._at(device).instances)
 
-    def instances(self, device: _Device) -> list[_Device]:
-        """Return the MIG devices of a GPU."""
+    def mig_places(self, device: _Device) -> int:
+        """Return how many MIG devices the scenario gives the GPU."""
+        self._enter("nvmlDeviceGetMaxMigDeviceCount", device.index)
+        return len(self._at(device).instances)
+
+    def instance(self, device: _Device, place: int) -> _Device | None:
+        """Return one MIG device of a GPU."""
         self._enter("nvmlDeviceGetMigDeviceHandleByIndex", device.index)
-        return [_Device(device.index, place) for place in range(len(self._at(device).instances))]
+        return _Device(device.index, place)
 
     def _at(self, device: _Device) -> DeviceMoment:
         gpu = self._now.devices[device.index]

@@ -6,7 +6,7 @@ A path is relative to the reader's cgroup namespace, so it may start with `/..`.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 _LINE = re.compile(r"[0-9]+:([^:]*):(/.*)")  # a path may hold colons, a list of controllers never does
 _POD = re.compile(
@@ -26,6 +26,9 @@ class CgroupNames:
     """Outermost first: UIDs with dashes, or 32 hex digits for a static pod (its config hash)."""
     container_id: str = ""
     """The outermost container below the outermost pod, or of the path if it has no pod."""
+    hides_exiting: bool = field(default=False, compare=False)
+    """Whether some path may not be where the process was, had the process begun to exit: cgroup v1 shows
+    such a process in the root (kernel/cgroup/cgroup.c `proc_cgroup_show`), cgroup v2 where it was."""
 
 
 class MalformedCgroup(ValueError):
@@ -42,11 +45,13 @@ def read_names(text: str) -> CgroupNames:
         MalformedCgroup: nothing in the text is a line of such a file.
     """
     paths: list[str] = []
+    has_v1 = False
     for line in text.split("\n"):  # not splitlines: a cgroup's name may hold every other line break
         found = _LINE.fullmatch(line)
         if found is None:
             continue
         if found[1]:
+            has_v1 = True
             paths.append(found[2])
         else:
             paths.insert(0, found[2])
@@ -54,7 +59,8 @@ def read_names(text: str) -> CgroupNames:
         raise MalformedCgroup("no line of the form <hierarchy>:<controllers>:<path>")
     names = [read_path(path) for path in paths]
     named = [found for found in names if found.pod_uids] or [found for found in names if found.container_id]
-    return named[0] if named else CgroupNames()
+    best = named[0] if named else CgroupNames()
+    return replace(best, hides_exiting=has_v1 or paths == ["/"])
 
 
 def read_path(path: str) -> CgroupNames:

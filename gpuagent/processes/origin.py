@@ -15,9 +15,10 @@ class Found(StrEnum):
     HOST = "host"
     """Its cgroup path was read and holds neither."""
     GONE = "gone"
-    """It ended before its cgroup was read (or its PID is somebody else's now)."""
+    """It ended before its cgroup was read (or its PID is somebody else's now). Of one sample only: a process
+    that the driver lists again in the next is DENIED if it still cannot be placed."""
     DENIED = "denied"
-    """/proc may not be read."""
+    """/proc may not be read, or does not tell whose it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

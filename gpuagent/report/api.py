@@ -47,6 +47,7 @@ def _gpu(account: GpuAccount) -> Json:
         "totalBytes": gpu.total_bytes,
         "usedBytes": gpu.used_bytes,
         "reservedBytes": gpu.reserved_bytes,
+        "memoryUnknown": gpu.memory_unknown or None,
         "promisedBytes": account.promised_bytes,
         "hostBytes": account.host_bytes,
         "unattributedBytes": account.unattributed_bytes,

@@ -104,7 +104,9 @@ class FlagEvents:
         is_time = is_end or voice.told_at is None or now - voice.told_at >= voice.wait
         return is_time and self._bucket.take()
 
-    def _speak(self, voice: _Voice, transition: Transition, totals: Mapping[str, int], now: float) -> None:
+    def _speak(
+        self, voice: _Voice, transition: Transition, totals: Mapping[str, int | None], now: float
+    ) -> None:
         voice.pending = None
         voice.was_told_flagged = transition.change is Change.FLAGGED
         if voice.was_told_flagged:

@@ -81,34 +81,34 @@ class Family(Enum):
         kind="gauge",
         labels=GPU,
         help="Memory of the GPU.",
-        absent="the driver does not answer for this GPU",
+        absent="the driver does not answer for this GPU, or does not tell its memory",
     )
     GPU_USED = Described(
         name="kaishare_gpu_memory_used_bytes",
         kind="gauge",
         labels=GPU,
         help="Memory of the GPU in use: total less free less reserved.",
-        absent="the driver does not answer for this GPU",
+        absent="the driver does not answer for this GPU, or does not tell its memory",
     )
     GPU_RESERVED = Described(
         name="kaishare_gpu_memory_reserved_bytes",
         kind="gauge",
         labels=GPU,
         help="Memory of the GPU that the driver keeps for itself.",
-        absent="the driver is too old to tell",
+        absent="the driver is too old to tell, or does not tell the memory of this GPU",
     )
     GPU_PROMISED = Described(
         name="kaishare_gpu_memory_promised_bytes",
         kind="gauge",
         labels=GPU,
         help="Sum of the shares that pods have of this GPU.",
-        absent="the pods of this node are not known",
+        absent="the pods of this node, or the share of any of them on this GPU, are not known",
     )
     GPU_HOST = Described(
         name="kaishare_gpu_memory_host_bytes",
         kind="gauge",
         labels=GPU,
-        help="GPU memory held by processes that belong to no pod the agent knows of.",
+        help="GPU memory held by processes of no pod that the agent knows, or of a reservation pod.",
         absent="the memory of such a process, or the owner of any process, cannot be told",
     )
     GPU_UNATTRIBUTED = Described(
@@ -116,7 +116,7 @@ class Family(Enum):
         kind="gauge",
         labels=GPU,
         help="GPU memory in use that no process accounts for, mostly the driver's own.",
-        absent="the memory of any process, or the list of processes, cannot be told",
+        absent="the memory of the GPU or of any process, or the list of processes, cannot be told",
     )
     ATTRIBUTION_OK = Described(
         name="kaishare_agent_attribution_ok",

@@ -159,6 +159,8 @@ def _gpu(
         key = f'<svg class="key" aria-hidden="true"><rect class="{kind}" width="12" height="12"/></svg>'
         yield f"<div>{key if kind else ''}<dt>{name}</dt><dd>{size(amount)}</dd></div>"
     yield "</dl>"
+    if gpu.memory_unknown:
+        yield f'<p class="nothing">Its memory is unknown: {_safe(gpu.memory_unknown)}.</p>'
     if not rows:
         yield '<p class="nothing">No pod is on this GPU.</p></section>'
         return
@@ -215,7 +217,8 @@ def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
     parts.append(("host", "host processes", account.host_bytes))
     parts.append(("unattributed", "unattributed", account.unattributed_bytes))
     known = sum(max(amount or 0, 0) for _, _, amount in parts)
-    parts.append(("unknown", "used, not known by whom", gpu.used_bytes - known))
+    if gpu.used_bytes is not None:
+        parts.append(("unknown", "used, not known by whom", gpu.used_bytes - known))
     parts.append(("reserved", "reserved by the driver", gpu.reserved_bytes))
     drawn, at = [], 0.0
     for kind, name, amount in parts:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from gpuagent.gpus.reading import Gpu
 from kai import keys
-from kai.memory import Card
+from kai.memory import Card, label_bytes
 from kai.share import MIB
 from kai.version import Version
 
@@ -21,21 +21,25 @@ class Cards:
         label = (node_labels or {}).get(keys.NODE_GPU_MEMORY)
         self._labelled = None if label is None else _card_of_label(label, version)
         self._by_gpu = {gpu.uuid: _card_of(gpu, version) for gpu in devices}
-        self._totals = {gpu.uuid: gpu.total_bytes for gpu in devices}
+        labelled_bytes = label_bytes(label) if label is not None and self._labelled else None
+        totals = {gpu.uuid: gpu.total_bytes for gpu in devices}
+        self._totals = {uuid: labelled_bytes if total is None else total for uuid, total in totals.items()}
 
     def of(self, gpu: str) -> Card | None:
         """One GPU's card; of an unknown one ("") only if all are alike."""
         return self._labelled or _one_of(self._by_gpu, gpu)
 
     def total_of(self, gpu: str) -> int | None:
-        """One GPU's memory in bytes, by the driver; of an unknown one ("") only if all are alike."""
+        """One GPU's memory in bytes, by the driver, else by the label; of an unknown one ("") only if all are
+        alike."""
         return _one_of(self._totals, gpu)
 
     def all(self) -> frozenset[Card]:
-        """Every different card of the node."""
+        """Every different card of the node; none if that of any GPU is unknown."""
         if self._labelled is not None:
             return frozenset({self._labelled})
-        return frozenset(card for card in self._by_gpu.values() if card is not None)
+        known = frozenset(card for card in self._by_gpu.values() if card is not None)
+        return frozenset() if None in self._by_gpu.values() else known
 
 
 def _one_of(by_gpu: Mapping[str, _T], gpu: str) -> _T | None:
@@ -53,6 +57,8 @@ def _card_of_label(label: str, version: Version | None) -> Card | None:
 
 
 def _card_of(gpu: Gpu, version: Version | None) -> Card | None:
+    if gpu.total_bytes is None:
+        return None
     try:
         return Card.from_mib(gpu.total_bytes // MIB, version)
     except ValueError:  # too small for any share: then there is no figure

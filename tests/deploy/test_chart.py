@@ -48,6 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "namespace of its own": {"webhook": {"createNamespace": True}},
     "GPUs by a mount": {"agent": {"gpuAccess": "volume-mounts"}},
     "GPUs by CDI": {"agent": {"gpuAccess": "cdi"}},
+    "the MIG monitor capability": {"agent": {"migMonitor": True}},
     "no runtime class": {"agent": {"runtimeClassName": ""}},
     "evictions as a dry run": {"agent": {"eviction": {"mode": "dry-run", "budget": "2/1h"}, "events": False}},
     "the host of vClusters": {**AGENT, "guard": {"enabled": True, "action": "deny"}},
@@ -131,6 +132,12 @@ def test_the_options_are_ones_that_the_programs_take(variant: dict[str, Any]) ->
             agent_parser().parse_args(container(item["spec"]["template"])["args"])
 
 
+def capabilities_of(item: dict[str, Any], variant: dict[str, Any]) -> dict[str, list[str]]:
+    """What the agent of MIG nodes has beside: NVIDIA's toolkit refuses the monitor capability without it."""
+    is_wanted = item["kind"] == "DaemonSet" and variant.get("agent", {}).get("migMonitor")
+    return {"add": ["SYS_ADMIN"]} if is_wanted else {}
+
+
 def test_pods_are_restricted_but_for_the_hosts_processes(variant: dict[str, Any]) -> None:
     for item in rendered(variant, tests=True):
         if item["kind"] not in ("Deployment", "DaemonSet", "Pod"):
@@ -141,7 +148,7 @@ def test_pods_are_restricted_but_for_the_hosts_processes(variant: dict[str, Any]
         (one_container,) = spec["containers"]
         assert one_container["securityContext"] == {
             "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": {"drop": ["ALL"], **capabilities_of(item, variant)},
             "readOnlyRootFilesystem": True,
         }
         assert "limits" in one_container["resources"]
@@ -418,6 +425,18 @@ def test_the_agent_knows_its_own_names_and_those_that_it_is_told() -> None:
     ]
 
 
+def test_on_mig_nodes_the_agent_may_ask_for_the_monitor_capability_and_stays_no_root() -> None:
+    made = agent_pod(VARIANTS["the MIG monitor capability"])
+    assert environment(made) == {**environment(agent_pod()), "NVIDIA_MIG_MONITOR_DEVICES": "all"}
+    security = container(made)["securityContext"]
+    # The API server refuses "CAP_SYS_ADMIN" beside allowPrivilegeEscalation: false, and takes this name.
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    assert security["allowPrivilegeEscalation"] is False
+    assert made["spec"]["securityContext"]["runAsUser"] == 65532
+    mounted = agent_pod({"agent": {"migMonitor": True, "gpuAccess": "volume-mounts"}})
+    assert environment(mounted)["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
+
+
 def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> None:
     namespace = one(rendered(), "Namespace", "kaishare-agent")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
@@ -550,6 +569,8 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ({"webhook": {"certificates": {"caBundle": "MIIB"}}}, "/webhook/certificates/caBundle"),
         ({"webhook": {"port": 8080}}, "/webhook/port"),
         ({"agent": {"gpuAccess": "privileged"}}, "/agent/gpuAccess"),
+        ({"agent": {"migMonitor": "all"}}, "/agent/migMonitor"),
+        ({"agent": {"migMonitor": True, "gpuAccess": "cdi"}}, "/agent/migMonitor"),
         ({"agent": {"interval": "5"}}, "/agent/interval"),
         ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
         ({"agent": {"slack": "5%"}}, "/agent/slack"),

@@ -12,6 +12,7 @@ import yaml
 from gpuagent.pods import bounds as pod_bounds
 from gpuagent.pods.launches import MOST_BYTES as LAUNCH_BYTES
 from gpuagent.pods.reading import MOST_CONTAINER_IDS
+from gpuagent.processes.lookup import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.report.http import AGENT_CONNECTIONS
 from kube import client as kube_client
 from kube.list_splitter import LONGEST_OBJECT
@@ -176,6 +177,9 @@ def test_the_bounds_are_those_of_the_code() -> None:
         "an annotation": f"{pod_bounds.ANNOTATIONS.longest_value} characters",
         "containers of a pod whose IDs the agent knows": f"{MOST_CONTAINER_IDS}",
         "excerpts of a pod's command lines": f"{LAUNCH_BYTES} bytes",
+        "threads looked at where main threads have exited": (
+            f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample"
+        ),
         "aliases in a YAML document": (
             f"{documents._MOST_TIMES} times its size, {in_units(documents._MOST_ADDED)} added"
         ),

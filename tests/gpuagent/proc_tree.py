@@ -32,6 +32,16 @@ class ProcTree:
         (folder / "stat").write_text(stat)
         return folder
 
+    def add_thread(self, pid: int, thread: int, cgroup: str, *, state: str = "S", flags: int = 0) -> Path:
+        """Start a thread of a process, or change one."""
+        folder = self.root / str(pid) / "task" / str(thread)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup").write_text(cgroup + "\n")
+        (folder / "stat").write_text(
+            STAT.format(pid=thread, name="worker", state=state, flags=flags, start=100)
+        )
+        return folder
+
     def end(self, pid: int) -> None:
         """End a process."""
         shutil.rmtree(self.root / str(pid))

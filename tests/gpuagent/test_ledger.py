@@ -78,7 +78,7 @@ def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known
     [
         pytest.param((HOST, 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a host process"),
         pytest.param((GONE, 5 * MIB), 0, 95 * MIB, GIB, id="vanished: a process, and not the host's"),
-        pytest.param((in_pod("reserve"), 5 * MIB), 0, 95 * MIB, GIB, id="a reservation pod's: in no sum but that of processes"),
+        pytest.param((in_pod("reserve"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a reservation pod's: the host's, since no pod series shows it"),
         pytest.param((in_pod("deleted"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="of a pod not in the list: stays visible as the host's"),
         pytest.param((HOST, None), None, None, GIB, id="a host process of unknown memory"),
         pytest.param((GONE, None), 0, None, GIB, id="a vanished process of unknown memory"),
@@ -261,7 +261,9 @@ def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
         expected = None if None in own else sum(held or 0 for held in own)
         is_listed = bool(own) or name != "other"
         assert used(snapshot, name) == (expected if is_listed else "absent")
-    hosts = [held for origin, held in found.values() if origin in (HOST, in_pod("deleted"))]
+    hosts = [
+        held for origin, held in found.values() if origin in (HOST, in_pod("deleted"), in_pod("reserve"))
+    ]
     everything = [held for _, held in found.values()]
     assert figures(snapshot) == (
         None if None in hosts else sum(held or 0 for held in hosts),

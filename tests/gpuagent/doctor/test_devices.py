@@ -115,6 +115,18 @@ def test_the_library_comes_with_the_capability_utility(machine: Machine, value: 
     assert all("add utility" in found.advice for found in problems)
 
 
+def test_a_mig_monitor_capability_that_was_asked_for_and_not_given(machine: Machine) -> None:
+    machine.devices()
+    machine.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert states(looked(machine), "MIG monitor capability") == []
+    machine.environment["NVIDIA_MIG_MONITOR_DEVICES"] = "all"
+    found = one(looked(machine), "MIG monitor capability")
+    assert found.state is State.WARNING
+    assert "jit-cdi" in found.advice
+    machine.write("dev/nvidia-caps/nvidia-cap2")
+    assert states(looked(machine), "MIG monitor capability") == []
+
+
 def written(*paths: tuple[str, str]) -> Callable[[Machine], None]:
     def write(machine: Machine) -> None:
         for path, text in paths:

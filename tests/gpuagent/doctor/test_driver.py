@@ -212,3 +212,29 @@ def test_a_gpu_without_a_list_of_processes_says_so() -> None:
     silent = Gpu(index=0, uuid=A, model="X", total_bytes=1, used_bytes=0, reserved_bytes=None, processes=None)
     (_, found) = driver_findings(Look(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
     assert "processes unknown" in found.what
+
+
+def test_gpus_that_do_not_tell_their_memory(
+    machine: Machine,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mig = ({"uuid": "MIG-1", "memory": "5Gi"}, {"uuid": "MIG-2", "memory": "5Gi"})
+    use_library(built_library(tmp_path_factory.getbasetemp()), monkeypatch)
+    answers = Answers(tmp_path / "answers", parse_scenario(node(mig=mig), "test"))
+    monkeypatch.setenv(ANSWERS, str(answers.path))
+    answers.show(
+        more=[
+            "fail nvmlDeviceGetMemoryInfo 0/- 4", "fail nvmlDeviceGetComputeRunningProcesses 0/- 4",
+            "fail nvmlDeviceGetMemoryInfo 0/1 4", "fail nvmlDeviceGetMemoryInfo 1 3",
+        ]
+    )  # fmt: skip
+    with looking(NvmlGpus(), machine) as looker:
+        findings = list(driver_findings(looker.look(), machine.host))
+    warned = {found.check: found for found in findings if found.state is State.WARNING}
+    assert set(warned) == {"memory of GPU 0", "memory of GPU 1", "memory of MIG-2"}
+    assert "agent.migMonitor" in warned["memory of GPU 0"].advice
+    assert "nvidia.com/gpu.memory" in warned["memory of GPU 1"].advice
+    assert not [found for found in findings if found.state is State.PROBLEM]
+    assert "memory unknown, 0 processes; MIG" in one(findings, "GPU 0").what

@@ -291,7 +291,10 @@ def test_memory_that_does_not_add_up_is_no_figure(driven, clock):
     gpus, answers = driven(node())
     answers.write([f"gpu 0 {A} {GIB} {GIB} 1 NVIDIA A10", f"gpu 1 {B} {GIB} 0 1 NVIDIA A10"])
     reading = gpus.read()
-    assert [gpu.uuid for gpu in reading.gpus] == [B]
+    assert [(gpu.uuid, gpu.total_bytes, gpu.used_bytes) for gpu in reading.gpus] == [
+        (A, None, None),
+        (B, GIB, 1),
+    ]
     assert causes(reading) == [(Cause.NVML, A)]
 
 
@@ -353,8 +356,10 @@ def test_mig_devices_have_their_own_processes(driven):
     assert first.used_bytes == 3 * GIB
     assert first.processes == ()  # the driver lists them for the whole GPU too
     assert first.instances == (
-        MigInstance(uuid="MIG-1", total_bytes=5 * GIB, processes=(GpuProcess(100, GIB),)),
-        MigInstance(uuid="MIG-2", total_bytes=10 * GIB, processes=(GpuProcess(101, 2 * GIB),)),
+        MigInstance(uuid="MIG-1", total_bytes=5 * GIB, used_bytes=GIB, processes=(GpuProcess(100, GIB),)),
+        MigInstance(
+            uuid="MIG-2", total_bytes=10 * GIB, used_bytes=2 * GIB, processes=(GpuProcess(101, 2 * GIB),)
+        ),
     )
     assert not second.mig
     assert gpus.errors == {}
@@ -366,7 +371,8 @@ def test_a_mig_device_that_may_not_be_read_leaves_the_rest(driven):
     reading = gpus.read()
     assert [gpu.uuid for gpu in reading.gpus] == [A, B]
     assert reading.gpus[0].instances == ()
-    assert causes(reading) == [(Cause.NVML, A)]
+    assert reading.gpus[0].processes == (GpuProcess(101, 2 * GIB),)  # by the GPU's own list
+    assert set(causes(reading)) == {(Cause.NVML, A)}
 
 
 def test_nothing_is_asked_before_the_first_read(driven, monkeypatch):

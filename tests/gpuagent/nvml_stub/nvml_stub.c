@@ -5,9 +5,12 @@
  *   gpu INDEX UUID TOTAL RESERVED USED MODEL...
  *   mig INDEX UUID TOTAL RESERVED USED             in order of their places
  *   process INDEX MIG|- LIST PID BYTES|- GI CI     LIST: 0 compute, 1 graphics, 2 MPS; "-" bytes: not known
- *   fail CALL|* INDEX|- CODE                       "-": every device; with "*" every call there is
+ *   fail CALL|* WHERE CODE                         WHERE: "-" every device, and with "*" every call there is;
+ *                                                  INDEX a GPU and its MIG devices; INDEX/- the GPU alone;
+ *                                                  INDEX/PLACE one of its MIG devices
  *   race INDEX|- TIMES                             so often, lists outgrow the size that was asked for
  *   hang                                           every call blocks until the line is gone
+ *   sticky                                         the count of GPUs stays what it was at nvmlInit
  *
  * Layouts and codes are those of NVIDIA's nvml.h. Built with -DWITHOUT_V3 it lacks the newest process lists,
  * with -DWITHOUT_MEMORY_V2 the newest memory call, as older drivers do.
@@ -21,7 +24,7 @@
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9, VERSION_MISMATCH = 25,
-    GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1
+    GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1, THE_GPU = -2
 };
 #define UNKNOWN_BYTES 0xFFFFFFFFFFFFFFFFull
 
@@ -34,15 +37,15 @@ typedef struct device {
     char uuid[96], model[96];
     bytes_t total, reserved, used;
     list_t lists[LISTS];
-    int index, mig_count, is_mig, races;
+    int index, place, mig_count, is_mig, races;
     struct device *migs;
 } device_t;
 
 static device_t gpus[GPUS];
 static device_t migs[GPUS][MIGS];
 static int gpu_count;
-static struct { char call[80]; int index, code; } failures[FAILURES];
-static int failure_count, hangs, is_there, references;
+static struct { char call[80]; int index, place, code; } failures[FAILURES];
+static int failure_count, hangs, is_there, is_sticky, count_at_start, references;
 static char version[80];
 static struct stat seen;
 
@@ -53,7 +56,7 @@ static void forget(void) {
             for (int l = 0; l < LISTS; l++) free(device->lists[l].items);
             memset(device, 0, sizeof *device);
         }
-    gpu_count = failure_count = hangs = is_there = 0;
+    gpu_count = failure_count = hangs = is_there = is_sticky = 0;
     strcpy(version, "580.65.06");
 }
 
@@ -79,13 +82,13 @@ static void read_line(const char *line) {
         strcpy(gpu->uuid, uuid);
         strcpy(gpu->model, model);
         gpu->total = total, gpu->reserved = reserved, gpu->used = used;
-        gpu->index = index, gpu->migs = migs[index];
+        gpu->index = index, gpu->place = THE_GPU, gpu->migs = migs[index];
         if (index >= gpu_count) gpu_count = index + 1;
     } else if (sscanf(line, "mig %d %95s %llu %llu %llu", &index, uuid, &total, &reserved, &used) == 5) {
         device_t *mig = &migs[index][gpus[index].mig_count++];
         strcpy(mig->uuid, uuid);
         mig->total = total, mig->reserved = reserved, mig->used = used;
-        mig->index = index, mig->is_mig = 1;
+        mig->index = index, mig->place = gpus[index].mig_count - 1, mig->is_mig = 1;
     } else if (sscanf(line, "process %d %79s %d %u %31s %u %u", &index, word, &which, &process.pid, amount,
                       &process.gpu_instance, &process.compute_instance) == 7) {
         int mig = number_or_every(word);
@@ -93,13 +96,18 @@ static void read_line(const char *line) {
         add_process(mig == EVERY ? &gpus[index] : &migs[index][mig], which, process);
     } else if (sscanf(line, "fail %79s %31s %d", word, amount, &code) == 3 && failure_count < FAILURES) {
         strcpy(failures[failure_count].call, word);
+        char *place = strchr(amount, '/');
+        if (place) *place++ = 0;
         failures[failure_count].index = number_or_every(amount);
+        failures[failure_count].place = !place ? EVERY : strcmp(place, "-") ? atoi(place) : THE_GPU;
         failures[failure_count++].code = code;
     } else if (sscanf(line, "race %79s %d", word, &code) == 2) {
         for (int i = 0; i < GPUS; i++)
             if (number_or_every(word) == EVERY || number_or_every(word) == i) gpus[i].races = code;
     } else if (strncmp(line, "hang", 4) == 0) {
         hangs = 1;
+    } else if (strncmp(line, "sticky", 6) == 0) {
+        is_sticky = 1;
     }
 }
 
@@ -132,24 +140,27 @@ static int is_of(const char *pattern, const char *call) {
 }
 
 /* What every call does first. */
-static int enter(const char *call, int index) {
+static int enter_at(const char *call, int index, int place) {
     refresh();
     while (hangs) {
         usleep(10000);
         refresh();
     }
     for (int i = 0; i < failure_count; i++)
-        if (is_of(failures[i].call, call) && (failures[i].index == EVERY || failures[i].index == index))
+        if (is_of(failures[i].call, call) && (failures[i].index == EVERY || failures[i].index == index) &&
+            (failures[i].place == EVERY || failures[i].place == place))
             return failures[i].code;
     if (!is_there) return DRIVER_NOT_LOADED;
     return references ? SUCCESS : UNINITIALIZED;
 }
 
+static int enter(const char *call, int index) { return enter_at(call, index, THE_GPU); }
+
 static int enter_device(const char *call, device_t *device) {
     if (!device) return INVALID_ARGUMENT;
     refresh();
     if (!device->uuid[0]) return enter(call, -2) ? enter(call, -2) : INVALID_ARGUMENT;
-    return enter(call, device->index);
+    return enter_at(call, device->index, device->place);
 }
 
 #define ENTER(index) do { int code = enter(__func__, index); if (code) return code; } while (0)
@@ -159,7 +170,7 @@ int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     int code = enter("nvmlInit", -2);
     if (code && code != UNINITIALIZED) return code;
-    references++;
+    if (!references++) count_at_start = gpu_count;
     return SUCCESS;
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
@@ -194,13 +205,13 @@ int nvmlSystemGetNVMLVersion(char *to, unsigned room) {
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
     ENTER(-2);
-    *count = gpu_count;
+    *count = is_sticky ? count_at_start : gpu_count;
     return SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
     ENTER((int)index);
-    if (index >= (unsigned)gpu_count) return INVALID_ARGUMENT;
+    if (index >= (unsigned)(is_sticky ? count_at_start : gpu_count)) return INVALID_ARGUMENT;
     *device = &gpus[index];
     return SUCCESS;
 }
@@ -295,6 +306,8 @@ int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *count) {
 int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned place, device_t **mig) {
     ENTER_DEVICE(device);
     if (place >= (unsigned)device->mig_count) return NOT_FOUND;
+    int code = enter_at(__func__, device->index, (int)place);
+    if (code) return code;
     *mig = &device->migs[place];
     return SUCCESS;
 }

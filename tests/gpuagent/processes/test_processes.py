@@ -261,6 +261,29 @@ class TestPidNamespace:
         assert self.problems(proc, gpu(used=GIB)) == []
         assert self.problems(proc) == []
 
+    def unknown(self, *instances: MigInstance, mig: bool = False) -> Gpu:
+        return Gpu(
+            index=0, uuid="GPU-a", model="GB10", total_bytes=None, used_bytes=None, reserved_bytes=None,
+            processes=(), mig=mig, instances=instances,
+        )  # fmt: skip
+
+    def test_a_gpu_that_does_not_tell_its_memory_may_hold_any(self, proc: ProcTree) -> None:
+        """On GB10 an agent without hostPID sees no process either, and zero would be a lie."""
+        assert self.problems(proc, self.unknown()) == [Cause.PID_NAMESPACE]
+        proc.add(2, "0::/", name="kthreadd")
+        assert self.problems(proc, self.unknown()) == []
+
+    @pytest.mark.parametrize(
+        ("used", "is_evidence"), [(GIB + 1, True), (None, True), (GIB, False), (0, False)]
+    )
+    def test_mig_devices_tell_for_their_gpu(
+        self, proc: ProcTree, used: int | None, is_evidence: bool
+    ) -> None:
+        instance = MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=())
+        found = self.problems(proc, self.unknown(instance, mig=True))
+        assert found == ([Cause.PID_NAMESPACE] if is_evidence else [])
+        assert self.problems(proc, self.unknown(mig=True)) == []
+
     def test_not_when_a_list_could_not_be_believed(self, proc: ProcTree) -> None:
         unknown = Gpu(
             index=0, uuid="GPU-a", model="A10", total_bytes=24 * GIB, used_bytes=2 * GIB, reserved_bytes=0,

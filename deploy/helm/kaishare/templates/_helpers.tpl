@@ -46,6 +46,9 @@ seccompProfile:
 allowPrivilegeEscalation: false
 capabilities:
   drop: [ALL]
+  {{- with .add }}
+  add: {{ toJson . }}
+  {{- end }}
 readOnlyRootFilesystem: true
 {{- end }}
 

@@ -1,0 +1,78 @@
+"""One device's memory: how much there is, and why it is unknown where the driver does not tell."""
+
+from dataclasses import dataclass
+
+from gpuagent.gpus.backoff import Backoff
+from gpuagent.gpus.driver import (
+    MEMORY_INFO,
+    MOST_DEVICE_BYTES,
+    REFUSALS,
+    CallFailed,
+    Driver,
+    DriverGone,
+    GpuLost,
+    Handle,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Bytes of one device."""
+
+    total: int
+    used: int
+    """total − free − reserved."""
+    reserved: int | None
+
+
+class MemoryReader:
+    """Reads the memory of one GPU or MIG device.
+
+    NVML refuses it for good in two cases: a GPU in MIG mode tells it only to containers with the MIG monitor
+    capability (NoPermission), and GPUs with unified memory such as GB10 do not have the call (NotSupported).
+    A refused question is asked again after 1 to 10 minutes, other failures at every sample.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._retry = Backoff(first=60, most=600)
+        self.failure: CallFailed | None = None
+        """Why the memory is unknown; None while it is known."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the driver refuses the figures, as opposed to failing to tell them."""
+        return isinstance(self.failure, REFUSALS)
+
+    def read(self, device: Handle, now: float) -> MemoryFigures | None:
+        """Return the figures; None if the driver does not tell them, and `failure` says why.
+
+        Args:
+            device: a GPU or a MIG device.
+            now: monotonic seconds.
+
+        Raises:
+            GpuLost, DriverGone, DriverReplaced: more than the memory is unknown.
+        """
+        if not self._retry.is_due(now):
+            return None
+        try:
+            figures = self._ask(device)
+        except (GpuLost, DriverGone):
+            raise
+        except CallFailed as failed:
+            self.failure = failed.with_traceback(None)
+            if self.is_refused:
+                self._retry.failed(now)
+            return None
+        self._retry.succeeded()
+        self.failure = None
+        return figures
+
+    def _ask(self, device: Handle) -> MemoryFigures:
+        memory = self._driver.memory(device)
+        used = memory.total - memory.free - (memory.reserved or 0)
+        if not 0 < memory.total <= MOST_DEVICE_BYTES or used < 0:
+            self._driver.errors.add(MEMORY_INFO, "Garbage")
+            raise CallFailed(MEMORY_INFO, "Garbage")
+        return MemoryFigures(memory.total, used, memory.reserved)
