@@ -23,6 +23,9 @@ class NodePod:
     whole_gpus: int = 0
     """`nvidia.com/gpu` that the device plugin gives it: of all containers together, or of its largest init
     container."""
+    has_unsized_gpus: bool = False
+    """Whether it gets GPUs of a size that cannot be read from it: by a resource claim (DRA), or by a GPU
+    resource other than `nvidia.com/gpu`."""
     config_map_names: tuple[str, ...] = ()
     """Names that KAI's ConfigMap of the pod can have, the likeliest first."""
     launches: tuple[Launch, ...] = field(default=(), repr=False)
@@ -45,6 +48,11 @@ class NodePod:
         return self.namespace, self.name
 
     @property
+    def is_running(self) -> bool:
+        """Whether a container of the pod has started: the phase is Pending until init containers are done."""
+        return self.phase == "Running" or (self.phase == "Pending" and bool(self.container_ids))
+
+    @property
     def is_finished(self) -> bool:
         """Whether every container ended for good: such a pod holds and promises nothing."""
         return self.phase in ("Succeeded", "Failed")
@@ -65,6 +73,20 @@ class BindRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationPod:
+    """A pod that asks for a whole GPU in order to hold it for a KAI group, and has not ended."""
+
+    namespace: str
+    """On the host."""
+    name: str
+    uid: str
+    gpu: str
+    """The GPU UUID that its annotation names, which need not exist; empty while it names none."""
+    is_tenants: bool
+    """Whether it belongs to a KAI inside a vCluster, so that the tenant can write anything on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything known about this node's pods. Readers never change it; a change makes a new one."""
 
@@ -77,6 +99,10 @@ class Inventory:
     up, so they count only for pods of that namespace."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """By namespace and name of the pod."""
+    bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
+    """Namespace and name of the pods of which nobody can tell yet whether they have a BindRequest: the request
+    is still to be made, failed, or was answered with an object that cannot be read. A missing right and a
+    missing API are answers, and so is a file: then a pod without a BindRequest here has none that counts."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps, by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -89,9 +115,16 @@ class Inventory:
     reservation_uids: frozenset[str] = frozenset()
     """UIDs (and config hashes) of reservation pods: their processes are theirs, but they appear in no
     `kaishare_pod_*` series."""
+    reservation_pods: tuple[ReservationPod, ...] = ()
+    """Every reservation pod of the node, those of tenants included."""
     tenant_reservation_uids: frozenset[str] = frozenset()
     """UIDs among `pods` that are reservation pods of a KAI inside a vCluster: they promise nothing, but what
     they hold is shown, since any pod of that tenant could pose as one."""
+
+    @property
+    def tenant_reservation_count(self) -> int:
+        """How many of the reservation pods belong to a KAI inside a vCluster."""
+        return sum(pod.is_tenants for pod in self.reservation_pods)
 
 
 class PodSource(Protocol):
