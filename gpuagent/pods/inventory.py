@@ -100,9 +100,9 @@ class Inventory:
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """By namespace and name of the pod."""
     bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
-    """Namespace and name of the pods of which nobody can tell yet whether they have a BindRequest: the request
-    is still to be made, failed, or was answered with an object that cannot be read. A missing right and a
-    missing API are answers, and so is a file: then a pod without a BindRequest here has none that counts."""
+    """Namespace and name of the pods whose BindRequest may exist unseen: the request for it is still to be
+    made, failed, or was answered with an object that cannot be read. A missing right, a missing API and a
+    pods file are answers: a pod without a BindRequest then goes by its group label alone."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps, by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -151,8 +151,8 @@ class Lookups:
     def answered(self, kind: Kind) -> frozenset[tuple[str, str]]:
         """Return namespace and first name of the objects of a kind that need not be asked for any more.
 
-        Each of them is there, was asked for until it is taken for absent, or cannot be had for want of a right
-        or of its API. The rest is still to be asked for, or the last request for it failed.
+        Each of them is there, was asked for until it is taken for absent, or cannot be had for want of a
+        right or of its API. The rest is still to be asked for, or the last request for it failed.
         """
         return frozenset(
             (wanted.namespace, wanted.names[0])

@@ -88,12 +88,13 @@ def _claim(claim: PodClaim) -> Json:
         "gpuGroups": claim.groups,
         "gpuUuids": claim.gpu_uuids,
         "gpuUnresolved": claim.is_unresolved,
+        "hasUnsizedGpus": pod.has_unsized_gpus,
         "lacksReservation": claim.lacks_reservation,
         "shareChanged": claim.changed or None,
         "shares": {uuid: _amount(amount) for uuid, amount in claim.shares.items()},
         "limits": {uuid: _amount(amount) for uuid, amount in claim.limits.items()},
         "candidates": [
-            {"source": c.source, "says": c.text, "bytesPerGpu": dict(c.bytes_per_gpu)}
+            {"source": c.source, "says": c.text, "counts": c.counts, "bytesPerGpu": dict(c.bytes_per_gpu)}
             for c in claim.candidates
         ],
         "notes": claim.notes,

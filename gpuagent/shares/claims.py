@@ -97,7 +97,7 @@ class PodClaim:
     lacks_reservation: bool = False
     """Whether it runs with a share in a group that has no reservation pod (`no-reservation`)."""
     withheld_gpus: frozenset[str] = frozenset()
-    """GPUs that KAI groups hold, so that a pod with whole GPUs was not given them; empty for other pods."""
+    """GPUs that KAI groups hold, so that no pod with whole GPUs was given them; empty for other pods."""
     notes: tuple[str, ...] = ()
     """Values that could not be read, one line each, naming pod, key and what is allowed."""
 
@@ -221,7 +221,7 @@ class _Draft:
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
         ask = self._first.ask
-        # Whoever edits the pod writes `gpus.devices` as well as KAI's binder: it places a recorded share only.
+        # The pod's owner can write `gpus.devices` as well as KAI's binder: it places a recorded share only.
         self._ask = ask if is_recorded or not ask.devices else replace(ask, devices={})
         self._words = tuple(self._find_words())
         self._deciding = next((word for word in self._words if word.may_decide), None)
@@ -289,8 +289,8 @@ class _Draft:
     def _why_refused(self) -> str:
         """Say why the pod's own word on its share does not count; empty if KAI acted on it, or may have.
 
-        A pod that KAI placed has a group label or a BindRequest. As long as nobody can tell whether there is a
-        BindRequest, nothing is refused.
+        A pod that KAI placed has a group label or a BindRequest. As long as the BindRequest is unknown,
+        nothing is refused.
         """
         if self._is_placed or not self.pod.is_running:
             return ""

@@ -95,8 +95,8 @@ class GroupGpus:
     def withheld_from(self, pod: NodePod) -> frozenset[str]:
         """Return the GPUs that no device plugin gave to a pod with whole GPUs, since a KAI group holds them.
 
-        Reservation pods where no tenant can write count, and those of the pod's own namespace; what another
-        tenant's say does not. Nothing counts where the node's labels, which tell of time slicing, are unknown.
+        Reservation pods where no tenant can write count, and those of the pod's own namespace. Those of other
+        tenants do not, and none does where the node's labels are unknown, which tell of time slicing.
         """
         if pod.uid in self._reservation_uids:
             return frozenset()
@@ -106,8 +106,8 @@ class GroupGpus:
 class WholeGpus:
     """Which whole GPUs a pod has: the API does not say, so only what follows from the rest counts.
 
-    A whole GPU is nobody else's for as long as its pod lives, so what was found once stays, unless a KAI group
-    turns out to hold it: then the pod used a GPU that it was not given.
+    A whole GPU is nobody else's for as long as its pod lives, so what was found once stays, unless a KAI
+    group turns out to hold it: then the pod used a GPU that it was not given.
     """
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class Grounds:
         self._holdings = {(h.claim.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
         self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
         self._unknown = {h.claim.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
-        self._with_whole_gpus = {uid for uid, claim in self._claims.items() if _has_whole_gpus(claim)}
+        self._with_whole_gpus = {uid for uid, claim in self._claims.items() if has_whole_gpus(claim)}
         self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
@@ -184,7 +184,7 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
     )
 
 
-def _has_whole_gpus(claim: PodClaim) -> bool:
+def has_whole_gpus(claim: PodClaim) -> bool:
     """Whether whole GPUs are all its share: then it is never over.
 
     A whole GPU beside a share excuses nothing: KAI up to v0.10.0 lets such pods in (PR #660).
