@@ -374,7 +374,7 @@ class TestByContainer:
             labels=labels,
             annotations={
                 f"nvidia.com/container.{key.replace('_', '-')}": value for key, value in keys.items()
-            }
+            },
         )
 
     def test_request_limit_and_gpu(self) -> None:
