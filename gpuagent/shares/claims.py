@@ -87,6 +87,8 @@ class PodClaim:
     is_unresolved: bool = False
     """Whether a GPU of the pod's share is not known: then nothing is unassigned. A group label alone is no
     share, since anybody may write one."""
+    may_be_placed: bool = False
+    """Whether the pod has no group label and its BindRequest is unknown: it has a share or none."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
     limits: Mapping[str, Amount] = field(default_factory=dict)
@@ -218,6 +220,7 @@ class _Draft:
         self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
         # KAI writes the label before it binds the pod, so one that comes later is somebody else's.
         self._is_placed = bool(self._first.groups) or self._grants.has_bind_request
+        self._may_be_placed = not self._is_placed and pod.key in inventory.bind_requests_unknown
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
         ask = self._first.ask
@@ -249,6 +252,7 @@ class _Draft:
             groups=self._groups,
             gpu_uuids=place.gpus,
             is_unresolved=asks and not place.is_complete,
+            may_be_placed=self._may_be_placed,
             shares=shares,
             limits=limits,
             candidates=tuple(
@@ -292,9 +296,7 @@ class _Draft:
         A pod that KAI placed has a group label or a BindRequest. As long as the BindRequest is unknown,
         nothing is refused.
         """
-        if self._is_placed or not self.pod.is_running:
-            return ""
-        if self.pod.key in self._inventory.bind_requests_unknown:
+        if self._is_placed or self._may_be_placed or not self.pod.is_running:
             return ""
         return ", which KAI did not act on: the pod has no GPU group and no BindRequest"
 

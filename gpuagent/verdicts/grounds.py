@@ -78,8 +78,10 @@ class Grounds:
     def is_suspended(self, key: Key) -> bool:
         """Whether nothing can be said on the key now, and it must not be judged."""
         holding = self._holdings.get((key.uid, key.gpu_uuid))
+        claim = self._claims.get(key.uid)
         return (
             self._suspension.covers(key.gpu_uuid)
+            or (claim is not None and claim.may_be_placed and key.reason in _ON_FOREIGN_GPU)
             or key.uid in self._unknown
             or (holding is not None and holding.used_bytes is None)
         )

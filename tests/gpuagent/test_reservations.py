@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.report.http import page
+from gpuagent.eviction.rules import candidates
+from gpuagent.report.page import page
+from kai.over_share import OVER_SHARE
 from tests.gpuagent.inventories import built, inventory
 from tests.gpuagent.objects import (
     GPU_0,
@@ -43,6 +45,12 @@ def tenants(
         "vcluster.loft.sh/object-host-namespace": namespace,
     }
     return made
+
+
+EVICT = [
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
+    for name in ("research", EVIL, OTHER)
+]
 
 
 def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:
@@ -159,6 +167,13 @@ class TestConflicts:
         assert "reservation-conflict" in text
         assert EVIL in text
         assert "Verdicts are suspended" not in text
+
+    def test_whom_it_gets_evicted(self) -> None:
+        """Every namespace asks for evictions."""
+        seen = self.seen(tenants(), *EVICT, held=HALF)
+        assert candidates(seen.judged[-1]) == []
+        seen = self.seen(tenants(), *EVICT, held=20 * GIB)
+        assert [verdict.key.uid for verdict in candidates(seen.judged[-1])] == [VICTIM], "for its own doing"
 
     def test_the_victims_verdicts_go_on(self) -> None:
         seen = self.seen(tenants(), held=20 * GIB)
@@ -336,6 +351,7 @@ def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
 ) -> None:
     """The honest ones hold what they may: a share with KAI's word, one without, whole GPUs, none at all."""
     ours = [
+        *EVICT,
         node(),
         reservation(),
         fraction(),
@@ -353,6 +369,7 @@ def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
         alone = inventory(*ours)
         seen.take(made, {**honest, **evil}, times=4)
         assert {uid_ for uid_, _, _ in seen.flagged}.isdisjoint(honest)
+        assert {verdict.key.uid for verdict in candidates(seen.judged[-1])}.isdisjoint(honest)
         assert {cause for cause, _ in seen.problems} <= {
             "reservation-conflict", "reservation-unresolved", "negative-unattributed",
         }  # fmt: skip

@@ -67,6 +67,21 @@ def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str
     assert seen.flagged == {(POD, GPU_1, "no-share")}
 
 
+def test_a_flag_outlives_a_time_in_which_the_bind_request_is_unknown() -> None:
+    """A right comes and goes, and the answer is asked for anew: the flag is neither cleared nor dropped."""
+    seen, held = Pipeline(), {POD: {GPU_1: GIB}}
+    made = built(*NODE, fraction(group=None)).inventory
+    unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
+    seen.take(made, held, times=3)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    seen.take(unknown, held, times=3)
+    assert seen.flagged == set()
+    seen.take(made, held)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    assert len(seen.said("pod flagged")) == 1
+    assert seen.said("flag cleared") == seen.said("flag dropped") == []
+
+
 @asking
 def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotations: dict[str, str]) -> None:
     seen = Pipeline()
