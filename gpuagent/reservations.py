@@ -5,7 +5,7 @@ one GPU are a mistake, or a lie of a tenant whose KAI runs inside a vCluster: th
 pod and its annotation. The problem is told, and suspends no verdict.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuagent.pods.inventory import Inventory, ReservationPod
@@ -34,27 +34,24 @@ class Reservations:
         Nothing is told of GPUs while none answers, since no name can be looked up then.
         """
         now = snapshot.taken_at
-        self._first_seen = {pod.uid: self._first_seen.get(pod.uid, now) for pod in inventory.reservation_pods}
+        pods = sorted(inventory.reservation_pods, key=_order)
+        self._first_seen = {pod.uid: self._first_seen.get(pod.uid, now) for pod in pods}
         if not snapshot.gpus:
             return ()
         present = {account.gpu.uuid for account in snapshot.gpus}
         present |= {part.uuid for account in snapshot.gpus for part in account.gpu.instances}
         by_gpu: dict[str, dict[str, ReservationPod]] = {}
-        for pod in sorted(inventory.reservation_pods, key=_order):
+        for pod in pods:
             if pod.gpu in present:
                 by_gpu.setdefault(pod.gpu, {}).setdefault(pod.namespace, pod)
         conflicts = () if is_time_sliced(inventory) else _conflicts(by_gpu, snapshot)
         known = present | {problem.gpu_uuid for problem in snapshot.problems if problem.cause is Cause.NVML}
-        return (*conflicts, *self._unresolved(inventory, known, now))
+        old = [pod for pod in pods if now - self._first_seen[pod.uid] >= self._grace]
+        return (*conflicts, *_unresolved([pod for pod in old if not pod.gpu or pod.gpu not in known]))
 
-    def _unresolved(self, inventory: Inventory, known: set[str], now: float) -> Iterator[Problem]:
-        found = [
-            pod
-            for pod in sorted(inventory.reservation_pods, key=_order)
-            if pod.gpu not in known and now - self._first_seen[pod.uid] >= self._grace
-        ]
-        if not found:
-            return
+
+def _unresolved(found: Sequence[ReservationPod]) -> Iterator[Problem]:
+    if found:
         first: dict[str, ReservationPod] = {}
         counts: dict[str, int] = {}
         for pod in found:

@@ -9,7 +9,6 @@ from enum import StrEnum
 from math import floor
 from typing import Final
 
-from gpuagent.shares.claims import ShareSource
 from gpuagent.units import duration, size
 from gpuagent.verdicts.grounds import Reason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
@@ -85,7 +84,7 @@ def _not_assigned(verdict: Verdict, lasted: str) -> str:
 
 
 def _share_missing(verdict: Verdict, lasted: str) -> str:
-    if any(candidate.source is ShareSource.ANNOTATION for candidate in verdict.claim.candidates):
+    if verdict.claim.is_unplaced:
         return (
             f"{_holds(verdict)}, and for {lasted} without a share: its annotation does not count, since KAI"
             " did not place the pod; make it anew with the schedulerName of KAI, by default kai-scheduler"

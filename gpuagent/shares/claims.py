@@ -89,6 +89,8 @@ class PodClaim:
     share, since anybody may write one."""
     may_be_placed: bool = False
     """Whether the pod has no group label and its BindRequest is unknown: it has a share or none."""
+    is_unplaced: bool = False
+    """Whether it runs with an annotation for a share that does not count, since KAI did not place it."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
     limits: Mapping[str, Amount] = field(default_factory=dict)
@@ -253,6 +255,7 @@ class _Draft:
             gpu_uuids=place.gpus,
             is_unresolved=asks and not place.is_complete,
             may_be_placed=self._may_be_placed,
+            is_unplaced=bool(self._refusal) and (self._now.ask.has_share or self._first.ask.has_share),
             shares=shares,
             limits=limits,
             candidates=tuple(

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.eviction.rules import candidates
+from gpuagent.problems import Cause, Problem
 from gpuagent.report.page import page
+from gpuagent.reservations import Reservations
 from kai.over_share import OVER_SHARE
 from tests.gpuagent.inventories import built, inventory
+from tests.gpuagent.nodes import gpu, sample, snapshot_of
 from tests.gpuagent.objects import (
     GPU_0,
     GPU_1,
@@ -96,6 +99,8 @@ class TestWholeGpus:
         assert seen.claim(WHOLE).gpu_uuids == (GPU_0,)
         seen.see(node(), reservation(), whole(), held=held, times=3)
         assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
+        assert GPU_0 not in seen.claim(WHOLE).gpu_uuids
+        assert seen.promised(GPU_0) == 0
 
     @pytest.mark.parametrize(
         "given",
@@ -243,6 +248,23 @@ class TestUnresolved:
         assert seen.problems == {}
         assert len(seen.said("problem appeared")) == len(seen.said("problem gone")) == 1
 
+    def test_a_gpu_that_is_lost_is_one_of_this_node(self) -> None:
+        """And while no GPU answers, or the driver is away, no name can be looked up."""
+        made = built(node(), reservation(), reservation(GROUP_1, GPU_1, 901), tenants(gpu="")).inventory
+        lost = Problem(Cause.NVML, GPU_1, "lost")
+        away = Problem(Cause.NVML, "", "away")
+        found = Reservations(grace=10)
+        for gpus, problems, expected in (
+            ((gpu(uuid=GPU_0),), (lost,), 1),
+            ((gpu(uuid=GPU_0),), (lost, away), 1),
+            ((), (away,), 0),
+        ):
+            for at in (0, 20):
+                snapshot = snapshot_of(sample(*gpus, at=at, problems=problems))
+                told = found.problems(made, snapshot)
+            assert [problem.cause for problem in told] == ["reservation-unresolved"] * expected
+            assert all(RESERVATIONS not in problem.detail for problem in told)
+
     def test_it_suspends_nothing(self) -> None:
         seen = Pipeline()
         given = (node(), reservation(), fraction(), bind_request(), tenants(gpu="-1"))
@@ -373,15 +395,15 @@ def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
         assert {cause for cause, _ in seen.problems} <= {
             "reservation-conflict", "reservation-unresolved", "negative-unattributed",
         }  # fmt: skip
-        assert {gpu for _, gpu in seen.problems} <= {"", GPU_0, GPU_1}
+        assert {uuid for _, uuid in seen.problems} <= {"", GPU_0, GPU_1}
         shown = seen.shown
-        for index, (uuid, gpu) in enumerate(zip((GPU_0, GPU_1), shown["gpus"], strict=True)):
-            assert gpu["index"] == index
+        for index, (uuid, device) in enumerate(zip((GPU_0, GPU_1), shown["gpus"], strict=True)):
+            assert device["index"] == index
             amounts = [p["shares"][uuid]["bytes"] for p in shown["pods"] if uuid in p["shares"]]
             assert all(0 <= amount <= 1 << 53 for amount in amounts)
-            assert gpu["promisedBytes"] == sum(amounts)
+            assert device["promisedBytes"] == sum(amounts)
             used = [each["usedBytes"] for p in shown["pods"] for each in p["gpus"] if each["gpuUuid"] == uuid]
-            assert gpu["usedBytes"] == sum(used) + gpu["hostBytes"] + gpu["unattributedBytes"]
+            assert device["usedBytes"] == sum(used) + device["hostBytes"] + device["unattributedBytes"]
         assert made.pods.keys() >= alone.pods.keys()
         for each in honest:
             assert made.pods[each] == alone.pods[each]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.report.words import message
 from gpuagent.shares.claims import ShareSource
 from tests.gpuagent.inventories import built
 from tests.gpuagent.objects import (
@@ -95,9 +96,10 @@ def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotatio
         assert not claim.lacks_reservation
 
 
-def test_a_group_label_that_is_invented_gives_itself_away() -> None:
+@asking
+def test_a_group_label_that_is_invented_gives_itself_away(annotations: dict[str, str]) -> None:
     seen = Pipeline()
-    invented = pod(annotations={"gpu-fraction": "0.9"}, labels={"runai-gpu-group": "mine"})
+    invented = pod(annotations=annotations, labels={"runai-gpu-group": "mine"})
     seen.see(*NODE, invented, held={POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, "", "no-reservation")}
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
@@ -128,6 +130,20 @@ def test_a_bind_request_alone_is_enough(portion: str) -> None:
     seen.see(*NODE, fraction(group=None), bind_request(portion=portion), held={POD: {GPU_0: GIB}}, times=3)
     assert seen.claim(POD).asks_for_share
     assert seen.flagged == set()
+
+
+def test_the_event_says_why_the_annotation_does_not_count() -> None:
+    """Of a pod that KAI placed without a share it says nothing of the kind."""
+    for others, is_unplaced in (
+        ((), True),
+        ((bind_request(portion="0.00", groups=(), kind="Regular"),), False),
+    ):
+        seen = Pipeline()
+        seen.see(*NODE, fraction(group=None), *others, held={POD: {GPU_0: GIB}}, times=3)
+        (transition,) = [
+            each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
+        ]
+        assert ("KAI did not place the pod" in message(transition, None)) is is_unplaced
 
 
 def test_the_bind_request_of_another_pod_is_none() -> None:
@@ -229,5 +245,8 @@ def test_other_resources_excuse_nobody(document: dict[str, Any]) -> None:
 def test_an_annotation_beside_a_whole_gpu_excuses_it_from_nothing() -> None:
     seen, whole = Pipeline(), pod(gpus="1", annotations={"gpu-fraction": "0.5"})
     seen.see(*NODE, whole, held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=3)
-    assert (POD, GPU_0, "unassigned-gpu") in seen.flagged
-    assert {reason for _, _, reason in seen.flagged} == {"unassigned-gpu"}
+    assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}
+    seen = Pipeline()
+    seen.see(*NODE, whole, pod("other", 2, gpus="1"), held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.claim(POD).gpu_uuids == ()
+    assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}, "nor while its own GPU is unknown"
