@@ -40,11 +40,9 @@ def statuses(count: int) -> list[dict[str, str]]:
 
 
 def resources(count: int) -> dict[str, str]:
-    """Names that begin as those of GPUs do, and ask for none."""
-    return {
-        f"nvidia.com/gpu-{number}" if number % 2 else f"nvidia.com/rdma-{number}": "0"
-        for number in range(count)
-    }
+    """Names that begin as those of GPUs do, and ask for none; msgspec remembers some of less than 32 characters."""
+    kinds = ("gpu-under-a-name-of-its-own", "rdma-device-of-the-network")
+    return {f"nvidia.com/{kinds[number % 2]}-{number}": "0" for number in range(count)}
 
 
 def worst_pod() -> dict[str, Any]:
