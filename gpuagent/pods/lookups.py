@@ -90,6 +90,8 @@ class Lack:
 @dataclass(slots=True)
 class _Entry:
     found: KubernetesObject | None = None
+    is_answered: bool = False
+    """Whether the API server told that it is there or absent."""
     tries: int = 0
     due: float = 0.0
 
@@ -149,16 +151,16 @@ class Lookups:
         return (entry.found for entry in self._entries.values() if entry.found is not None)
 
     def answered(self, kind: Kind) -> frozenset[tuple[str, str]]:
-        """Return namespace and first name of the objects of a kind that need not be asked for any more.
+        """Return namespace and first name of the objects of a kind for which there is an answer.
 
-        Each of them is there, was asked for until it is taken for absent, or cannot be had for want of a
-        right or of its API. The rest is still to be asked for, or the last request for it failed.
+        Each of them is there, is absent by the API server's word, or cannot be had for want of a right or of
+        its API. The rest is still to be asked for, failed each time, or is there and cannot be read.
         """
         return frozenset(
             (wanted.namespace, wanted.names[0])
             for wanted, entry in self._entries.items()
             if wanted.kind is kind
-            and (entry.due == math.inf or any(hold.reason in _ANSWERS for hold in self._held(wanted)))
+            and (entry.is_answered or any(hold.reason in _ANSWERS for hold in self._held(wanted)))
         )
 
     @property
@@ -241,6 +243,8 @@ class Lookups:
                 self._hold(wanted, Reason.ERROR, "", str(error), error.retry_after or 0.0)
             return
         except ObjectError as error:
+            if wanted in self._entries:
+                self._entries[wanted].is_answered = False  # it is there, and its content is unknown
             self._hold(wanted, Reason.ERROR, "", str(error))
             return
         except (Unreachable, AccessError):
@@ -252,8 +256,8 @@ class Lookups:
         if entry is None:
             return  # its pod went meanwhile
         entry.due = self._clock() + self._again_in(wanted, entry, found)
-        if found != entry.found or entry.due == math.inf:
-            entry.found = found
+        if found != entry.found or not entry.is_answered:
+            entry.found, entry.is_answered = found, True
             self._on_change()
 
     async def _first(self, wanted: Wanted) -> KubernetesObject | None:
