@@ -1,6 +1,8 @@
 """What the event loop does with each sample: claims, accounts, verdicts, and the status they add up to."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
 
 from gpuagent.changes import ChangeLog
 from gpuagent.judged import Judged
@@ -9,10 +11,14 @@ from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.processes.origin import Sample
+from gpuagent.reservations import Reservations
 from gpuagent.shares.claims import Claims, PodClaim
 from gpuagent.status import PODS_STALE_SECONDS, Facts, Status, pods_stale, status_at
 from gpuagent.verdicts.judge import Judge
 from gpuagent.wishes import Wish, Wishes
+
+_UNRESOLVED_GRACE: Final = 120.0
+"""Seconds; the usual `--grace`."""
 
 
 class Bookkeeper:
@@ -29,6 +35,7 @@ class Bookkeeper:
         clock: Callable[[], float],
         changes: ChangeLog,
         wishes: Wishes | None = None,
+        reservations: Reservations | None = None,
         on_judged: Callable[[Judged], None] = lambda _judged: None,
     ) -> None:
         """Take the parts; `interval` is in seconds, and `on_judged` gets what came of each sample."""
@@ -40,6 +47,7 @@ class Bookkeeper:
         self._clock = clock
         self._changes = changes
         self._wishes = wishes or Wishes()
+        self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_judged = on_judged
         self._facts = Facts(started_at=clock())
         self._index: tuple[Inventory, PodIndex] | None = None
@@ -64,6 +72,9 @@ class Bookkeeper:
                 is_simulated=self._is_simulated,
             ),
         )
+        if inventory is not None:
+            found = self._reservations.problems(inventory, snapshot)
+            snapshot = replace(snapshot, problems=(*snapshot.problems, *found)) if found else snapshot
         graces = {uid: wish.grace for uid, wish in wishes.items() if wish.grace is not None}
         verdicts, transitions = self._judge.judge(snapshot, graces)
         before = self._facts

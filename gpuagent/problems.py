@@ -1,7 +1,8 @@
-"""Why something cannot be known: the causes that suspend verdicts, as metrics and the API name them."""
+"""The problems that metrics and the API name: most causes suspend verdicts, those on reservations do not."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class Cause(StrEnum):
@@ -25,6 +26,14 @@ class Cause(StrEnum):
     """Nothing was heard from the source of pods for 60 s."""
     SAMPLE_STALE = "sample-stale"
     """The last good sample is older than three intervals."""
+    RESERVATION_CONFLICT = "reservation-conflict"
+    """Reservation pods, or pods with whole GPUs, of two namespaces have one GPU; suspends nothing."""
+    RESERVATION_UNRESOLVED = "reservation-unresolved"
+    """A reservation pod names no GPU of this node; suspends nothing."""
+
+
+SUSPENDS_NOTHING: Final = frozenset({Cause.RESERVATION_CONFLICT, Cause.RESERVATION_UNRESOLVED})
+"""A tenant can bring these about, and taking verdicts away would be what that tenant wants."""
 
 
 @dataclass(frozen=True, slots=True)

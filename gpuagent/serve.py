@@ -25,6 +25,7 @@ from gpuagent.processes.lookup import Processes
 from gpuagent.processes.origin import Sample
 from gpuagent.report.http import AGENT_CONNECTIONS, Port
 from gpuagent.report.metrics import Metrics
+from gpuagent.reservations import Reservations
 from gpuagent.sampler import Sampler, Timing
 from gpuagent.shares.claims import Claims
 from gpuagent.status import INTERVALS_UNTIL_STALE
@@ -211,6 +212,7 @@ async def _serve_cluster(
         clock=time.monotonic,
         changes=ChangeLog(log),
         wishes=Wishes(bounds=settings.grace_bounds),
+        reservations=Reservations(grace=settings.grace),
         on_judged=consequences.take if consequences else lambda _judged: None,
     )
     metrics = Metrics(

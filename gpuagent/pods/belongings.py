@@ -1,6 +1,6 @@
 """What belongs to a node's pods and is fetched by name: which objects, and under which names. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from gpuagent.pods import objects
@@ -12,6 +12,7 @@ from kai import keys
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _A_FEW_MINUTES: Final = 300.0
 _SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.RECEIVED_RESOURCE_TYPE, keys.GPU_GROUP})
+_SIGN_PREFIXES: Final = (keys.CONTAINER_PREFIX, keys.GPU_GROUP_PREFIX)
 
 BIND_REQUESTS: Final = Kind(
     resource="bindrequests.scheduling.run.ai",
@@ -63,7 +64,7 @@ class Belongings:
         yield Wanted(kind=NODES, names=(self._node,))
         for pod in pods:
             namespaces.add(pod.namespace)
-            if pod.is_finished or pod.namespace == self._reservation_namespace:
+            if self._is_passed_over(pod):
                 continue
             if may_be_kais(pod):
                 yield Wanted(kind=BIND_REQUESTS, namespace=pod.namespace, names=(pod.name,), pod_uid=pod.uid)
@@ -78,6 +79,24 @@ class Belongings:
         for namespace in sorted(namespaces):
             yield Wanted(kind=NAMESPACES, names=(namespace,))
 
+    def bind_requests_unknown(
+        self, pods: Iterable[NodePod], answered: Collection[tuple[str, str]]
+    ) -> frozenset[tuple[str, str]]:
+        """Return namespace and name of the pods that may have a BindRequest of which nothing is known yet.
+
+        Args:
+            pods: the node's pods.
+            answered: namespace and name of BindRequests that were asked for with an answer.
+        """
+        return frozenset(
+            pod.key
+            for pod in pods
+            if pod.key not in answered and not self._is_passed_over(pod) and may_be_kais(pod)
+        )
+
+    def _is_passed_over(self, pod: NodePod) -> bool:
+        return pod.is_finished or pod.namespace == self._reservation_namespace
+
 
 def may_be_kais(pod: NodePod) -> bool:
     """Whether KAI may have placed a pod: by its scheduler, which nobody can edit, or by any sign of a share.
@@ -86,6 +105,6 @@ def may_be_kais(pod: NodePod) -> bool:
     """
     if keys.MIRROR_POD in pod.annotations:
         return False
-    return pod.scheduler_name != keys.DEFAULT_SCHEDULER or not _SIGNS.isdisjoint(
-        (*pod.annotations, *pod.labels)
-    )
+    if pod.scheduler_name != keys.DEFAULT_SCHEDULER:
+        return True
+    return any(key in _SIGNS or key.startswith(_SIGN_PREFIXES) for key in (*pod.annotations, *pod.labels))

@@ -1,12 +1,12 @@
 """From Kubernetes objects to an Inventory, wherever the objects came from. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import LABELS, LONGEST_NAME, bounded, kept_data
-from gpuagent.pods.inventory import BindRequest, Inventory, NodePod
+from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from gpuagent.pods.reading import node_pod
 from gpuagent.tenants import tenant_of
@@ -28,15 +28,27 @@ class Built:
     """How many pods are not this node's."""
 
 
-def build(found: Iterable[NodePod | KubernetesObject], *, node: str, reservation_namespace: str) -> Built:
+def build(
+    found: Iterable[NodePod | KubernetesObject],
+    *,
+    node: str,
+    reservation_namespace: str,
+    bind_requests_unknown: Collection[tuple[str, str]] = (),
+) -> Built:
     """Put together what is known of one node's pods.
 
     Args:
         found: objects; a NodePod is one of this node's that was read before, and costs next to nothing.
         node: name of the node.
         reservation_namespace: where KAI keeps its reservation pods.
+        bind_requests_unknown: namespace and name of pods whose BindRequest is not known to exist or to be
+            absent.
     """
-    parts = _Parts(node=node, reservation_namespace=reservation_namespace)
+    parts = _Parts(
+        node=node,
+        reservation_namespace=reservation_namespace,
+        bind_requests_unknown=bind_requests_unknown,
+    )
     for each in found:
         try:
             parts.add(each)
@@ -49,12 +61,15 @@ def build(found: Iterable[NodePod | KubernetesObject], *, node: str, reservation
 class _Parts:
     node: str
     reservation_namespace: str
+    bind_requests_unknown: Collection[tuple[str, str]]
     pods: dict[str, NodePod] = field(default_factory=dict)
-    reservations: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By host namespace and group; the namespace is empty for those of the cluster's own KAI."""
+    reservations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """GPUs by host namespace and group; the namespace is empty for those of the cluster's own KAI."""
+    reservation_pods: list[ReservationPod] = field(default_factory=list)
     tenant_reservation_uids: set[str] = field(default_factory=set)
     reservation_uids: set[str] = field(default_factory=set)
     bind_requests: dict[tuple[str, str], BindRequest] = field(default_factory=dict)
+    unreadable_bind_requests: set[tuple[str, str]] = field(default_factory=set)
     config_maps: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     config_map_owners: dict[tuple[str, str], str] = field(default_factory=dict)
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -75,7 +90,9 @@ class _Parts:
                 else:
                     self.elsewhere += 1
             case objects.BindRequestObject():
+                self.unreadable_bind_requests.add(key)
                 self.bind_requests[key] = _bind_request(found)
+                self.unreadable_bind_requests.remove(key)
             case objects.ConfigMap():
                 self._add_config_map(key, found)
             case objects.Namespace():
@@ -89,30 +106,37 @@ class _Parts:
             raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} is another pod's already")
         group = pod.labels.get(keys.GPU_GROUP, "")
         is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
+        if not pod.whole_gpus:
+            is_reservation = False  # a pod without a GPU of its own holds none for others
         if pod.namespace == self.reservation_namespace and is_reservation:
             self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
-            if group and not pod.is_finished:
-                self._reserve(("", group), pod)
+            self._reserve(group, pod, is_tenants=False)
             return
-        tenant = tenant_of(pod)
-        if tenant and tenant.namespace == self.reservation_namespace and group:
+        tenant = tenant_of(pod) if group and is_reservation else None
+        if tenant and tenant.namespace == self.reservation_namespace:
             self.tenant_reservation_uids.add(pod.uid)
-            if not pod.is_finished:
-                self._reserve((pod.namespace, group), pod)
+            self._reserve(group, pod, is_tenants=True)
         self.pods[pod.uid] = pod
 
-    def _reserve(self, group: tuple[str, str], pod: NodePod) -> None:
-        gpu = pod.annotations.get(keys.RESERVED_GPU, "").strip()
+    def _reserve(self, group: str, pod: NodePod, *, is_tenants: bool) -> None:
+        if pod.is_finished:
+            return
+        gpu = bounded(pod.annotations.get(keys.RESERVED_GPU, "").strip())
         gpu = "" if gpu == _UNKNOWN_GPU else gpu
-        before = self.reservations.get(group, "")
-        if gpu and before and gpu != before:
+        self.reservation_pods.append(
+            ReservationPod(
+                namespace=pod.namespace, name=pod.name, uid=pod.uid, gpu=gpu, is_tenants=is_tenants
+            )
+        )
+        if not group:
+            return
+        gpus = self.reservations.setdefault((pod.namespace if is_tenants else "", group), set())
+        if gpu and gpus and gpu not in gpus:
             where = f"Pod {pod.namespace}/{pod.name}"
             self.lines.append(
                 f"{where}: another reservation pod of its group names another GPU; neither counts"
             )
-            self.reservations[group] = ""
-        else:
-            self.reservations[group] = gpu or before
+        gpus.update({gpu} - {""})
 
     def _add_config_map(self, key: tuple[str, str], found: objects.ConfigMap) -> None:
         data = kept_data(found.data)
@@ -134,12 +158,17 @@ class _Parts:
                 self.lines.append(f"{where}: {error}; the driver's own total counts instead")
 
     def inventory(self) -> Inventory:
+        reservations = {
+            key: next(iter(gpus)) if len(gpus) == 1 else "" for key, gpus in self.reservations.items()
+        }
         return Inventory(
             pods=self.pods,
-            reservations={group: gpu for (scope, group), gpu in self.reservations.items() if not scope},
-            tenant_reservations={key: gpu for key, gpu in self.reservations.items() if key[0]},
+            reservations={group: gpu for (scope, group), gpu in reservations.items() if not scope},
+            tenant_reservations={key: gpu for key, gpu in reservations.items() if key[0]},
+            reservation_pods=tuple(self.reservation_pods),
             tenant_reservation_uids=frozenset(self.tenant_reservation_uids),
             bind_requests=self.bind_requests,
+            bind_requests_unknown=frozenset((*self.bind_requests_unknown, *self.unreadable_bind_requests)),
             config_maps=self.config_maps,
             config_map_owners=self.config_map_owners,
             node_labels=self.node_labels,

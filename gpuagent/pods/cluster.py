@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gpuagent.pods.belongings import Belongings
+from gpuagent.pods.belongings import BIND_REQUESTS, Belongings
 from gpuagent.pods.building import build
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import Inventory, NodePod
@@ -121,8 +121,16 @@ class ClusterPods:
             self._lookups.want(self._belongings.of(pods.values()))
 
     def _build(self) -> None:
-        found: list[NodePod | KubernetesObject] = [*self.watch.objects.values(), *self._lookups.found]
-        built = build(found, node=self._node, reservation_namespace=self._reservation_namespace)
+        pods = self.watch.objects.values()
+        found: list[NodePod | KubernetesObject] = [*pods, *self._lookups.found]
+        built = build(
+            found,
+            node=self._node,
+            reservation_namespace=self._reservation_namespace,
+            bind_requests_unknown=self._belongings.bind_requests_unknown(
+                pods, self._lookups.answered(BIND_REQUESTS)
+            ),
+        )
         new = [line for line in built.lines if line not in self._said]
         self._said = frozenset(built.lines)
         for line in new[:_MOST_LINES]:
@@ -135,7 +143,8 @@ class ClusterPods:
                 INFO,
                 node=self._node,
                 pods=len(built.inventory.pods),
-                reservation_pods=len(built.inventory.reservation_uids),
+                reservation_pods=len(built.inventory.reservation_pods),
+                tenant_reservation_pods=built.inventory.tenant_reservation_count,
             )
         self._inventory = built.inventory
 

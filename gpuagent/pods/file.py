@@ -98,7 +98,8 @@ class FilePods:
             file=str(self._path),
             node=self._node,
             pods=len(inventory.pods),
-            reservation_pods=len(inventory.reservation_uids),
+            reservation_pods=len(inventory.reservation_pods),
+            tenant_reservation_pods=inventory.tenant_reservation_count,
             pods_elsewhere=built.elsewhere,
         )
         new = [line for line in built.lines if line not in self._said]

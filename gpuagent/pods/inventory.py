@@ -24,6 +24,9 @@ class NodePod:
     whole_gpus: int = 0
     """`nvidia.com/gpu` that the device plugin gives it: of all containers together, or of its largest init
     container."""
+    has_unsized_gpus: bool = False
+    """Whether it gets GPUs of a size that cannot be read from it: by a resource claim (DRA), or by a GPU
+    resource other than `nvidia.com/gpu`."""
     config_map_names: tuple[str, ...] = ()
     """Names that KAI's ConfigMap of the pod can have, the likeliest first."""
     launches: tuple[Launch, ...] = field(default=(), repr=False)
@@ -73,6 +76,20 @@ class BindRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationPod:
+    """A pod that asks for a whole GPU in order to hold it for a KAI group, and has not ended."""
+
+    namespace: str
+    """On the host."""
+    name: str
+    uid: str
+    gpu: str
+    """The GPU UUID that its annotation names, which need not exist; empty while it names none."""
+    is_tenants: bool
+    """Whether it belongs to a KAI inside a vCluster, so that the tenant can write anything on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything known about this node's pods. Readers never change it; a change makes a new one."""
 
@@ -85,6 +102,10 @@ class Inventory:
     up, so they count only for pods of that namespace."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """By namespace and name of the pod."""
+    bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
+    """Namespace and name of the pods whose BindRequest may exist unseen: the request for it is still to be
+    made, failed, or was answered with an object that cannot be read. A missing right, a missing API and a
+    pods file are answers: a pod without a BindRequest then goes by its group label alone."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps, by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -97,9 +118,16 @@ class Inventory:
     reservation_uids: frozenset[str] = frozenset()
     """UIDs (and config hashes) of reservation pods: their processes are theirs, but they appear in no
     `kaishare_pod_*` series."""
+    reservation_pods: tuple[ReservationPod, ...] = ()
+    """Every reservation pod of the node, those of tenants included."""
     tenant_reservation_uids: frozenset[str] = frozenset()
     """UIDs among `pods` that are reservation pods of a KAI inside a vCluster: they promise nothing, but what
     they hold is shown, since any pod of that tenant could pose as one."""
+
+    @property
+    def tenant_reservation_count(self) -> int:
+        """How many of the reservation pods belong to a KAI inside a vCluster."""
+        return sum(pod.is_tenants for pod in self.reservation_pods)
 
 
 class PodSource(Protocol):

@@ -90,6 +90,8 @@ class Lack:
 @dataclass(slots=True)
 class _Entry:
     found: KubernetesObject | None = None
+    is_answered: bool = False
+    """Whether the API server told that it is there or absent."""
     tries: int = 0
     due: float = 0.0
 
@@ -103,6 +105,10 @@ class _Hold:
     until: float
     seconds: float
     is_said: bool
+
+
+_ANSWERS: Final = (Reason.DENIED, Reason.NOT_SERVED)
+"""Why an object cannot be had at all, which is an answer; after an error it may still be had."""
 
 
 class Lookups:
@@ -121,7 +127,7 @@ class Lookups:
 
         Args:
             client: to the API server.
-            on_change: told when something was found, or is another than before.
+            on_change: told when something was found, is another than before, or is known to be absent.
             on_lack: told when a kind cannot be had (True), and when it can again (False).
             clock: monotonic seconds.
             pace: other than usual.
@@ -143,6 +149,19 @@ class Lookups:
     def found(self) -> Iterator[KubernetesObject]:
         """What could be had of what is wanted."""
         return (entry.found for entry in self._entries.values() if entry.found is not None)
+
+    def answered(self, kind: Kind) -> frozenset[tuple[str, str]]:
+        """Return namespace and first name of the objects of a kind for which there is an answer.
+
+        Each of them is there, is absent by the API server's word, or cannot be had for want of a right or of
+        its API. The rest is still to be asked for, failed each time, or is there and cannot be read.
+        """
+        return frozenset(
+            (wanted.namespace, wanted.names[0])
+            for wanted, entry in self._entries.items()
+            if wanted.kind is kind
+            and (entry.is_answered or any(hold.reason in _ANSWERS for hold in self._held(wanted)))
+        )
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
@@ -224,6 +243,8 @@ class Lookups:
                 self._hold(wanted, Reason.ERROR, "", str(error), error.retry_after or 0.0)
             return
         except ObjectError as error:
+            if wanted in self._entries:
+                self._entries[wanted].is_answered = False  # it is there, and its content is unknown
             self._hold(wanted, Reason.ERROR, "", str(error))
             return
         except (Unreachable, AccessError):
@@ -235,8 +256,8 @@ class Lookups:
         if entry is None:
             return  # its pod went meanwhile
         entry.due = self._clock() + self._again_in(wanted, entry, found)
-        if found != entry.found:
-            entry.found = found
+        if found != entry.found or not entry.is_answered:
+            entry.found, entry.is_answered = found, True
             self._on_change()
 
     async def _first(self, wanted: Wanted) -> KubernetesObject | None:
@@ -273,7 +294,11 @@ class Lookups:
     def _hold(
         self, wanted: Wanted, reason: Reason, namespace: str, detail: str, retry_after: float = 0.0
     ) -> None:
-        """Leave a kind alone for a while: in one namespace where the right is missing, else everywhere."""
+        """Leave a kind alone for a while: in one namespace where the right is missing, else everywhere.
+
+        After an error another object of the kind is asked for first, so that one that can never be read does
+        not keep the others from being read.
+        """
         pace, key = self._pace, (wanted.kind.resource, namespace)
         is_error = reason is Reason.ERROR
         first, longest = (
@@ -282,6 +307,8 @@ class Lookups:
         before = self._holds.get(key)
         is_same = before is not None and before.reason is reason
         if is_same and before is not None and before.until > self._clock():
+            if is_error:
+                self._ask_after(wanted, before)
             return  # another of the same batch was first
         seconds = min(before.seconds * 2, longest) if is_same and before is not None else first
         self._holds[key] = _Hold(
@@ -293,6 +320,15 @@ class Lookups:
             seconds=seconds,
             is_said=not is_error or (is_same and bool(detail)),  # one failure is nothing to speak of
         )
+        if is_error:
+            self._ask_after(wanted, self._holds[key])
+        if not is_same:
+            self._on_change()
+
+    def _ask_after(self, wanted: Wanted, hold: _Hold) -> None:
+        entry = self._entries.get(wanted)
+        if entry is not None:
+            entry.due = hold.until + self._pace.first_pause
 
     def _tell_lacks(self) -> None:
         """Say what is new and what is over."""

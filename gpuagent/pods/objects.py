@@ -57,24 +57,19 @@ class Metadata(Struct, frozen=True, rename="camel"):
 Quantity = str | int | float
 
 
-class Quantities(Struct, frozen=True):
-    """`limits` or `requests` of a container."""
-
-    gpus: Quantity | None = field(default=None, name=keys.GPU_RESOURCE)
-
-
 class Resources(Struct, frozen=True):
-    """`resources` of a container."""
+    """`resources` of a container: amounts by the name of the resource."""
 
-    limits: Quantities | None = None
-    requests: Quantities | None = None
+    limits: dict[str, Quantity | None] | None = None
+    requests: dict[str, Quantity | None] | None = None
 
     @property
     def gpus(self) -> Quantity | None:
-        """What counts for an extended resource: its limit, else its request, else None."""
-        if self.limits is not None and self.limits.gpus is not None:
-            return self.limits.gpus
-        return None if self.requests is None else self.requests.gpus
+        """Amount of `nvidia.com/gpu`: the limit, which counts for an extended resource, else the request."""
+        limit = self.limits.get(keys.GPU_RESOURCE) if self.limits else None
+        if limit is not None:
+            return limit
+        return self.requests.get(keys.GPU_RESOURCE) if self.requests else None
 
 
 class Container(Struct, frozen=True):
@@ -112,6 +107,10 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
         )
 
 
+class ResourceClaim(Struct, frozen=True):
+    """One of `spec.resourceClaims` (DRA); what the claim is for stands in another object."""
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     """`spec` of a pod."""
 
@@ -120,6 +119,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     ephemeral_containers: list[Container] | None = None
+    resource_claims: list[ResourceClaim] | None = None
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):

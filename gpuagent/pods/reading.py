@@ -7,6 +7,7 @@ its cgroup path has no pod UID.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from gpuagent.pods import objects
@@ -15,12 +16,15 @@ from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.launches import Launch
 from gpuagent.pods.objects import ObjectError
 from kai import keys
+from kai.gpu_resources import names_gpu
 from kai.quantity import parse_quantity
 
 MOST_CONTAINER_IDS: Final = 128
 _MOST_CONFIG_MAPS: Final = 8
 _MOST_GPUS: Final = 1 << 16
 _SHORT_DIGITS: Final = 4
+_NOTHING: Final = (None, "0", 0)
+"""Amounts of a resource that ask for none of it; the API server writes every zero as "0"."""
 _LONGEST_CONTAINER_NAME: Final = 63
 _SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GROUP})
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
@@ -51,6 +55,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         annotations=annotations,
         container_ids=ids,
         whole_gpus=_whole_gpus(spec, where),
+        has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
         launches=launches() if _asks_for_share(labels, annotations) else (),
         scheduler_name=bounded(spec.scheduler_name),
@@ -104,6 +109,25 @@ def _whole(asked: objects.Quantity) -> int:
     if amount.denominator != 1 or not 0 <= amount <= _MOST_GPUS:
         raise ValueError(f'"{str(asked)[:40]}" is not a whole number from 0 to {_MOST_GPUS}')
     return int(amount)
+
+
+def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
+    """Whether the pod gets GPUs of a size that the pod does not tell; ends at the first sign of one.
+
+    A resource claim may be for any device, and every GPU resource but `nvidia.com/gpu` stands for a part of a
+    GPU, or for one that the device plugin was told to rename. An amount of 0 asks for nothing.
+    """
+    if spec.resource_claims:
+        return True
+    for container in chain(
+        spec.containers or (), spec.init_containers or (), spec.ephemeral_containers or ()
+    ):
+        resources = container.resources
+        for amounts in (resources.limits, resources.requests) if resources else ():
+            for name, amount in (amounts or {}).items():
+                if amount not in _NOTHING and name != keys.GPU_RESOURCE and names_gpu(name):
+                    return True
+    return False
 
 
 def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from gpuagent.problems import Problem
-from gpuagent.shares.claims import Amount, PodClaim
+from gpuagent.shares.claims import Amount, Candidate, PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
 from gpuagent.verdicts.judge import Verdict
@@ -89,16 +89,23 @@ def _claim(claim: PodClaim) -> Json:
         "gpuGroups": claim.groups,
         "gpuUuids": claim.gpu_uuids,
         "gpuUnresolved": claim.is_unresolved,
+        "hasUnsizedGpus": pod.has_unsized_gpus,
         "lacksReservation": claim.lacks_reservation,
         "shareChanged": claim.changed or None,
         "shares": {uuid: _amount(amount) for uuid, amount in claim.shares.items()},
         "limits": {uuid: _amount(amount) for uuid, amount in claim.limits.items()},
-        "candidates": [
-            {"source": c.source, "says": c.text, "bytesPerGpu": dict(c.bytes_per_gpu)}
-            for c in claim.candidates
-        ],
+        "candidates": [_candidate(candidate) for candidate in claim.candidates],
         "notes": claim.notes,
     }
+
+
+def _candidate(candidate: Candidate) -> Json:
+    said = {
+        "source": candidate.source,
+        "says": candidate.text,
+        "bytesPerGpu": dict(candidate.bytes_per_gpu),
+    }
+    return said if candidate.counts else said | {"counts": False}
 
 
 def _wish(wish: Wish | None) -> Json | None:

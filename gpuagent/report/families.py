@@ -129,7 +129,8 @@ class Family(Enum):
         name="kaishare_agent_attribution_problem",
         kind="gauge",
         labels=("reason", "gpu_uuid"),
-        help="1 for each present cause that suspends verdicts; an empty gpu_uuid concerns the node.",
+        help="1 for each present cause; an empty gpu_uuid concerns the node."
+        " All but reservation-conflict and reservation-unresolved suspend verdicts.",
         absent="there is no such problem",
     )
     LAST_SAMPLE = Described(

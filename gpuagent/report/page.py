@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from gpuagent.problems import SUSPENDS_NOTHING
 from gpuagent.shares.claims import PodClaim
 from gpuagent.snapshot import GpuAccount, Holding
 from gpuagent.status import Status
@@ -94,13 +95,18 @@ def _head(status: Status, *, node: str, is_simulated: bool, now: float) -> Itera
 def _problems(status: Status) -> Iterator[str]:
     if not status.problems:
         return
-    yield '<section class="problems"><h2>What cannot be known now</h2><ul>'
     names = {account.gpu.uuid: f"GPU {account.gpu.index}" for account in _accounts(status)}
-    for problem in status.problems:
-        scope = names.get(problem.gpu_uuid) or problem.gpu_uuid or "the node"
-        detail = f": {problem.detail}" if problem.detail else ""
-        yield f"<li><b>{_safe(problem.cause)}</b> ({_safe(scope)}){_safe(detail)}</li>"
-    yield "</ul>"
+    yield '<section class="problems">'
+    for title, is_harmless in (("What cannot be known now", False), ("Reservation pods", True)):
+        shown = [found for found in status.problems if (found.cause in SUSPENDS_NOTHING) is is_harmless]
+        if not shown:
+            continue
+        yield f"<h2>{title}</h2><ul>"
+        for problem in shown:
+            scope = names.get(problem.gpu_uuid) or problem.gpu_uuid or "the node"
+            detail = f": {problem.detail}" if problem.detail else ""
+            yield f"<li><b>{_safe(problem.cause)}</b> ({_safe(scope)}){_safe(detail)}</li>"
+        yield "</ul>"
     if status.attribution_ok is False:
         yield "<p>Verdicts are suspended until this is over.</p>"
     yield "</section>"
@@ -196,6 +202,8 @@ def _figures(holding: Holding) -> str:
     text = f"<b>{size(holding.used_bytes)}</b>"
     if share is not None:
         text += f" of {size(share.bytes)} <small>({_safe(share.source)})</small>"
+    elif claim.pod.has_unsized_gpus:
+        text += " <small>(by a claim or a resource that tells no size)</small>"
     else:
         text += " <small>(no share here)</small>"
     if limit is not None:

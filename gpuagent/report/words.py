@@ -85,6 +85,11 @@ def _not_assigned(verdict: Verdict, lasted: str) -> str:
 
 
 def _share_missing(verdict: Verdict, lasted: str) -> str:
+    if verdict.claim.is_unplaced:
+        return (
+            f"{_holds(verdict)}, and for {lasted} without a share: its annotation does not count, since KAI"
+            " did not place the pod; make it anew with the schedulerName of KAI, by default kai-scheduler"
+        )
     return (
         f"{_holds(verdict)}, and for {lasted} without any share of a GPU;"
         " ask for one with the annotation gpu-fraction or gpu-memory, or for nvidia.com/gpu"

@@ -4,7 +4,7 @@ Pure, but for what was seen first: where only a tenant's own words exist, the fi
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -14,7 +14,15 @@ from gpuagent.shares.asks import Ask, read_ask
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.differences import Words, differences
 from gpuagent.shares.grants import granted
-from gpuagent.shares.placement import Placement, WholeGpus, group_labels, groups_of, is_reserved, of_share
+from gpuagent.shares.placement import (
+    GroupGpus,
+    Placement,
+    WholeGpus,
+    group_labels,
+    groups_of,
+    is_reserved,
+    of_share,
+)
 from gpuagent.tenants import Tenant, tenant_of
 from kai import keys
 from kai.share import MIB
@@ -51,6 +59,8 @@ class Candidate:
     """As the source has it: `gpu-fraction 0.5`, `portion 0.50`."""
     bytes_per_gpu: Mapping[str, int | None]
     """By GPU UUID (or "" while the GPU is unknown); None: the device memory it refers to is unknown."""
+    counts: bool = True
+    """Whether it decides where no better source says anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,10 @@ class PodClaim:
     is_unresolved: bool = False
     """Whether a GPU of the pod's share is not known: then nothing is unassigned. A group label alone is no
     share, since anybody may write one."""
+    may_be_placed: bool = False
+    """Whether the pod has no group label and its BindRequest is unknown: it has a share or none."""
+    is_unplaced: bool = False
+    """Whether it runs with an annotation for a share that does not count, since KAI did not place it."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
     limits: Mapping[str, Amount] = field(default_factory=dict)
@@ -86,6 +100,8 @@ class PodClaim:
     """What differs from a better source, or from what was first seen; empty if nothing (`share-changed`)."""
     lacks_reservation: bool = False
     """Whether it runs with a share in a group that has no reservation pod (`no-reservation`)."""
+    withheld_gpus: frozenset[str] = frozenset()
+    """GPUs that KAI groups hold, so that no pod with whole GPUs was given them; empty for other pods."""
     notes: tuple[str, ...] = ()
     """Values that could not be read, one line each, naming pod, key and what is allowed."""
 
@@ -137,7 +153,8 @@ class Claims:
             _Draft(pod, now, self._first.get(uid, now), inventory) for uid, (pod, now) in self._said.items()
         ]
         whole = self._whole.assign(wanted, inventory, devices, held)
-        claims = tuple(draft.claim(cards, whole.get(draft.pod.uid, ())) for draft in drafts)
+        groups = GroupGpus(inventory)
+        claims = tuple(draft.claim(cards, whole.get(draft.pod.uid, ()), groups) for draft in drafts)
         self._last = (inventory, situation, claims)
         return claims
 
@@ -203,21 +220,30 @@ class _Draft:
         given = bound.groups if bound else ()
         is_more_than_given = bool(given) and len(self._first.groups) > len(given)
         self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
+        # KAI writes the label before it binds the pod, so one that comes later is somebody else's.
+        self._is_placed = bool(self._first.groups) or self._grants.has_bind_request
+        self._may_be_placed = not self._is_placed and pod.key in inventory.bind_requests_unknown
+        self._refusal = self._why_refused()
+        is_recorded = bound is not None and bool(bound.portion)
+        ask = self._first.ask
+        # The pod's owner can write `gpus.devices` as well as KAI's binder: it places a recorded share only.
+        self._ask = ask if is_recorded or not ask.devices else replace(ask, devices={})
         self._words = tuple(self._find_words())
         self._deciding = next((word for word in self._words if word.may_decide), None)
 
-    def claim(self, cards: Cards, whole: tuple[str, ...]) -> PodClaim:
-        """Settle it, with the whole GPUs that are known to be the pod's."""
+    def claim(self, cards: Cards, whole: tuple[str, ...], groups: GroupGpus) -> PodClaim:
+        """Settle it, with the whole GPUs that are known to be the pod's, and those that KAI groups hold."""
         pod, tenant = self.pod, tenant_of(self.pod)
         notes = pod.notes + self._notes + self._grants.notes
         if pod.is_finished:
             return PodClaim(pod=pod, tenant=tenant, queue=self._queue, notes=_bounded(notes))
         asks = self._deciding is not None
+        is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
         place = Placement()
-        if self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU:
+        if is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
-        elif asks:
-            place = of_share(self._groups, self._first.ask, self._grants, pod, self._inventory)
+        elif asks and self._is_placed:
+            place = of_share(self._groups, self._ask, self._grants, pod, self._inventory)
         shares = self._shares(place.gpus, cards)
         limits, refused = self._limits(place.gpus, shares)
         return PodClaim(
@@ -228,16 +254,22 @@ class _Draft:
             groups=self._groups,
             gpu_uuids=place.gpus,
             is_unresolved=asks and not place.is_complete,
+            may_be_placed=self._may_be_placed,
+            is_unplaced=bool(self._refusal) and (self._now.ask.has_share or self._first.ask.has_share),
             shares=shares,
             limits=limits,
             candidates=tuple(
                 Candidate(
-                    word.source, word.text, {gpu: word.bytes_on(gpu, cards) for gpu in place.gpus or ("",)}
+                    word.source,
+                    word.text,
+                    {gpu: word.bytes_on(gpu, cards) for gpu in place.gpus or ("",)},
+                    counts=word.may_decide,
                 )
                 for word in self._words
             ),
             changed="; ".join(differences(self._now, self._first, self._grants, cards)),
-            lacks_reservation=asks and pod.phase == "Running" and self._lacks_reservation(),
+            lacks_reservation=asks and pod.is_running and self._lacks_reservation(),
+            withheld_gpus=groups.withheld_from(pod) if is_whole else frozenset(),
             notes=_bounded(notes + refused),
         )
 
@@ -248,18 +280,28 @@ class _Draft:
             devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
             yield _Word(ShareSource.BIND_REQUEST, f"portion {bound.portion}{devices}", portion=bound.portion)
         # A BindRequest that gives no share leaves nothing to be said by the pod itself.
-        is_open = bound is None or bool(bound.portion)
+        is_open = (bound is None or bool(bound.portion)) and not self._refusal
         if configured is not None and configured.portion:
-            text = f"{keys.GPU_PORTION_ENV} {configured.portion}"
+            text = f"{keys.GPU_PORTION_ENV} {configured.portion}{self._refusal}"
             yield _Word(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion, may_decide=is_open)
         now, first = self._now.ask, self._first.ask
         if first.has_share:
-            text = first.text if first == now else f"{first.text}, as first seen"
-            yield _Word(ShareSource.ANNOTATION, text, ask=first, may_decide=is_open)
+            text = (first.text if first == now else f"{first.text}, as first seen") + self._refusal
+            yield _Word(ShareSource.ANNOTATION, text, ask=self._ask, may_decide=is_open)
         if _has_whole_gpus(self.pod) and self.pod.uid not in self._inventory.tenant_reservation_uids:
             yield _Word(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
         if now.has_share and now != first:
             yield _Word(ShareSource.ANNOTATION, f"{now.text}, later", ask=now, may_decide=False)
+
+    def _why_refused(self) -> str:
+        """Say why the pod's own word on its share does not count; empty if KAI acted on it, or may have.
+
+        A pod that KAI placed has a group label or a BindRequest. As long as the BindRequest is unknown,
+        nothing is refused.
+        """
+        if self._is_placed or self._may_be_placed or not self.pod.is_running:
+            return ""
+        return ", which KAI did not act on: the pod has no GPU group and no BindRequest"
 
     def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
         word = self._deciding
@@ -276,7 +318,7 @@ class _Draft:
         HAMi-core's limit is the share of an unrounded card (KAI v0.17.0 `hami_core.go`). One that is more was
         not written by KAI, and a pod must not get a limit of its own making to be held against.
         """
-        configured, ask = self._grants.configured, self._first.ask
+        configured, ask = self._grants.configured, self._ask
         told = configured.limit_bytes if configured else None
         limits: dict[str, Amount] = {}
         refused: tuple[str, ...] = ()

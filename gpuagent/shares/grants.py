@@ -45,6 +45,8 @@ class Grants:
 
     bound: BoundShare | None = None
     configured: ConfiguredShare | None = None
+    has_bind_request: bool = False
+    """Whether the pod has a BindRequest of its own, readable or not: KAI placed it."""
     notes: tuple[str, ...] = ()
 
 
@@ -59,7 +61,13 @@ def granted(pod: NodePod, inventory: Inventory, where: str) -> Grants:
     notes: list[str] = []
     bound = _bound(pod, inventory, where, notes)
     configured = _configured(pod, inventory, where, notes)
-    return Grants(bound=bound, configured=configured, notes=tuple(map(one_line, notes)))
+    request = inventory.bind_requests.get(pod.key)
+    return Grants(
+        bound=bound,
+        configured=configured,
+        has_bind_request=request is not None and request.pod_uid == pod.uid,
+        notes=tuple(map(one_line, notes)),
+    )
 
 
 def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> BoundShare | None:

@@ -56,20 +56,18 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
 def of_share(
     groups: Sequence[str], ask: Ask, grants: Grants, pod: NodePod, inventory: Inventory
 ) -> Placement:
-    """Find the GPUs of a share: of containers that ask for themselves, else by the pod's groups.
+    """Find the GPUs of a share by the pod's groups.
 
     Where no reservation pod carries the group of the label, the BindRequest may still name one that is, and
-    KAI's ConfigMap the GPU itself.
+    KAI's ConfigMap the GPU itself. `gpus.devices` of a container comes last: the pod's owner can write it as
+    well as KAI's binder.
     """
-    own = Placement(ask.gpus, is_complete=bool(ask.gpus))
-    if ask.requests and ask.gpus:
-        return own
     bound, configured = grants.bound, grants.configured
     places = (
         of_groups(groups, pod, inventory),
         of_groups(bound.groups if bound else (), pod, inventory),
         Placement(configured.gpus, is_complete=bool(configured.gpus)) if configured else Placement(),
-        own,
+        Placement(ask.gpus, is_complete=bool(ask.gpus)),
     )
     for place in places:
         if place.is_complete:
@@ -77,10 +75,39 @@ def of_share(
     return next((place for place in places if place.gpus), Placement())
 
 
+class GroupGpus:
+    """The GPUs that KAI groups hold, by whom that is said.
+
+    A reservation pod has its GPU from the device plugin, which hands one GPU to one pod: unless time slicing
+    hands it to several.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        trusted = {gpu for gpu in inventory.reservations.values() if gpu}
+        found: dict[str, set[str]] = {}
+        for (namespace, _), gpu in inventory.tenant_reservations.items():
+            found.setdefault(namespace, set(trusted)).update({gpu} - {""})
+        is_exclusive = inventory.node_labels is not None and not is_time_sliced(inventory)
+        self._trusted = frozenset(trusted if is_exclusive else ())
+        self._by_namespace = {name: frozenset(gpus) for name, gpus in found.items()} if is_exclusive else {}
+        self._reservation_uids = inventory.tenant_reservation_uids
+
+    def withheld_from(self, pod: NodePod) -> frozenset[str]:
+        """Return the GPUs that no device plugin gave to a pod with whole GPUs, since a KAI group holds them.
+
+        Reservation pods where no tenant can write count, and those of the pod's own namespace. Those of other
+        tenants do not, and none does where the node's labels are unknown, which tell of time slicing.
+        """
+        if pod.uid in self._reservation_uids:
+            return frozenset()
+        return self._by_namespace.get(pod.namespace, self._trusted)
+
+
 class WholeGpus:
     """Which whole GPUs a pod has: the API does not say, so only what follows from the rest counts.
 
-    A whole GPU is nobody else's for as long as its pod lives, so what was found once stays.
+    A whole GPU is nobody else's for as long as its pod lives, so what was found once stays, unless a KAI
+    group turns out to hold it: then the pod used a GPU that it was not given.
     """
 
     def __init__(self) -> None:
@@ -106,33 +133,40 @@ class WholeGpus:
         """
         present = self._present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
-        self._found = {uid: gpus for uid, gpus in self._found.items() if uid in wanted}
-        if any(gpu.mig for gpu in devices) or _is_time_sliced(inventory):
+        groups = GroupGpus(inventory)
+        withheld = {uid: groups.withheld_from(inventory.pods[uid]) for uid in wanted}
+        self._found = {
+            uid: tuple(gpu for gpu in gpus if gpu not in withheld[uid])
+            for uid, gpus in self._found.items()
+            if uid in wanted
+        }
+        if any(gpu.mig for gpu in devices) or is_time_sliced(inventory):
             return self._found  # `nvidia.com/gpu` is a part of a GPU then
         reserved = set(inventory.reservations.values())
         free = present - reserved - self._taken()
-        held = {uid: free.intersection(holders.get(uid, ())) for uid in wanted}
+        held = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
         times = Counter(gpu for gpus in held.values() for gpu in gpus)
         for uid, count in wanted.items():
             found, own = self._found.get(uid, ()), sorted(held[uid])
             if own and len(found) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
                 self._found[uid] = (*found, *own)
-        self._give_what_is_left(wanted, present - reserved - self._taken(), holders, reserved, inventory)
+        free = present - reserved - self._taken()
+        missing = [uid for uid, count in wanted.items() if count > len(self._found.get(uid, ()))]
+        if len(missing) == 1 and "" not in reserved and not free & withheld[missing[0]]:
+            self._give_what_is_left(missing[0], wanted, free, holders, inventory)
         return self._found
 
     def _give_what_is_left(
         self,
+        uid: str,
         wanted: Mapping[str, int],
         free: frozenset[str],
         holders: Mapping[str, Collection[str]],
-        reserved: set[str],
         inventory: Inventory,
     ) -> None:
         """Give the last pod the last GPUs, if every GPU and every other owner is known."""
-        missing = [uid for uid, count in wanted.items() if count > len(self._found.get(uid, ()))]
-        if len(missing) != 1 or "" in reserved or not self._sees_all(inventory):
+        if not self._sees_all(inventory):
             return
-        (uid,) = missing
         own = self._found.get(uid, ())
         is_elsewhere = (self._taken() - set(own)).intersection(holders.get(uid, ()))
         if wanted[uid] == len(own) + len(free) and not is_elsewhere:
@@ -146,5 +180,6 @@ class WholeGpus:
         return self._present == self._seen and (count is None or count == str(len(self._present)))
 
 
-def _is_time_sliced(inventory: Inventory) -> bool:
+def is_time_sliced(inventory: Inventory) -> bool:
+    """Whether the device plugin hands each GPU to several pods."""
     return (inventory.node_labels or {}).get(keys.NODE_GPU_REPLICAS, "1") not in ("", "0", "1")

@@ -43,6 +43,8 @@ class SaidCandidate(Said, frozen=True):
     """One source's word on a share."""
 
     source: str
+    counts: bool = True
+    """Whether it may decide what the share is."""
     bytes_per_gpu: dict[str, int | None] = {}
     """By GPU UUID; under "" while the GPU is unknown."""
 
@@ -87,6 +89,8 @@ class SaidPod(Said, frozen=True):
     queue: str | None = None
     vcluster: SaidTenant | None = None
     gpu_uuids: list[str] = []
+    has_unsized_gpus: bool = False
+    """Whether it gets GPUs by a claim or a resource that tells no size."""
     shares: dict[str, SaidAmount] = {}
     limits: dict[str, SaidAmount] = {}
     candidates: list[SaidCandidate] = []

@@ -182,7 +182,7 @@ def _pod_line(pod: SaidPod, place: str, uuid: str, holding: SaidHolding | None) 
         tenant=one_line(f"{tenant.name}: {tenant.namespace}/{tenant.pod}") if tenant else "",
         queue=one_line(pod.queue or ""),
         used=size(used) if holding or uuid else NOTHING,
-        share=_amount(share),
+        share=size(None) if share is None and pod.has_unsized_gpus else _amount(share),
         source=one_line(share.source) if share else NOTHING,
         is_own_word=share is not None and share.source == _ANNOTATION,
         over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
@@ -197,7 +197,7 @@ def _pod_line(pod: SaidPod, place: str, uuid: str, holding: SaidHolding | None) 
 
 def _share_without_gpu(pod: SaidPod, uuid: str) -> SaidAmount | None:
     """What a pod may hold though nobody knows where: the best candidate's word."""
-    best = pod.candidates[0] if pod.candidates and not uuid else None
+    best = next((found for found in pod.candidates if found.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
     return SaidAmount(amount, best.source) if best and amount is not None else None
 

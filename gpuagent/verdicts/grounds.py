@@ -71,15 +71,17 @@ class Grounds:
         self._holdings = {(h.claim.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
         self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
         self._unknown = {h.claim.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
-        self._with_whole_gpus = {uid for uid, claim in self._claims.items() if _has_whole_gpus(claim)}
+        self._with_whole_gpus = {uid for uid, claim in self._claims.items() if has_whole_gpus(claim)}
         self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
     def is_suspended(self, key: Key) -> bool:
         """Whether nothing can be said on the key now, and it must not be judged."""
         holding = self._holdings.get((key.uid, key.gpu_uuid))
+        claim = self._claims.get(key.uid)
         return (
             self._suspension.covers(key.gpu_uuid)
+            or (claim is not None and claim.may_be_placed and key.reason in _ON_FOREIGN_GPU)
             or key.uid in self._unknown
             or (holding is not None and holding.used_bytes is None)
         )
@@ -122,24 +124,26 @@ class Grounds:
             if ground is not None:
                 yield ground
         for claim in self._snapshot.claims:
-            is_whole = claim.pod.uid in self._with_whole_gpus
-            if claim.asks_for_share and not claim.pod.is_finished and not is_whole:
+            if claim.asks_for_share and not claim.pod.is_finished and not _says_only_whole_gpus(claim):
                 yield from self._of_claim(claim)
 
     def _of_holding(self, holding: Holding, used: int) -> Ground | None:
         """What the pod holds on one GPU, against the one figure that counts there."""
         claim, uuid = holding.claim, holding.gpu_uuid
         if not claim.asks_for_share:
-            if claim.is_unresolved or claim.pod.namespace in self._excluded:
+            if claim.is_unresolved or claim.pod.has_unsized_gpus or claim.pod.namespace in self._excluded:
                 return None
             return _on_foreign_gpu(holding, used, Reason.NO_SHARE)
         if uuid in claim.limits:
             return self._against(holding, used, claim.limits[uuid], Reason.LIMIT_BYPASSED)
         if claim.pod.uid in self._with_whole_gpus:
-            return None
+            is_withheld = uuid in claim.withheld_gpus and not claim.pod.has_unsized_gpus
+            return _on_foreign_gpu(holding, used, Reason.UNASSIGNED_GPU) if is_withheld else None
         if uuid in claim.shares:
             return self._against(holding, used, claim.shares[uuid], Reason.OVER_SHARE)
-        if uuid in claim.gpu_uuids or claim.is_unresolved or not claim.gpu_uuids:
+        if claim.pod.has_unsized_gpus or claim.is_unresolved:
+            return None
+        if uuid in claim.gpu_uuids or not claim.gpu_uuids:
             return None
         return _on_foreign_gpu(holding, used, Reason.UNASSIGNED_GPU)
 
@@ -190,10 +194,18 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
     )
 
 
-def _has_whole_gpus(claim: PodClaim) -> bool:
-    """Whether whole GPUs are all its share: then it is never over nor unassigned.
+def has_whole_gpus(claim: PodClaim) -> bool:
+    """Whether whole GPUs are all its share: then it is never over.
 
     A whole GPU beside a share excuses nothing: KAI up to v0.10.0 lets such pods in (PR #660).
     """
+    sources = {amount.source for amount in claim.shares.values()} or {
+        candidate.source for candidate in claim.candidates if candidate.counts
+    }
+    return sources == {ShareSource.WHOLE_GPU}
+
+
+def _says_only_whole_gpus(claim: PodClaim) -> bool:
+    """Whether nothing but whole GPUs is said of the pod's share: no share of KAI's can have changed."""
     sources = {amount.source for amount in claim.shares.values()} or {c.source for c in claim.candidates}
     return sources == {ShareSource.WHOLE_GPU}

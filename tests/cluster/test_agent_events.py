@@ -14,7 +14,7 @@ from tests.cluster.administrator import Administrator
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.gpu_node import GRACE, INTERVAL, RIGHTS, GpuNode, counted, until
 from tests.gpuagent.agents import Agent
-from tests.gpuagent.objects import GPU_0, reservation
+from tests.gpuagent.objects import GPU_0, fraction, reservation
 
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
 SLOW = 1.5  # what a busy machine may take beside grace and interval
@@ -118,6 +118,30 @@ async def test_every_flag_has_its_event_on_the_pod_it_is_about(node: GpuNode) ->
             ]
 
         await until(all_are_there, running)
+
+
+async def test_an_annotation_that_kai_never_saw_excuses_no_pod_and_a_claim_excuses_it(node: GpuNode) -> None:
+    """The default scheduler placed all of them, and there is no BindRequest."""
+    liar = await node.pod("liar", group=None, share="0.01")
+    fields: dict[str, Any] = {"group": None, "annotations": {"gpu-fraction": None}}
+    claimed = fraction("claimed", 2, **fields)
+    claimed["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
+    sliced = fraction("sliced", 3, **fields)
+    sliced["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.shared": "1"}}
+    excused = [(await node.admin.create(each))["metadata"]["uid"] for each in (claimed, sliced)]
+    token = await node.admin.token("agent-placed", *(RIGHTS[:1] + RIGHTS[2:]))
+    with node.agent(token) as running, stopped(running):
+        node.hold({liar: 4000, **dict.fromkeys(excused, 5000)})
+        await until(lambda: node.events(liar), running)
+        (event,) = await node.events(liar)
+        assert event["reason"] == "GPUShareMissing"
+        assert "its annotation does not count, since KAI did not place the pod" in event["message"]
+        assert [await node.events(uid) for uid in excused] == [[], []]
+    token = await node.admin.token("agent-asks", *RIGHTS)
+    with node.agent(token) as running, stopped(running):
+        running.until(lambda: running.said("pod flagged"))
+        await asyncio.sleep(2 * GRACE)
+        assert [line["uid"] for line in running.said("pod flagged")] == [liar]
 
 
 async def test_an_agent_that_begins_anew_writes_no_second_event(node: GpuNode) -> None:

@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuagent.gpus.scenario_loading import parse_scenario
-from tests.gpuagent.agents import Agent, agent
+from tests.gpuagent.agents import ROOT, Agent, agent
 from tests.gpuagent.nvml_stub.build import ANSWERS, Answers, built_library
 from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
 
@@ -140,6 +142,7 @@ def objects() -> list[dict[str, Any]]:
         bind_request(train, "0.50", "ga"),
         bind_request(two, "0.25", "ga", "gb"),
         bind_request(idle, "0.09", "gb"),
+        bind_request(limited, "0.14"),
         reservation(RESERVE_A, "ga", A),
         reservation(RESERVE_B, "gb", B),
     ]  # fmt: skip
@@ -159,7 +162,7 @@ SHARES = {
     ("serve-x-default-x-vc", A): (8_000 * MIB, "annotation"),
     ("two", A): (5_750 * MIB, "bind-request"),
     ("two", B): (5_750 * MIB, "bind-request"),
-    ("limited", B): (3 << 30, "annotation"),
+    ("limited", B): (3_220 * MIB, "bind-request"),
     ("idle", B): (2_070 * MIB, "bind-request"),
 }
 FLAGGED = {("limited", B, "limit-bypassed"), ("stray", B, "no-share")}
@@ -264,7 +267,7 @@ def test_two_gpus_six_pods_and_eleven_processes_come_out_to_the_byte(node: Node,
         "total": {A: TOTAL, B: TOTAL},
         "used": USED,
         "reserved": {A: RESERVED, B: RESERVED},
-        "promised": {A: 25_250 * MIB, B: 7_820 * MIB + (3 << 30)},
+        "promised": {A: 25_250 * MIB, B: 11_040 * MIB},
         "host": {A: 64 * MIB + 5, B: 2 * MIB},
         "unattributed": {
             A: USED[A] - (19_564 * MIB + 15),
@@ -566,6 +569,63 @@ def test_what_a_tenant_writes_on_its_pod_changes_nobody_elses_figures(node: Node
         used = named(running.series(), "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid")
         assert used[("stray", B)] == 257 * MIB
     node.write_pods(objects())
+
+
+def test_a_tenant_with_reservation_pods_of_his_own_is_visible_and_gets_nobody_flagged(
+    node: Node, running: Agent
+) -> None:
+    """One names the GPU of another; a hundred name none. A pod of his writes itself a share."""
+    vcluster = {"vcluster.loft.sh/managed-by": "evil"}
+    evil = []
+    for number in range(101):
+        made = reservation(f"{number:08d}-9999-4222-8333-444444444444", "gx", "-1" if number else A)
+        name = made["metadata"]["name"] = f"mine-{number}"
+        made["metadata"] |= {"namespace": "vc-evil"}
+        made["metadata"]["labels"] |= vcluster
+        made["metadata"]["annotations"] |= {
+            "vcluster.loft.sh/object-name": name,
+            "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+            "vcluster.loft.sh/object-host-name": name,
+            "vcluster.loft.sh/object-host-namespace": "vc-evil",
+        }
+        evil.append(made)
+    liar = objects()
+    stray = next(item for item in liar if item["metadata"]["name"] == "stray")
+    stray["metadata"]["annotations"] = {"gpu-fraction": "0.01"}
+    running.until(lambda: everything_is_known(running.series()))
+    node.write_pods([*liar, *evil])
+    expected = {("reservation-conflict", A), ("reservation-unresolved", "")}
+    running.until(lambda: problems(running.series()) == expected)
+    running.until(lambda: everything_is_known(running.series()))
+    series = running.series()
+    assert series["kaishare_agent_attribution_ok"] == 1
+    promised = named(series, "kaishare_gpu_memory_promised_bytes", "gpu_uuid")
+    assert promised == {(A,): 25_250 * MIB, (B,): 11_040 * MIB}
+    read = running.said("pods file read")[-1]
+    assert (read["reservation_pods"], read["tenant_reservation_pods"]) == (103, 101)
+    by_reason = {problem["reason"]: problem["detail"] for problem in running.shares()["problems"]}
+    for where in (
+        by_reason["reservation-conflict"],
+        running.get("/")[1],
+        top(running),
+        running.said("problem appeared")[-2]["problem"] + running.said("problem appeared")[-1]["problem"],
+    ):
+        assert "kai-resource-reservation/gpu-reservation-node-1-ga" in where
+        assert "vc-evil/mine-" in where
+    assert "vc-evil/mine-1 and 99 more there" in by_reason["reservation-unresolved"]
+    said = [line["reason"] for line in running.said("problem appeared")]
+    assert said.count("reservation-conflict") == said.count("reservation-unresolved") == 1
+    node.write_pods(objects())
+    running.until(lambda: not problems(running.series()))
+    gone = [line["reason"] for line in running.said("problem gone")]
+    assert sorted(gone[-2:]) == ["reservation-conflict", "reservation-unresolved"]
+    running.until(lambda: everything_is_known(running.series()))
+
+
+def top(running: Agent) -> str:
+    """What `kaishare-agent top` prints of it."""
+    command = [sys.executable, "-m", "gpuagent", "top", "--once", "--url", running.url]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(

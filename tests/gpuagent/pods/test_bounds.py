@@ -39,6 +39,12 @@ def statuses(count: int) -> list[dict[str, str]]:
     return [{"name": f"c{number}", "containerID": f"containerd://{number:064x}"} for number in range(count)]
 
 
+def resources(count: int) -> dict[str, str]:
+    """Names that begin as those of GPUs do, and ask for none; msgspec remembers some of less than 32 characters."""
+    kinds = ("gpu-under-a-name-of-its-own", "rdma-device-of-the-network")
+    return {f"nvidia.com/{kinds[number % 2]}-{number}": "0" for number in range(count)}
+
+
 def worst_pod() -> dict[str, Any]:
     """A pod of some 1.4 MB that fills every bound."""
     containers = names(3000, image="vllm-openai", command=["sh", "-c", "vllm serve " + "x" * 100])
@@ -84,8 +90,15 @@ def test_the_worst_pod_keeps_72_kib() -> None:
         fraction(containers=names(1, args=["x" * 1_000_000])),
         fraction(containers=names(1, env=[{"name": f"V{n}", "value": "x" * 20} for n in range(25_000)])),
         fraction(containers=names(6000)),
+        fraction(containers=names(1, resources={"limits": resources(20_000), "requests": resources(20_000)})),
     ],
-    ids=["80 long scripts", "a megabyte of arguments", "25,000 variables", "6,000 containers"],
+    ids=[
+        "80 long scripts",
+        "a megabyte of arguments",
+        "25,000 variables",
+        "6,000 containers",
+        "40,000 resources",
+    ],
 )
 def test_fields_that_are_not_read_take_no_memory(document: dict[str, Any]) -> None:
     data = encoded(document)
@@ -227,7 +240,9 @@ def seconds(work: Callable[[], object], rounds: int = 3) -> float:
     return min(each())
 
 
-@pytest.mark.parametrize("field", ["containers", "arguments", "annotations", "labels", "statuses"])
+@pytest.mark.parametrize(
+    "field", ["containers", "arguments", "annotations", "labels", "statuses", "resources"]
+)
 def test_twice_the_bytes_take_no_more_than_a_few_times_as_long(field: str) -> None:
     def data(count: int) -> bytes:
         many = {f"nvidia.com/container.c{number}.gpu-memory.request": "1Gi" for number in range(count)}
@@ -237,6 +252,7 @@ def test_twice_the_bytes_take_no_more_than_a_few_times_as_long(field: str) -> No
             "annotations": {"annotations": many},
             "labels": {"labels": many},
             "statuses": {"containerStatuses": statuses(count)},
+            "resources": {"containers": names(1, resources={"limits": resources(count)})},
         }
         return encoded(fraction(**made[field]))
 

@@ -230,8 +230,10 @@ class TestAgainstWhatWasFirstSeen:
         prefix = "nvidia.com/container.main."
         asked = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "6Gi", "gpus.devices": GPU_0}
         later = {"gpu-memory.request": "5Gi", "gpu-memory.limit": "1Ti", "gpus.devices": GPU_1}
-        first = pod(annotations={prefix + name: value for name, value in asked.items()})
-        then = pod(annotations={prefix + name: value for name, value in (asked | {key: later[key]}).items()})
+        labels = {"runai-gpu-group": GROUP_0}
+        first = pod(labels=labels, annotations={prefix + name: value for name, value in asked.items()})
+        edit = {prefix + name: value for name, value in (asked | {key: later[key]}).items()}
+        then = pod(labels=labels, annotations=edit)
         claim = edited(first, then)
         assert claim.changed.startswith(said)
         assert claim.shares[GPU_0].bytes == 4 << 30

@@ -317,7 +317,7 @@ class TestGpus:
         assert claim.lacks_reservation
 
     def test_a_pod_without_any_group_lacks_no_reservation(self) -> None:
-        claim = settle(fraction(group=None), node())
+        claim = settle(fraction(group=None), bind_request(groups=()), node())
         assert claim.is_unresolved
         assert not claim.lacks_reservation
 
@@ -368,12 +368,13 @@ class TestGpus:
 
 
 class TestByContainer:
-    def asking(self, **values: str) -> dict[str, Any]:
+    def asking(self, labels: dict[str, str] | None = None, **values: str) -> dict[str, Any]:
         keys = {key.replace("__", "."): value for key, value in values.items()}
         return pod(
+            labels=labels,
             annotations={
                 f"nvidia.com/container.{key.replace('_', '-')}": value for key, value in keys.items()
-            }
+            },
         )
 
     def test_request_limit_and_gpu(self) -> None:
@@ -381,35 +382,40 @@ class TestByContainer:
             self.asking(
                 main__gpu_memory__request="4Gi", main__gpu_memory__limit="6Gi", main__gpus__devices=GPU_1
             ),
+            bind_request(portion="0.18", groups=()),
             node(),
         )
         assert claim.gpu_uuids == (GPU_1,)
-        assert claim.shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
+        assert claim.shares == mib(4140, ShareSource.BIND_REQUEST, GPU_1)
         assert claim.limits == {GPU_1: Amount(6 * GIB, LimitSource.ANNOTATION)}
-        assert claim.candidates[0].text == f"gpu-memory.request {4 * GIB} of main"
-        assert not claim.is_unresolved
+        assert claim.candidates[1].text == f"gpu-memory.request {4 * GIB} of main"
+        assert claim.candidates[1].bytes_per_gpu == {GPU_1: 4 * GIB}
+        assert (claim.is_unresolved, claim.changed) == (False, "")
 
     def test_a_request_alone_is_no_limit_and_a_limit_alone_is_a_request(self) -> None:
-        claim = settle(self.asking(main__gpu_memory__request="4Gi", main__gpus__devices=GPU_1))
+        labels = {"runai-gpu-group": GROUP_0}
+        claim = settle(self.asking(labels, main__gpu_memory__request="4Gi"), reservation())
         assert (len(claim.shares), claim.limits) == (1, {})
-        claim = settle(self.asking(main__gpu_memory__limit="6Gi", main__gpus__devices=GPU_1))
-        assert claim.shares[GPU_1].bytes == claim.limits[GPU_1].bytes == 6 * GIB
+        claim = settle(self.asking(labels, main__gpu_memory__limit="6Gi"), reservation())
+        assert claim.shares[GPU_0].bytes == claim.limits[GPU_0].bytes == 6 * GIB
 
     def test_containers_add_up_on_the_gpu_they_share(self) -> None:
         claim = settle(
             self.asking(
                 a__gpu_memory__request="1Gi", a__gpus__devices=GPU_0,
                 b__gpu_memory__request="2Gi", b__gpus__devices=f"{GPU_0}, {GPU_1}",
-            )
+            ),
+            bind_request(groups=()),
         )  # fmt: skip
-        assert {gpu: amount.bytes for gpu, amount in claim.shares.items()} == {GPU_0: 3 * GIB, GPU_1: 2 * GIB}
+        assert claim.candidates[1].bytes_per_gpu == {GPU_0: 3 * GIB, GPU_1: 2 * GIB}
 
     def test_a_limit_counts_only_if_every_container_on_the_gpu_has_one(self) -> None:
         claim = settle(
             self.asking(
                 a__gpu_memory__request="1Gi", a__gpu_memory__limit="2Gi", a__gpus__devices=f"{GPU_0},{GPU_1}",
                 b__gpu_memory__request="2Gi", b__gpus__devices=GPU_0,
-            )
+            ),
+            bind_request(groups=()),
         )  # fmt: skip
         assert claim.limits == {GPU_1: Amount(2 * GIB, LimitSource.ANNOTATION)}
 
@@ -420,8 +426,10 @@ class TestByContainer:
 
     def test_beside_a_legacy_ask_the_devices_count_after_the_group(self) -> None:
         document = memory("2000", annotations={"nvidia.com/container.main.gpus.devices": GPU_1})
-        assert settle(document, reservation()).gpu_uuids == (GPU_0,)
-        assert settle(document).gpu_uuids == (GPU_1,)
+        recorded = bind_request(portion="0.09")
+        assert settle(document, reservation(), recorded).gpu_uuids == (GPU_0,)
+        assert settle(document, recorded).gpu_uuids == (GPU_1,)
+        assert settle(document).gpu_uuids == (), "KAI recorded no share"
 
     def test_the_bind_request_counts_before_it(self) -> None:
         document = self.asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0)

@@ -13,6 +13,7 @@ from tests.gpuagent.inventories import inventory
 from tests.gpuagent.objects import (
     GROUP_1,
     NODE,
+    RESERVATIONS,
     bind_request,
     config_map,
     fraction,
@@ -156,6 +157,108 @@ async def test_a_pod_made_anew_under_its_name_is_asked_for_anew(
         await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
 
 
+FORBIDDEN = refuses(403, "Forbidden", "no")
+OF_A_CONTAINER = {"nvidia.com/container.main.gpu-memory.request": "70Gi"}
+UNKNOWN = frozenset({("research", "half")})
+
+
+async def test_a_bind_request_is_absent_only_by_the_servers_word(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        await answered.wait()
+        return await refuses(404, "NotFound", "not found")(request)
+
+    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    offer(server, scheduled_by("default-scheduler", pod(annotations=OF_A_CONTAINER)), reservation())
+    server.refusals = {"bindrequests": slowly}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert run.inventory.bind_requests_unknown == UNKNOWN
+        answered.set()
+        await until(lambda: not run.inventory.bind_requests_unknown)
+        assert run.inventory.bind_requests == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [FORBIDDEN, says("404 page not found\n", status=404, kind="text/plain")],
+    ids=["no right", "no such API"],
+)
+async def test_what_cannot_be_asked_for_is_not_unknown(
+    server: ApiServer, client: KubeClient, answer: Any
+) -> None:
+    offer(server, fraction())
+    server.refusals = {"bindrequests": answer}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.pods.lacks)
+        await until(lambda: not run.inventory.bind_requests_unknown)
+
+
+@pytest.mark.parametrize(
+    "answer", [refuses(500, "InternalError", "etcd"), says("<html>")], ids=["an error", "what is none"]
+)
+async def test_after_a_failed_request_a_bind_request_is_unknown(
+    server: ApiServer, client: KubeClient, answer: Any
+) -> None:
+    offer(server, fraction())
+    server.refusals = {"bindrequests": answer}
+    async with running(client) as run:
+        await until(lambda: len(server.asked("bindrequests")) > 6)
+        assert run.inventory.bind_requests_unknown == UNKNOWN
+        server.refusals = {}
+        await until(lambda: not run.inventory.bind_requests_unknown)
+
+
+async def test_a_request_that_does_not_return_leaves_it_unknown(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    offer(server, fraction())
+    server.refusals = {"bindrequests": never}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert run.inventory.bind_requests_unknown == UNKNOWN
+
+
+async def test_one_bind_request_that_cannot_be_read_does_not_keep_others_from_being_read(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction(), fraction("other", 2), bind_request("other", 2))
+    server.refusals = {"bindrequests/half": says("<html>")}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.inventory.bind_requests)
+        assert run.inventory.bind_requests.keys() == {("research", "other")}
+        assert run.inventory.bind_requests_unknown == UNKNOWN
+
+
+async def test_the_first_line_counts_the_reservation_pods_of_tenants(
+    server: ApiServer, client: KubeClient
+) -> None:
+    tenants = reservation(
+        number=950,
+        namespace="vcluster-a",
+        labels={"runai-gpu-group": GROUP_1, "vcluster.loft.sh/managed-by": "a"},
+        annotations={
+            "vcluster.loft.sh/object-name": "x",
+            "vcluster.loft.sh/object-namespace": RESERVATIONS,
+            "vcluster.loft.sh/object-host-name": "gpu-reservation-950",
+            "vcluster.loft.sh/object-host-namespace": "vcluster-a",
+        },
+    )
+    offer(server, reservation(), tenants, fraction())
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        (line,) = [line for line in run.log if line["message"] == "pods listed"]
+        assert (line["pods"], line["reservation_pods"], line["tenant_reservation_pods"]) == (2, 2, 1)
+
+
 def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
     return {**made, "spec": {**made["spec"], "schedulerName": scheduler}}
 
@@ -167,6 +270,8 @@ def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
         (scheduled_by("another-name-for-kai", pod()), True),
         (scheduled_by("default-scheduler", fraction()), True),
         (scheduled_by("default-scheduler", pod(labels={"runai-gpu-group": GROUP_1})), True),
+        (scheduled_by("default-scheduler", pod(labels={f"runai-gpu-group/{GROUP_1}": GROUP_1})), True),
+        (scheduled_by("default-scheduler", pod(annotations=OF_A_CONTAINER)), True),
         (scheduled_by("default-scheduler", pod()), False),
         (scheduled_by("kai-scheduler", pod(phase="Succeeded")), False),
         (scheduled_by("kai-scheduler", reservation()), False),
@@ -249,9 +354,6 @@ async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, c
         await until(lambda: run.pods.inventory)
         assert not server.asked("configmaps")
         assert run.inventory.config_maps == {}
-
-
-FORBIDDEN = refuses(403, "Forbidden", "no")
 
 
 @pytest.mark.parametrize(

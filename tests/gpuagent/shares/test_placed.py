@@ -1,0 +1,252 @@
+"""A share needs KAI: what a pod says of itself counts only if KAI placed the pod."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.report.words import message
+from gpuagent.shares.claims import ShareSource
+from tests.gpuagent.inventories import built
+from tests.gpuagent.objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+from tests.gpuagent.pipeline import Pipeline
+
+GIB = 1 << 30
+POD = uid(1)
+CONTAINER = "nvidia.com/container.main."
+NODE = (node(), reservation())
+ASKING: dict[str, dict[str, str]] = {
+    "a fraction": {"gpu-fraction": "0.01"},
+    "memory": {"gpu-memory": "20000"},
+    "memory of a container": {f"{CONTAINER}gpu-memory.request": "20Gi"},
+    "memory of a container, on a GPU": {
+        f"{CONTAINER}gpu-memory.request": "20Gi",
+        f"{CONTAINER}gpu-memory.limit": "22Gi",
+        f"{CONTAINER}gpus.devices": GPU_1,
+    },
+}
+asking = pytest.mark.parametrize("annotations", ASKING.values(), ids=ASKING)
+
+
+@asking
+def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, str]) -> None:
+    seen = Pipeline()
+    seen.see(*NODE, pod(annotations=annotations), held={POD: {GPU_1: GIB}}, times=3)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
+    claim = seen.claim(POD)
+    assert (claim.asks_for_share, claim.gpu_uuids, claim.shares, claim.limits) == (False, (), {}, {})
+    (candidate,) = claim.candidates
+    assert not candidate.counts
+    assert "KAI did not act on" in candidate.text
+
+
+@asking
+def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str, str]) -> None:
+    """It was not asked for yet, or the request failed."""
+    seen = Pipeline()
+    made = built(*NODE, pod(annotations=annotations)).inventory
+    unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
+    seen.take(unknown, {POD: {GPU_1: GIB}}, times=4)
+    assert seen.flagged == set()
+    assert not [
+        key for key in seen.judged[-1].verdicts.judged if key.reason in ("no-share", "unassigned-gpu")
+    ]
+    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0), "nor is anything promised"
+    seen.take(made, {POD: {GPU_1: GIB}}, times=3)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+
+
+def test_a_flag_outlives_a_time_in_which_the_bind_request_is_unknown() -> None:
+    """A right comes and goes, and the answer is asked for anew: the flag is neither cleared nor dropped."""
+    seen, held = Pipeline(), {POD: {GPU_1: GIB}}
+    made = built(*NODE, fraction(group=None)).inventory
+    unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
+    seen.take(made, held, times=3)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    seen.take(unknown, held, times=3)
+    assert seen.flagged == set()
+    seen.take(made, held)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    assert len(seen.said("pod flagged")) == 1
+    assert seen.said("flag cleared") == seen.said("flag dropped") == []
+
+
+@asking
+def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotations: dict[str, str]) -> None:
+    seen = Pipeline()
+    made = built(*NODE, pod(annotations=annotations, labels={"runai-gpu-group": GROUP_0})).inventory
+    unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
+    for inventory in (unknown, made):
+        seen.take(inventory, {POD: {GPU_0: GIB // 8}}, times=3)
+        claim = seen.claim(POD)
+        assert claim.gpu_uuids == (GPU_0,), "by the group; gpus.devices places no share that is not recorded"
+        assert claim.shares[GPU_0].source is ShareSource.ANNOTATION
+        assert not claim.lacks_reservation
+
+
+@asking
+def test_a_group_label_that_is_invented_gives_itself_away(annotations: dict[str, str]) -> None:
+    seen = Pipeline()
+    invented = pod(annotations=annotations, labels={"runai-gpu-group": "mine"})
+    seen.see(*NODE, invented, held={POD: {GPU_1: GIB}}, times=3)
+    assert seen.flagged == {(POD, "", "no-reservation")}
+    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
+
+
+def test_a_group_label_that_comes_later_makes_no_share() -> None:
+    """KAI writes it before it binds the pod."""
+    seen, held = Pipeline(), {POD: {GPU_1: GIB}}
+    seen.see(*NODE, pod(annotations={"gpu-fraction": "0.9"}), held=held)
+    edited = pod(annotations={"gpu-fraction": "0.9"}, labels={"runai-gpu-group": GROUP_0})
+    seen.see(*NODE, edited, held=held, times=3)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    assert seen.promised(GPU_0) == 0
+
+
+def test_a_group_label_that_goes_takes_no_share() -> None:
+    """Of KAI's own accord, or by an edit: the pod was placed."""
+    seen, held = Pipeline(), {POD: {GPU_0: GIB}}
+    seen.see(*NODE, fraction(), held=held)
+    seen.see(*NODE, fraction(group=None), held=held, times=3)
+    assert seen.claim(POD).shares[GPU_0].bytes == 11500 << 20
+    assert {reason for _, _, reason in seen.flagged} == {"share-changed"}
+
+
+@pytest.mark.parametrize("portion", ["0.50", "a half"])
+def test_a_bind_request_alone_is_enough(portion: str) -> None:
+    seen = Pipeline()
+    seen.see(*NODE, fraction(group=None), bind_request(portion=portion), held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.claim(POD).asks_for_share
+    assert seen.flagged == set()
+
+
+def test_the_event_says_why_the_annotation_does_not_count() -> None:
+    """Of a pod that KAI placed without a share it says nothing of the kind."""
+    for others, is_unplaced in (
+        ((), True),
+        ((bind_request(portion="0.00", groups=(), kind="Regular"),), False),
+    ):
+        seen = Pipeline()
+        seen.see(*NODE, fraction(group=None), *others, held={POD: {GPU_0: GIB}}, times=3)
+        (transition,) = [
+            each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
+        ]
+        assert ("KAI did not place the pod" in message(transition, None)) is is_unplaced
+
+
+def test_the_bind_request_of_another_pod_is_none() -> None:
+    seen = Pipeline()
+    seen.see(*NODE, fraction(group=None), bind_request(number=2), held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.flagged == {(POD, GPU_0, "no-share")}
+
+
+def test_a_bind_request_that_cannot_be_read_leaves_it_open() -> None:
+    broken = bind_request(groups=("g",) * 2000)
+    seen = Pipeline()
+    seen.see(*NODE, fraction(group=None), broken, held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.flagged == set()
+    assert seen.promised(GPU_0) == 0
+
+
+def test_a_config_map_that_a_tenant_made_is_no_proof() -> None:
+    made = config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
+    seen = Pipeline()
+    seen.see(*NODE, fraction(group=None), made, held={POD: {GPU_1: GIB}}, times=3)
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
+    assert seen.promised(GPU_1) == 0
+
+
+STARTED: dict[str, Any] = {
+    "initContainerStatuses": [{"name": "init", "containerID": f"containerd://{'c' * 64}"}]
+}
+
+
+def test_a_pod_that_does_not_run_yet_has_the_share_it_asks_for_and_promises_nothing() -> None:
+    seen, made = Pipeline(), config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
+    seen.see(*NODE, fraction(group=None, phase="Pending"), made, held={}, times=2)
+    assert seen.claim(POD).is_unresolved
+    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
+    seen.see(
+        *NODE, fraction(group=None, phase="Pending", **STARTED), held={POD: {GPU_1: GIB}}, times=3
+    )  # fmt: skip
+    assert seen.flagged == {(POD, GPU_1, "no-share")}, "an init container of it runs"
+
+
+def test_an_init_container_that_runs_counts_for_no_reservation() -> None:
+    seen = Pipeline()
+    seen.see(node(), fraction(phase="Pending"), held={}, times=3)
+    assert seen.flagged == set()
+    seen.see(node(), fraction(phase="Pending", **STARTED), held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.flagged == {(POD, "", "no-reservation")}
+
+
+CLAIM = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}
+
+
+def sized(*names: str, amount: str | int = "1", where: str = "containers", **spec: Any) -> dict[str, Any]:
+    """A pod without a share whose one container asks for these resources."""
+    made = pod()
+    resources = {"limits": dict.fromkeys(names, amount)} if names else {}
+    made["spec"] |= {where: [{"name": "x", "resources": resources}], **spec}
+    return made
+
+
+UNSIZED = {
+    "a claim": sized(**CLAIM),
+    "time slices": sized("nvidia.com/gpu.shared"),
+    "MIG": sized("cpu", "nvidia.com/mig-1g.5gb"),
+    "vGPU": sized("nvidia.com/vgpu-a10-6q"),
+    "renamed": sized("nvidia.com/a10-slice"),
+    "DRA as an extended resource": sized("deviceclass.resource.kubernetes.io/gpu.nvidia.com"),
+    "of an init container": sized("nvidia.com/gpu.shared", where="initContainers"),
+}
+SIZED = {
+    "nothing": sized(),
+    "a network device": sized("nvidia.com/hostdev", "nvidia.com/rdma_shared_device_a", "nvidia.com/sriov_vf"),
+    "none of it": sized("nvidia.com/gpu.shared", amount="0"),
+    "none of it, as a number": sized("nvidia.com/mig-1g.5gb", amount=0),
+    "no claim": sized(resourceClaims=[]),
+    "something else": sized("example.com/foo", "hugepages-2Mi"),
+}
+
+
+@pytest.mark.parametrize("document", UNSIZED.values(), ids=UNSIZED)
+def test_a_gpu_of_unknown_size_accuses_nobody(document: dict[str, Any]) -> None:
+    seen = Pipeline()
+    seen.see(*NODE, document, held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
+    assert seen.judged[-1].verdicts.judged == {}
+    assert [found["hasUnsizedGpus"] for found in seen.shown["pods"]] == [True]
+    beside = fraction()
+    beside["spec"] |= {key: value for key, value in document["spec"].items() if key != "nodeName"}
+    seen = Pipeline()
+    seen.see(*NODE, beside, bind_request(), held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
+    assert seen.flagged == set(), "nor beside a share"
+
+
+@pytest.mark.parametrize("document", SIZED.values(), ids=SIZED)
+def test_other_resources_excuse_nobody(document: dict[str, Any]) -> None:
+    seen = Pipeline()
+    seen.see(*NODE, document, held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.flagged == {(POD, GPU_0, "no-share")}
+
+
+def test_an_annotation_beside_a_whole_gpu_excuses_it_from_nothing() -> None:
+    seen, whole = Pipeline(), pod(gpus="1", annotations={"gpu-fraction": "0.5"})
+    seen.see(*NODE, whole, held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+    assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}
+    seen = Pipeline()
+    seen.see(*NODE, whole, pod("other", 2, gpus="1"), held={POD: {GPU_0: GIB}}, times=3)
+    assert seen.claim(POD).gpu_uuids == ()
+    assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}, "nor while its own GPU is unknown"
