@@ -23,8 +23,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
-from tests.gpuagent.proc_tree import ProcTree, in_pod
+from tests.support.nvml_stub.build import ANSWERS, built_library
+from tests.support.proc_files import ProcTree, in_pod
 
 MIB = 1 << 20
 TOTAL_MIB = 81_559

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from service.address import Address
+from service.http.listeners import Address
 
 _LEAST_REQUEST = 1024
 """Bytes from a client by which it waits for an answer: a review has more, the end of a TLS handshake less.

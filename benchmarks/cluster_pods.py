@@ -24,11 +24,11 @@ import aiohttp
 from benchmarks.agent import MIB, TOTAL_MIB, cpu_ms, gpu_uuid
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
-from tests.gpuagent.objects import bind_request, fraction, reservation
-from tests.gpuagent.proc_tree import ProcTree, in_pod
+from tests.support.administrator import Administrator, right
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import bind_request, fraction, reservation
+from tests.support.nvml_stub.build import ANSWERS, built_library
+from tests.support.proc_files import ProcTree, in_pod
 
 MOST_MIB = 50.0
 NODE = "node-1"

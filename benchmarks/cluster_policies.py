@@ -18,10 +18,10 @@ from benchmarks.agent import cpu_ms
 from benchmarks.cluster_pods import create_all, memory_mib
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.in_a_pod import in_a_pod
-from tests.cluster.webhooks import Serving, managed_namespace, serving
+from tests.support.administrator import Administrator, right
+from tests.support.cluster_webhook import Serving, managed_namespace, serving
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_in_a_pod import in_a_pod
 
 MOST_MIB = 90.0
 PATH = "/api/v1/namespaces"

@@ -24,13 +24,10 @@ from benchmarks.cluster_pods import NODE, PROGRAM
 from benchmarks.cluster_policies import until
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.in_a_pod import in_a_pod
-from tests.cluster.webhooks import WEBHOOK_RIGHTS, serving
-from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
-from tests.gpuagent.objects import GPU_0
-from tests.gpuagent.proc_tree import ProcTree
+from tests.support.administrator import Administrator, right
+from tests.support.cluster_webhook import WEBHOOK_RIGHTS, serving
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import GPU_0
 from tests.support.large_objects import (
     HealthProbe,
     annotate,
@@ -40,6 +37,9 @@ from tests.support.large_objects import (
     probing,
 )
 from tests.support.memory import memory_limit_mib, peak_resident_mib
+from tests.support.nvml_stub.build import ANSWERS, built_library
+from tests.support.proc_files import ProcTree
+from tests.support.webhook_in_a_pod import in_a_pod
 
 MAX_HEALTHZ_SECONDS: Final = 1.0
 AGENT_RIGHTS: Final = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 
 
 def on_a_control_plane(

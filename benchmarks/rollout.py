@@ -33,10 +33,9 @@ from kai import keys
 from kube.access import Access
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from service.address import Address
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.webhooks import (
+from service.http.listeners import Address
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
     WEBHOOK_RIGHTS,
     Canary,
     Serving,
@@ -48,8 +47,9 @@ from tests.cluster.webhooks import (
     our_configurations,
     start_serving,
 )
-from tests.webhook.live import until
-from webhook.configurations import UrlTarget
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import until
+from webhook.registration.configurations import UrlTarget
 
 NAMESPACE = "rollout"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -1,10 +1,46 @@
 """What a `caBundle` should hold, and since when bundles have been seen holding what. Pure."""
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from certs.pem import blocks, certificate_of, der
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from certs.authority import KeyPair
+
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
+
+
+MOST_BLOCKS: Final = 64
+"""Certificates that are read of one text. One takes some 30 µs, and a text of 1.5 MB can hold 27,000."""
+
+
+def blocks(text: bytes) -> list[bytes]:
+    """Return the last 64 PEM blocks that look like a certificate, each with its line end.
+
+    New certificates are appended to a bundle, so the last ones are in use.
+    """
+    return [block + b"\n" for block in _BLOCK.findall(text)[-MOST_BLOCKS:]]
+
+
+def certificate_of(pem: bytes) -> x509.Certificate | None:
+    """Return the first certificate, None if it cannot be read."""
+    try:
+        return KeyPair(pem, b"").certificate
+    except ValueError:
+        return None
+
+
+def der(pem: bytes) -> bytes:
+    """Return the first certificate's DER, by which it is told from others however its text is set.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    return KeyPair(pem, b"").certificate.public_bytes(Encoding.DER)
+
 
 _MOST: Final = 16
 """Certificates in a bundle; the first of those that are not asked for give way."""
@@ -47,7 +83,7 @@ def held(bundle: bytes) -> frozenset[bytes]:
     return frozenset(der(pem) for pem in blocks(bundle) if certificate_of(pem) is not None)
 
 
-class Sightings:
+class BundleHistory:
     """Since when all bundles have been seen holding a certificate."""
 
     def __init__(self) -> None:

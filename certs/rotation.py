@@ -33,7 +33,7 @@ from typing import Final
 from cryptography import x509
 
 from certs.authority import Authority, KeyPair, renew_at
-from certs.pem import blocks, certificate_of
+from certs.bundle import blocks, certificate_of
 
 CA_LIFETIME: Final = timedelta(days=90)
 """Short: a rotation that happens every 60 days is one that is known to work, and 30 days are left to notice
@@ -74,7 +74,7 @@ class Lifetimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class CASet:
     """The CAs of an installation."""
 
     current: Authority
@@ -92,7 +92,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SecretContents:
     """What the Secret holds."""
 
     current: Authority | None = None
@@ -116,11 +116,11 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class RotationStep:
     """What the Secret should hold, and why."""
 
     result: Result
-    ring: Ring
+    ring: CASet
     reason: str = ""
 
 
@@ -132,7 +132,7 @@ class Leaf:
     issuer: Authority
 
 
-def read(data: Mapping[str, bytes]) -> Found:
+def read(data: Mapping[str, bytes]) -> SecretContents:
     """Read the Secret's data."""
     faults: list[str] = []
     current = _authority(data, "ca", faults)
@@ -142,7 +142,7 @@ def read(data: Mapping[str, bytes]) -> Found:
     if old.strip() and not certificates:
         faults.append("old.crt holds no readable PEM certificate")
     ours = (data.get(f"{name}.{part}") for name in ("ca", "next") for part in ("crt", "key"))
-    return Found(
+    return SecretContents(
         current=current,
         next=following,
         old=certificates,
@@ -151,7 +151,7 @@ def read(data: Mapping[str, bytes]) -> Found:
     )
 
 
-def written(ring: Ring) -> dict[str, bytes | None]:
+def to_secret_data(ring: CASet) -> dict[str, bytes | None]:
     """Return what the Secret's data should be; None: the key should not be there."""
     following = ring.next.pair if ring.next else None
     return {
@@ -164,8 +164,8 @@ def written(ring: Ring) -> dict[str, bytes | None]:
 
 
 def decide(
-    found: Found, *, held: Ring | None, now: datetime, lifetimes: Lifetimes, next_is_trusted: bool
-) -> Decision:
+    found: SecretContents, *, held: CASet | None, now: datetime, lifetimes: Lifetimes, next_is_trusted: bool
+) -> RotationStep:
     """Say what the Secret should hold; the first line that applies wins, and a later look does the rest.
 
     Args:
@@ -179,35 +179,35 @@ def decide(
     if current is None:
         why = "the Secret was empty" if found.is_empty else "; ".join(found.faults)
         if held is not None and not fault(held.current, now):
-            return Decision(result=Result.RESTORED, ring=_tidy(held, now), reason=why)
+            return RotationStep(result=Result.RESTORED, ring=_tidy(held, now), reason=why)
         result = Result.CREATED if found.is_empty else Result.REPLACED
         following = found.next or (held.next if held else None)
         ring = _succession(following, held.old if held else found.old, now, lifetimes)
-        return Decision(result=result, ring=ring, reason=why)
+        return RotationStep(result=result, ring=ring, reason=why)
     if why := fault(current, now):
         old = (current.pair.certificate_pem, *found.old)
         ring = _succession(found.next, old, now, lifetimes)
-        return Decision(result=Result.REPLACED, ring=ring, reason=f"the CA {why}")
+        return RotationStep(result=Result.REPLACED, ring=ring, reason=f"the CA {why}")
     following = found.next
     if following is not None and next_is_trusted and not fault(following, now):
-        ring = Ring(current=following, old=(current.pair.certificate_pem, *found.old))
-        return Decision(
+        ring = CASet(current=following, old=(current.pair.certificate_pem, *found.old))
+        return RotationStep(
             result=Result.SWITCHED, ring=_tidy(ring, now), reason="the bundle has held the next CA for long"
         )
-    ring = _tidy(Ring(current=current, next=following, old=found.old), now)
+    ring = _tidy(CASet(current=current, next=following, old=found.old), now)
     if ring.next is None and now >= renew_at(current.pair.certificate):
         ring = replace(ring, next=Authority.create(now=now, lifetime=lifetimes.ca))
-        return Decision(result=Result.ADDED, ring=ring, reason="the CA is past two thirds of its life")
+        return RotationStep(result=Result.ADDED, ring=ring, reason="the CA is past two thirds of its life")
     if found.faults:
-        return Decision(result=Result.CLEANED, ring=ring, reason="; ".join(found.faults))
-    if ring != Ring(current=current, next=following, old=found.old):
-        return Decision(result=Result.CLEANED, ring=ring, reason="a CA has expired, or is not valid yet")
-    return Decision(result=Result.KEPT, ring=ring)
+        return RotationStep(result=Result.CLEANED, ring=ring, reason="; ".join(found.faults))
+    if ring != CASet(current=current, next=following, old=found.old):
+        return RotationStep(result=Result.CLEANED, ring=ring, reason="a CA has expired, or is not valid yet")
+    return RotationStep(result=Result.KEPT, ring=ring)
 
 
 def next_leaf(
     leaf: Leaf | None,
-    ring: Ring,
+    ring: CASet,
     *,
     names: Sequence[str],
     held_for: Callable[[Authority], timedelta | None],
@@ -257,19 +257,19 @@ def _fault(certificate: x509.Certificate, now: datetime) -> str:
 
 def _succession(
     following: Authority | None, old: Iterable[bytes], now: datetime, lifetimes: Lifetimes
-) -> Ring:
+) -> CASet:
     """Put the next CA, or a new one, in the place of one that is worth nothing."""
     if following is None or fault(following, now):
         following = Authority.create(now=now, lifetime=lifetimes.ca)
-    return _tidy(Ring(current=following, old=tuple(old)), now)
+    return _tidy(CASet(current=following, old=tuple(old)), now)
 
 
-def _tidy(ring: Ring, now: datetime) -> Ring:
+def _tidy(ring: CASet, now: datetime) -> CASet:
     """Leave out what has expired, and a next CA that nobody would trust."""
     following = ring.next if ring.next is not None and not fault(ring.next, now) else None
     signers = {authority.pair.certificate_pem for authority in (ring.current, following) if authority}
     old = [pem for pem in dict.fromkeys(ring.old) if pem not in signers and _is_unexpired(pem, now)]
-    return Ring(current=ring.current, next=following, old=tuple(old[:_MOST_OLD]))
+    return CASet(current=ring.current, next=following, old=tuple(old[:_MOST_OLD]))
 
 
 def _is_unexpired(pem: bytes, now: datetime) -> bool:

@@ -23,9 +23,9 @@ import aiohttp
 from examples.services import Service, start
 from examples.watching import start_agent, watch
 from kai import keys
-from service.documents import load_path, unlisted
-from webhook.manifests import FoundPod, find_pods
-from webhook.patch import apply_to_document
+from service.documents import flatten_lists, load_path
+from webhook.explain.manifests import FoundPod, find_pods
+from webhook.policy.patch import apply_to_document
 
 FOLDER = Path(__file__).parent
 POLICIES = FOLDER / "namespaces.yaml"
@@ -94,7 +94,7 @@ async def admit(session: aiohttp.ClientSession, url: str, pod: Mapping[str, Any]
 
 def workloads() -> list[FoundPod]:
     """Every pod the examples' workloads would create."""
-    return [pod for document in unlisted(load_path(WORKLOADS)) for pod in find_pods(document)]
+    return [pod for document in flatten_lists(load_path(WORKLOADS)) for pod in find_pods(document)]
 
 
 async def admit_all(session: aiohttp.ClientSession, webhook: Service) -> None:

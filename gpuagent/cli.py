@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from gpuagent.eviction.settings import Budget, EvictionMode
-from gpuagent.verdicts.slack import Slack
-from kai.namespaces import EXCLUDED_NAMESPACES
-from kai.over_share import OVER_SHARE, OVER_SHARE_GRACE
+from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.ledger.slack import Slack
+from kai.own_labels import EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
-from service.about import version
 from service.command import Parser, UsageError, names, read_by, run_command
 from service.documents import DocumentError
-from service.durations import parse_duration
 from service.http.host_names import parse_host_name
 from service.text import quoted
+from service.units import parse_duration
+from service.version import version
 
 _SHORTEST_SECONDS: Final = 0.1
 _SIMULATED: Final = "simulated:"
@@ -207,8 +206,8 @@ def _duration(text: str) -> float:
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here: --help and a mistyped option need no server.
     from gpuagent.serve import Settings, run  # noqa: PLC0415
-    from gpuagent.wishes import GraceBounds  # noqa: PLC0415
-    from service.address import Address  # noqa: PLC0415
+    from gpuagent.verdicts.over_share import GraceBounds  # noqa: PLC0415
+    from service.http.listeners import Address  # noqa: PLC0415
 
     scenario = _scenario(arguments)
     is_cluster = scenario is None and arguments.pods in (None, "cluster")

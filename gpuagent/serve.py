@@ -12,34 +12,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuagent.bookkeeper import Bookkeeper
-from gpuagent.changes import ChangeLog
-from gpuagent.consequences import ActionSettings, Consequences
-from gpuagent.eviction.rules import Rules
-from gpuagent.eviction.settings import Budget, EvictionMode
+from gpuagent.actions.actions import ActionSettings, VerdictActions
+from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.actions.log import TransitionLog
 from gpuagent.gpus.reading import GpuSource
+from gpuagent.ledger.slack import Slack
+from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.processes.lookup import Processes
-from gpuagent.processes.origin import Sample
-from gpuagent.report.http import AGENT_CONNECTIONS, Port
-from gpuagent.report.metrics import Metrics
-from gpuagent.reservations import Reservations
-from gpuagent.sampler import Sampler, Timing
-from gpuagent.shares.claims import Claims
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import Sample
+from gpuagent.sampling.sampler import Sampler, Timing
+from gpuagent.server.metrics import Metrics
+from gpuagent.server.server import AGENT_CONNECTIONS, HttpServer
+from gpuagent.shares.pod_shares import ShareResolver
 from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts.judge import Judge
-from gpuagent.verdicts.slack import Slack
-from gpuagent.wishes import GraceBounds, Wishes
+from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies
+from gpuagent.verdicts.reservations import Reservations
 from kai import keys
 from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
-from service.address import Address
 from service.command import UsageError
 from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
+from service.http.listeners import Address
 from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
 
@@ -120,8 +120,8 @@ def run(settings: Settings) -> int:
 def _node(settings: Settings) -> _Node:
     # Either import costs memory that the other kind of node has no use for.
     if settings.scenario is not None:
-        from gpuagent.gpus.scenario_loading import load_scenario  # noqa: PLC0415
-        from gpuagent.gpus.simulated import SimulatedGpus  # noqa: PLC0415
+        from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
+        from gpuagent.simulation.source import SimulatedGpus  # noqa: PLC0415
 
         scenario = load_scenario(settings.scenario)
         if settings.node not in (None, scenario.node.name):
@@ -179,9 +179,9 @@ async def _serve_cluster(
     settings: Settings, node: _Node, cluster: _Cluster, log: JsonLog
 ) -> tuple[int, bool]:
     pods = cluster.pods
-    consequences: Consequences | None = None
+    actions: VerdictActions | None = None
     if cluster.client is not None:
-        consequences = Consequences(
+        actions = VerdictActions(
             cluster.client,
             _actions(settings),
             node=node.name,
@@ -198,9 +198,9 @@ async def _serve_cluster(
         fatal.append(reason)
         stop.set()
 
-    bookkeeper = Bookkeeper(
+    pipeline = SamplePipeline(
         pods=pods,
-        claims=Claims(kai_version=settings.kai_version),
+        pod_shares=ShareResolver(kai_version=settings.kai_version),
         judge=Judge(
             grace=settings.grace,
             longest_gap=INTERVALS_UNTIL_STALE * settings.interval,
@@ -210,24 +210,24 @@ async def _serve_cluster(
         is_simulated=node.source.is_simulated,
         interval=settings.interval,
         clock=time.monotonic,
-        changes=ChangeLog(log),
-        wishes=Wishes(bounds=settings.grace_bounds),
+        changes=TransitionLog(log),
+        over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
-        on_judged=consequences.take if consequences else lambda _judged: None,
+        on_judged=actions.handle if actions else lambda _judged: None,
     )
     metrics = Metrics(
-        bookkeeper.status,
+        pipeline.status,
         node=node.name,
         is_simulated=node.source.is_simulated,
         watch=pods.watch if isinstance(pods, ClusterPods) else None,
-        events=consequences.events if consequences else {},
-        evictions=consequences.evictions if consequences else {},
+        events=actions.events if actions else {},
+        evictions=actions.evictions if actions else {},
         log_lines_lost=lambda: log.lines_lost,
     )
 
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)
-        bookkeeper.take(sample, sampler.errors)
+        pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
 
     sampler = Sampler(
@@ -238,9 +238,9 @@ async def _serve_cluster(
         on_fatal=on_fatal,
         log=log,
     )
-    port = Port(
-        status=bookkeeper.status,
-        sickness=lambda: _sickness(sampler),
+    port = HttpServer(
+        status=pipeline.status,
+        unhealthy_reason=lambda: _unhealthy_reason(sampler),
         metrics=metrics,
         node=node.name,
         is_simulated=node.source.is_simulated,
@@ -257,10 +257,10 @@ async def _serve_cluster(
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(pods.run()),
-                group.create_task(_watch(bookkeeper, min(settings.interval, _LOOK_EVERY_SECONDS))),
+                group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
-            if consequences is not None:
-                running.append(group.create_task(consequences.run()))
+            if actions is not None:
+                running.append(group.create_task(actions.run()))
             await stop.wait()
             for task in running:
                 task.cancel()
@@ -279,7 +279,7 @@ def _actions(settings: Settings) -> ActionSettings:
         events=settings.events,
         eviction=settings.eviction,
         budget=settings.eviction_budget,
-        rules=Rules(
+        rules=EvictionRules(
             excluded_namespaces=settings.excluded_namespaces,
             reservation_namespace=settings.reservation_namespace,
             slack=settings.slack,
@@ -294,13 +294,13 @@ def _labelled_gpus(inventory: Inventory | None) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,4}", text) else None
 
 
-async def _watch(bookkeeper: Bookkeeper, seconds: float) -> None:
+async def _watch(pipeline: SamplePipeline, seconds: float) -> None:
     """Log the problems that come with time alone: no sample, no word from the source of pods."""
     while True:
         await asyncio.sleep(seconds)
-        bookkeeper.log_problems()
+        pipeline.log_problems()
 
 
-def _sickness(sampler: Sampler) -> str:
+def _unhealthy_reason(sampler: Sampler) -> str:
     hung = sampler.seconds_since_start_of_call
     return f"a sample has been under way for {hung:.0f} s" if hung > HUNG_SECONDS else ""

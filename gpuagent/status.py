@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
-from gpuagent.problems import Cause, Problem
-from gpuagent.snapshot import Snapshot
-from gpuagent.verdicts.judge import Verdicts
-from gpuagent.verdicts.suspension import Suspension
-from gpuagent.wishes import Wish
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.problems import Cause, Problem, Suspension
+from gpuagent.verdicts.judge import Transition, Verdicts
+from gpuagent.verdicts.over_share import OverSharePolicy
 
 INTERVALS_UNTIL_STALE: Final = 3
 PODS_STALE_SECONDS: Final = 60.0
@@ -24,7 +24,7 @@ class Facts:
     snapshot: Snapshot | None = None
     """The newest, good or not."""
     verdicts: Verdicts = field(default_factory=Verdicts)
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
     good_at: float | None = None
     """When the last good sample was taken; None before the first."""
     good_wall_time: float | None = None
@@ -37,7 +37,7 @@ class Status:
     snapshot: Snapshot | None
     """None before the first sample, and while the last one is stale: then no figure is anybody's."""
     verdicts: Verdicts = field(default_factory=Verdicts)
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
     """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
     problems: tuple[Problem, ...] = ()
     attribution_ok: bool | None
@@ -75,7 +75,7 @@ def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: flo
     return Status(
         snapshot=None if is_stale else facts.snapshot,
         verdicts=_while_it_lasts(facts.verdicts, is_stale=is_stale, is_suspended=is_suspended),
-        wishes=facts.wishes,
+        over_share_policies=facts.over_share_policies,
         problems=tuple(problems.values()),
         attribution_ok=not is_suspended if is_known else None,
         good_wall_time=facts.good_wall_time,
@@ -105,3 +105,26 @@ def pods_stale(seconds: float) -> Problem:
     """The problem that the source of pods is silent for so many seconds; infinite: it was never heard."""
     since = "yet" if math.isinf(seconds) else f"for {seconds:.0f} s"
     return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods {since}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One snapshot, and what was made of it."""
+
+    snapshot: Snapshot
+    verdicts: Verdicts
+    transitions: tuple[Transition, ...] = ()
+    over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
+    """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
+    reservation_uids: frozenset[str] = frozenset()
+    """UIDs of the reservation pods of the cluster's own KAI, by their namespace. A pod of a tenant's that has
+    the labels of a reservation pod is not one."""
+
+    @cached_property
+    def held_by_uid(self) -> frozenset[tuple[str, str]]:
+        """Pod UID and GPU UUID of the holdings whose every process is found by the pod's UID."""
+        return frozenset(
+            (holding.pod_share.pod.uid, holding.gpu_uuid)
+            for holding in self.snapshot.holdings
+            if holding.is_by_uid
+        )

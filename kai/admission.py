@@ -98,48 +98,6 @@ def runtime_class(pod: PodView, version: Version, configured: str = "nvidia") ->
     return configured if whole or (version.sets_runtime_class and asks_for_share(pod)) else None
 
 
-def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
-    """Return KAI's message for a container that picks its own GPUs, with `blockNvidiaVisibleDevices` on.
-
-    The container of the share is exempt; `void` and `none` are allowed (v0.16, `device_access.go`).
-    """
-    if not version.can_block_visible_devices:
-        return None
-    exempt = share_container(pod, version) if asks_for_share(pod) and pod.containers else None
-    for container in (*pod.init_containers, *pod.containers):
-        if container is exempt:
-            continue
-        for variable in container.variables:
-            if variable.get("name") != keys.VISIBLE_DEVICES_ENV:
-                continue
-            if variable.get("value"):
-                if variable["value"] not in ("void", "none"):
-                    return (
-                        f"container {container.name} has an environment variable NVIDIA_VISIBLE_DEVICES"
-                        f" defined with a value of {variable['value']}. This is forbidden due to conflicts"
-                        " with Nvidia's device plugin. The only values that are allowed are 'void' or 'none'"
-                    )
-            elif variable.get("valueFrom") is not None:
-                return (
-                    f"container {container.name} has an environment variable NVIDIA_VISIBLE_DEVICES defined"
-                    " with a valueFrom reference. This is forbidden due to possible conflicts with Nvidia's"
-                    " device plugin"
-                )
-    return None
-
-
-def loses_gpu_access(container: Container, pod: PodView, version: Version) -> bool:
-    """Whether `blockNvidiaVisibleDevices` makes this container's NVIDIA_VISIBLE_DEVICES `void`."""
-    if not version.can_block_visible_devices:
-        return False
-    if asks_for_share(pod) and container is share_container(pod, version):
-        return False
-    return not any(
-        (name == keys.GPU_RESOURCE or name.startswith(keys.MIG_PREFIX)) and _quantity(value) != 0
-        for name, value in container.requests.items()
-    )
-
-
 def _validate(pod: PodView, version: Version, sharing: bool) -> str | None:
     if asks_for_share(pod) and not sharing:
         return (

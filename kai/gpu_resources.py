@@ -5,7 +5,10 @@ compared with: MIG devices, time slices (`nvidia.com/gpu.shared`), renamed resou
 resources of other vendors and of sharing plugins, and extended resources of DRA.
 """
 
+import re
 from typing import Final
+
+from kai import keys
 
 NVIDIA_PREFIX: Final = "nvidia.com/"
 OTHER_DEVICES: Final = ("nvidia.com/hostdev", "nvidia.com/mlnx", "nvidia.com/rdma", "nvidia.com/sriov")
@@ -31,3 +34,22 @@ def names_gpu(resource: str) -> bool:
 def names_device_class(resource: str) -> bool:
     """Whether the resource is a claim for a device (DRA) written as an extended resource."""
     return resource.startswith(DEVICE_CLASS_PREFIX)
+
+
+_UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
+_MOST: Final = 64
+_SHOWN: Final = 40
+
+
+def parse_gpu_uuids(text: str) -> tuple[str, ...]:
+    """Read a comma list of GPU UUIDs, each once, with or without the prefix CDI names devices by.
+
+    Raises:
+        ValueError: it names anything else (`all`, indices), nothing, or more GPUs than a node has.
+    """
+    found = tuple(
+        dict.fromkeys(part.strip().removeprefix(keys.CDI_DEVICE_PREFIX) for part in text.split(",", _MOST))
+    )
+    if len(found) > _MOST or not all(_UUID.fullmatch(uuid) for uuid in found):
+        raise ValueError(f'"{text[:_SHOWN]}" is not a list of GPU UUIDs; allowed: GPU-…,GPU-…')
+    return found

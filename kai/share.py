@@ -10,7 +10,7 @@ from itertools import islice
 from msgspec import Struct
 
 from kai import keys
-from kai.gonumber import parse_float, parse_int, parse_uint
+from kai.gonumber import parse_float, parse_uint
 from kai.quantity import parse_quantity
 
 MIB = 1 << 20
@@ -132,15 +132,6 @@ def _devices_of(text: str | None) -> int:
     if value == 0:
         raise ValueError("fraction count annotation value must be a positive integer greater than 0")
     return value
-
-
-def scheduler_memory(text: str) -> int | None:
-    """Read `gpu-memory` as the scheduler does (ParseInt, MiB); None where it ignores the value."""
-    try:
-        value = parse_int(text)
-    except ValueError:
-        return None
-    return value if value > 0 else None
 
 
 class ContainerMemory(Struct, frozen=True):

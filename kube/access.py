@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from service.file_watch import FileWatch
 from service.text import one_line
-from service.watching import Watched
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
@@ -87,7 +87,7 @@ class InCluster:
         self._clock = clock
         self._token = _read(self._token_file)
         self._read_at = clock()
-        self._ca = Watched(self._ca_file)
+        self._ca = FileWatch(self._ca_file)
         self._trust = _trust_of(str(self._ca_file))
 
     @property

@@ -15,9 +15,9 @@ import aiohttp
 from kube.access import Access
 from kube.errors import ApiError, Unreachable, status_error
 from kube.list_splitter import ListSplitter, MalformedList
-from service.about import version
+from service.tasks import LoopYield
 from service.text import one_line
-from service.turns import Turns
+from service.version import version
 
 _SECONDS: Final = 10.0
 _LIST_SECONDS: Final = 120.0
@@ -244,7 +244,7 @@ class ObjectList:
     async def _read(self) -> AsyncGenerator[bytes]:
         asked = f"GET {self._path}"
         params = dict(self._params)
-        turns = Turns()
+        loop_yield = LoopYield()
         ends_at = time.monotonic() + _LIST_SECONDS
         while True:
             splitter = ListSplitter()
@@ -253,8 +253,8 @@ class ObjectList:
                     async for chunk in chunks:
                         for item in splitter.feed(chunk):
                             yield item
-                            await turns.give()
-                        await turns.give()
+                            await loop_yield.maybe_yield()
+                        await loop_yield.maybe_yield()
                 metadata = splitter.finish()
             except MalformedList as error:
                 raise Unreachable(f"{asked}: no list: {error}") from None

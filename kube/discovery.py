@@ -5,9 +5,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from kai.scopes import GroupKind
 from kube.client import KubeClient
 from kube.errors import MALFORMED, Unreachable
-from kube.scopes import GroupKind
 from service.text import one_line
 
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"

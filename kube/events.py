@@ -18,7 +18,7 @@ import msgspec
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
-from service.bucket import TokenBucket
+from service.backoff import TokenBucket
 from service.text import printable, shorten_utf8
 
 _LONGEST_MESSAGE: Final = 1024
@@ -70,7 +70,7 @@ def event_name(about: str, *parts: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventPace:
+class EventTiming:
     """Bounds; times are seconds."""
 
     most_waiting: int = 256
@@ -80,7 +80,7 @@ class EventPace:
     per_second: float = 2.0
     burst: int = 25
     """As client-go's: so many at once, whatever comes."""
-    patience: float = 600.0
+    give_up_after: float = 600.0
     """How long one is tried; then it has failed."""
     patience_forbidden: float = 20.0
     """The same where the right seems to be missing: an API server that has just begun says so of everything,
@@ -123,7 +123,7 @@ class EventWriter:
         on_trouble: Callable[[str], None] = lambda _problem: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        pace: EventPace | None = None,
+        timing: EventTiming | None = None,
     ) -> None:
         """Prepare; `run` does it.
 
@@ -136,7 +136,7 @@ class EventWriter:
             on_trouble: told in one line what is wrong when that changes, and "" when all is well again.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
-            pace: other than usual.
+            timing: other than usual.
         """
         self._client = client
         self._component = component
@@ -145,8 +145,8 @@ class EventWriter:
         self._on_trouble = on_trouble
         self._clock = clock
         self._wall_clock = wall_clock
-        self._pace = pace or EventPace()
-        self._bucket = TokenBucket(per_second=self._pace.per_second, burst=self._pace.burst, clock=clock)
+        self._timing = timing or EventTiming()
+        self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
         self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
         self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
         self._told = asyncio.Event()
@@ -159,7 +159,7 @@ class EventWriter:
         """How many events wait to be written."""
         return len(self._waiting)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Have an event written. Never raises, never waits; for the event loop's thread only."""
         now = self._wall_clock()
         message = shorten_utf8(printable(event.message, _LONGEST_MESSAGE), _LONGEST_MESSAGE)
@@ -172,7 +172,7 @@ class EventWriter:
 
     async def run(self) -> None:
         """Write until cancelled; what waits then is lost."""
-        pause = self._pace.first_pause
+        pause = self._timing.first_pause
         while True:
             if not self._waiting:
                 self._idle.set()
@@ -184,11 +184,11 @@ class EventWriter:
             _, waiting = self._waiting.popitem(last=False)
             wait = await self._write(waiting)
             if wait is None:
-                pause = self._pace.first_pause
+                pause = self._timing.first_pause
                 continue
             spread = random.uniform(0.5, 1.0)  # noqa: S311 - only keeps a thousand agents apart
             await asyncio.sleep(max(pause * spread, wait))
-            pause = min(pause * 2, self._pace.longest_pause)
+            pause = min(pause * 2, self._timing.longest_pause)
 
     def _queue(self, new: _Waiting) -> None:
         """Put one at the end of the queue, together with what waits of the same event."""
@@ -205,7 +205,7 @@ class EventWriter:
             )
         self._waiting[key] = new
         self._idle.clear()
-        if len(self._waiting) > self._pace.most_waiting:
+        if len(self._waiting) > self._timing.most_waiting:
             oldest = min(self._waiting, key=lambda one: self._waiting[one].told_at)
             self._on_result(self._waiting.pop(oldest).event.reason, "dropped")
         self._told.set()
@@ -232,10 +232,10 @@ class EventWriter:
     def _patience(self, error: Exception) -> float:
         """How long to try in spite of such an error."""
         if not isinstance(error, ApiError):
-            return self._pace.patience
+            return self._timing.give_up_after
         if error.status == _FORBIDDEN:
-            return self._pace.patience_forbidden
-        return self._pace.patience if error.status in _LATER else 0.0
+            return self._timing.patience_forbidden
+        return self._timing.give_up_after if error.status in _LATER else 0.0
 
     async def _create_or_patch(self, waiting: _Waiting) -> str:
         """Write one; return `created` or `updated`.
@@ -281,7 +281,7 @@ class EventWriter:
     def _remember(self, key: tuple[str, str], written: _Written) -> None:
         self._written[key] = written
         self._written.move_to_end(key)
-        if len(self._written) > self._pace.most_remembered:
+        if len(self._written) > self._timing.most_remembered:
             self._written.popitem(last=False)
 
     def _as_object(self, waiting: _Waiting) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kube.errors import ApiError, Unreachable, expect_kind
 _SAID: Final = "disruptionbudget"
 
 
-class Answer(StrEnum):
+class EvictionAnswer(StrEnum):
     """What became of it."""
 
     EVICTED = "evicted"
@@ -32,7 +32,7 @@ class Answer(StrEnum):
 class Evicted:
     """The answer, and what the server said where it is no yes."""
 
-    answer: Answer
+    answer: EvictionAnswer
     line: str = ""
     retry_after: float = 0.0
     """Seconds the server wants to be left alone."""
@@ -64,18 +64,18 @@ async def evict(
     except ApiError as error:
         return Evicted(_answer(error), str(error), error.retry_after or 0.0)
     except (Unreachable, AccessError) as error:
-        return Evicted(Answer.FAILED, str(error))
-    return Evicted(Answer.EVICTED)
+        return Evicted(EvictionAnswer.FAILED, str(error))
+    return Evicted(EvictionAnswer.EVICTED)
 
 
-def _answer(error: ApiError) -> Answer:
+def _answer(error: ApiError) -> EvictionAnswer:
     """Sort an error (Kubernetes 1.36.3 `registry/core/pod/storage/eviction.go`).
 
     A budget says 429, and 500 where two of them are about the pod; so does a server that is busy or broken.
     """
     said = error.message.replace(" ", "").lower()
     if error.status in (429, 500) and _SAID in said:
-        return Answer.DISRUPTION_BUDGET
+        return EvictionAnswer.DISRUPTION_BUDGET
     if error.status in (404, 409):
-        return Answer.GONE
-    return Answer.FORBIDDEN if error.status == 403 else Answer.FAILED
+        return EvictionAnswer.GONE
+    return EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED

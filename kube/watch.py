@@ -20,7 +20,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.watch_events import ObjectMetadata, read_event, read_metadata
-from service.turns import Turns
+from service.tasks import LoopYield
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -41,7 +41,7 @@ _USUAL: Final = frozenset({"closed", "gone"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class WatchTiming:
     """How long a watch waits for what, in seconds."""
 
     watch: int = 40
@@ -52,7 +52,7 @@ class Pace:
     """How much longer a stream may be silent before it counts as dead."""
     first_pause: float = 0.5
     longest_pause: float = 30.0
-    lived: float = 5.0
+    healthy_after: float = 5.0
     """A stream that was open for so long was a good one."""
 
 
@@ -92,7 +92,7 @@ class Watch(Generic[T]):
         on_trouble: Callable[[str], None] = lambda _problem: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        pace: Pace | None = None,
+        timing: WatchTiming | None = None,
     ) -> None:
         """Prepare; `run` does it.
 
@@ -105,7 +105,7 @@ class Watch(Generic[T]):
             on_trouble: told in one line what is wrong when that changes, and "" when all is well again.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
-            pace: other than usual.
+            timing: other than usual.
         """
         self.resource = resource
         self.restarts: Counter[str] = Counter()
@@ -123,8 +123,8 @@ class Watch(Generic[T]):
         self._on_trouble = on_trouble
         self._clock = clock
         self._wall_clock = wall_clock
-        self._pace = pace or Pace()
-        self._turns = Turns()
+        self._timing = timing or WatchTiming()
+        self._turns = LoopYield()
         self._heard_at: float | None = None
         self._opened_at: float | None = None
         self._version = ""
@@ -146,18 +146,18 @@ class Watch(Generic[T]):
 
     async def run(self) -> None:
         """Keep the objects until cancelled."""
-        pause = self._pace.first_pause
+        pause = self._timing.first_pause
         before = ""
         while True:
             self._opened_at = None
             end = await self._once()
             self.restarts[end.cause] += 1
             lived = 0.0 if self._opened_at is None else self._clock() - self._opened_at
-            is_good = lived >= self._pace.lived
+            is_good = lived >= self._timing.healthy_after
             is_usual = end.cause in _USUAL and (is_good or end.cause != before)
             before = end.cause
             if is_good:
-                pause = self._pace.first_pause
+                pause = self._timing.first_pause
             if not is_usual:
                 self._say(end.problem)
             elif is_good:
@@ -165,7 +165,7 @@ class Watch(Generic[T]):
                 continue
             spread = random.uniform(0.5, 1.0)  # noqa: S311 - only keeps a thousand agents apart
             await asyncio.sleep(max(pause * spread, end.retry_after))
-            pause = min(pause * 2, self._pace.longest_pause)
+            pause = min(pause * 2, self._timing.longest_pause)
 
     def _say(self, problem: str) -> None:
         if problem != self.problem:
@@ -225,12 +225,12 @@ class Watch(Generic[T]):
 
     async def _watch(self) -> None:
         """Watch from the version that is known; without one, get the whole state as initial events first."""
-        pace = self._pace
+        timing = self._timing
         params = {
             **self.resource.params,
             "watch": "1",
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(pace.watch),
+            "timeoutSeconds": str(timing.watch),
         }
         if self._version:
             params["resourceVersion"] = self._version
@@ -240,7 +240,7 @@ class Watch(Generic[T]):
             self.resource.path,
             params=params,
             accept=self.resource.accept.replace("List;", ";"),
-            idle_seconds=pace.watch + pace.grace,
+            idle_seconds=timing.watch + timing.grace,
         ) as batches:
             self._has_told_version = False
             if not self._version:
@@ -249,7 +249,7 @@ class Watch(Generic[T]):
             self._opened_at = opened_at = self._clock()
             async for batch in batches:
                 await self._take(batch)
-        if not self._has_told_version and self._clock() - opened_at >= pace.watch * _WHOLE_WATCH:
+        if not self._has_told_version and self._clock() - opened_at >= timing.watch * _WHOLE_WATCH:
             # The API server sends a bookmark shortly before the end of a watch. For a version newer than its
             # own, as after a restore of etcd, it opens a watch that stays silent (Kubernetes 1.36.3).
             self._version = ""
@@ -264,14 +264,14 @@ class Watch(Generic[T]):
         """
         objects: dict[Key, T] = {}
         try:
-            async with asyncio.timeout(self._pace.initial):
+            async with asyncio.timeout(self._timing.initial):
                 async for batch in batches:
                     await self._take(batch, objects)
                     if self._version:
                         return
         except TimeoutError:
             raise Unreachable(
-                f"{self._asked}: the initial events did not end within {self._pace.initial:g} s"
+                f"{self._asked}: the initial events did not end within {self._timing.initial:g} s"
             ) from None
         finally:
             if not self._version:
@@ -301,7 +301,7 @@ class Watch(Generic[T]):
                     self._version = self._oldest = event.metadata.resourceVersion
                     self._has_told_version = True
                     self._heard()
-                await self._turns.give()
+                await self._turns.maybe_yield()
         finally:
             if is_changed:
                 self._on_change(self.objects)

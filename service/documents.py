@@ -260,12 +260,12 @@ for _tag, _kind, _construct in (
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _bounded(_kind, _construct))
 
 
-def unlisted(documents: list[Any]) -> Iterator[Any]:
+def flatten_lists(documents: list[Any]) -> Iterator[Any]:
     """Yield the documents with `kind: List` (and PodList and the like) opened up."""
     for document in documents:
         if isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
             items = document.get("items")
             if isinstance(items, list):
-                yield from unlisted(items)
+                yield from flatten_lists(items)
                 continue
         yield document

@@ -7,6 +7,7 @@ what is left, so that its cost depends on the limit and not on the text.
 """
 
 import unicodedata
+from collections.abc import Collection, Iterable
 from typing import Final
 
 ELLIPSIS: Final = "…"
@@ -86,3 +87,26 @@ def _printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char.isspace() else _REPLACEMENT for char in text)
+
+
+MOST: Final = 5
+"""Names that one line shows."""
+
+MOST_LINES: Final = 10
+"""Findings of one kind."""
+
+
+def listed(names: Collection[str]) -> str:
+    """The first few, in order, and how many more."""
+    shown = ", ".join(map(one_line, sorted(names)[:MOST]))
+    return f"{shown} and {len(names) - MOST} more" if len(names) > MOST else shown
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 namespace`, `2 namespaces`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Parts of a sentence."""
+    return "; ".join(parts)

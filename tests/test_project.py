@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.gpus.scenario_loading import load_scenario
+from gpuagent.simulation.loading import load_scenario
 from service.documents import load_path
-from webhook.manifests import find_pods
-from webhook.policies.reading import read_namespaces
-from webhook.policy import NamespacePolicy
+from webhook.explain.manifests import find_pods
+from webhook.namespaces.documents import read_namespaces
+from webhook.policy.labels import NamespacePolicy
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
-from service.about import version
 from service.command import Parser, UsageError, names, read_by, run_command, write_output
 from service.documents import DocumentError, load_path, load_text
-from service.durations import parse_duration
 from service.text import quoted
-from webhook.certificates.options import add_certificate_options, told
-from webhook.configurations import CONFIGURATION_NAME
-from webhook.decide import Rules
-from webhook.explain import explain
-from webhook.policies.reading import Labels, PoliciesError, read_namespaces
-from webhook.policy import NamespacePolicy, is_object_name
-from webhook.report import as_json, as_patch, as_text, as_yaml
+from service.units import parse_duration
+from service.version import version
+from webhook.certificates.options import add_certificate_options, parse_certificate_options
+from webhook.explain.explain import explain
+from webhook.explain.report import as_json, as_patch, as_text, as_yaml
+from webhook.namespaces.documents import Labels, PoliciesError, read_namespaces
+from webhook.policy.decide import Rules
+from webhook.policy.labels import NamespacePolicy, is_object_name
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 _CLUSTER = "cluster"
 """The value of --policies that is no file; a file of that name is `./cluster`."""
@@ -242,7 +242,7 @@ def _namespaces(arguments: argparse.Namespace) -> dict[str, Labels]:
         return {}
     if arguments.policies != _CLUSTER:
         return dict(read_namespaces(Path(arguments.policies)))
-    from webhook.policies.listing import list_namespaces  # noqa: PLC0415 - files need no HTTP client
+    from webhook.namespaces.listing import list_namespaces  # noqa: PLC0415 - files need no HTTP client
 
     return asyncio.run(list_namespaces(arguments.kubeconfig))
 
@@ -266,11 +266,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     # Imported here: explain needs neither a server nor cryptography, and starts in a third of the time.
     from certs.directory import CertificateError  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
-    from service.address import Address  # noqa: PLC0415
+    from service.http.listeners import Address  # noqa: PLC0415
     from service.log_capture import standard_error_log  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
 
-    certificates = told(arguments)
+    certificates = parse_certificate_options(arguments)
     try:
         listen, ops_listen = Address.parse(arguments.listen), Address.parse(arguments.ops_listen)
     except ValueError as error:

@@ -9,9 +9,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from kube.watch import Watch
-from service.about import version
-from webhook.policy import NamespacePolicy
-from webhook.reasons import Action, Reason
+from service.version import version
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.reasons import Action, Reason
 
 BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Seconds. The API server's own first bucket is 5 ms; ours resolve what lies below it."""

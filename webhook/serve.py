@@ -12,22 +12,22 @@ from typing import Any
 
 from kube.access import find_access
 from kube.client import KubeClient
-from service.address import Address
 from service.descriptors import descriptors_for_connections
+from service.http.listeners import Address
 from service.log import WARNING, JsonLog
-from webhook.certificates.cluster import CertificateInCluster, ClusterCertificate
-from webhook.certificates.files import CertificateFiles, FileCertificate
-from webhook.certificates.source import CertificateSource
-from webhook.cluster_rules import ClusterRules
-from webhook.configurations import CONFIGURATION_NAME
-from webhook.decide import Rules
-from webhook.draining import DRAIN_SECONDS, drained, wait_for
-from webhook.http.port import MOST_IN_FLIGHT
-from webhook.http.server import PORT_LIMITS, Server
+from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
+from webhook.certificates.files import FileCertificate, FileSettings
 from webhook.metrics import Metrics
-from webhook.order_watch import open_order
-from webhook.policies.opening import Work, open_cluster, open_files
-from webhook.policies.source import PolicySource
+from webhook.namespaces.cluster_rules import ClusterRules
+from webhook.namespaces.open import Work, open_cluster, open_files
+from webhook.namespaces.source import PolicySource
+from webhook.policy.decide import Rules
+from webhook.registration.configurations import CONFIGURATION_NAME
+from webhook.registration.order import open_order
+from webhook.server.admission_server import MOST_IN_FLIGHT
+from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
+from webhook.server.server import PORT_LIMITS, Server
+from webhook.server.tls import CertificateSource
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread that looks at files or renders metrics may keep reviews waiting; 5 ms by default."""
@@ -38,7 +38,7 @@ class Settings:
     """Everything `serve` is told."""
 
     rules: Rules
-    certificates: CertificateFiles | CertificateInCluster
+    certificates: FileSettings | SelfSignedSettings
     listen: Address
     ops_listen: Address
     policies: Path | None = None
@@ -55,7 +55,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     """Serve until SIGTERM, then drain; until SIGINT, or a second SIGTERM, then only finish what is in flight.
 
     Raises:
-        webhook.policies.reading.PoliciesError: the policies cannot be read.
+        webhook.namespaces.documents.PoliciesError: the policies cannot be read.
         kube.access.AccessError: they, or the CA, are in a cluster, and there is no way to its API server.
         certs.directory.CertificateError: no usable certificate.
         OSError: an address cannot be listened on.
@@ -167,6 +167,6 @@ async def _certificate(
     settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
 ) -> CertificateSource:
     told = settings.certificates
-    if isinstance(told, CertificateInCluster):
-        return ClusterCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
+    if isinstance(told, SelfSignedSettings):
+        return SelfSignedCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
     return FileCertificate(told, metrics=metrics, log=log)

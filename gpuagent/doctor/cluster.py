@@ -11,19 +11,19 @@ import msgspec
 from msgspec import Struct
 
 from gpuagent.doctor.kai import kai_findings
-from gpuagent.doctor.look import Look
 from gpuagent.doctor.pods import no_pods, pod_findings
+from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import right_findings
 from gpuagent.doctor.vclusters import inside_finding, serves_bind_requests, vclusters_with_kai
 from gpuagent.pods.cluster import ClusterPods
-from gpuagent.pods.lookups import Reason
+from gpuagent.pods.lookups import UnavailableReason
 from kai.installation import NAMESPACE, KaiPod
 from kai.version import Version
 from kube.access import Access, AccessError
+from kube.check import reach
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
-from kube.reach import reach
-from service.findings import Finding, State, ok, problem, unknown
+from service.check_results import CheckResult, State, ok, problem, unknown
 from service.log import WARNING, JsonLog
 
 _NODE: Final = "node"
@@ -35,7 +35,7 @@ _NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ApiQuestion:
     """What to ask of a cluster."""
 
     node: str
@@ -44,7 +44,9 @@ class Question:
     kai_version: Version | None
 
 
-async def cluster_findings(access: Access, asked: Question, look: Look) -> AsyncIterator[Finding]:
+async def cluster_findings(
+    access: Access, asked: ApiQuestion, look: Observation
+) -> AsyncIterator[CheckResult]:
     """Ask everything, going on where a part fails."""
     async with KubeClient(access) as client:
         reached = await reach(client, without="rights and pods were not checked")
@@ -64,7 +66,7 @@ async def cluster_findings(access: Access, asked: Question, look: Look) -> Async
                 yield finding
 
 
-async def _inside_vclusters(client: KubeClient, asked: Question) -> Finding | None:
+async def _inside_vclusters(client: KubeClient, asked: ApiQuestion) -> CheckResult | None:
     """What to say of KAI inside vClusters; None if there is no sign of one."""
     try:
         vclusters = await vclusters_with_kai(
@@ -99,7 +101,7 @@ async def own_runtime_class(access: Access, name: str) -> str | None:
     return found[0].spec.runtime_class or "" if len(found) == 1 else None
 
 
-async def _node(client: KubeClient, node: str) -> Finding:
+async def _node(client: KubeClient, node: str) -> CheckResult:
     try:
         await client.get(f"/api/v1/nodes/{node}")
     except ApiError as error:
@@ -114,8 +116,8 @@ async def _node(client: KubeClient, node: str) -> Finding:
 
 
 async def _pods(
-    client: KubeClient, asked: Question, look: Look, *, has_own_kai: bool
-) -> AsyncIterator[Finding]:
+    client: KubeClient, asked: ApiQuestion, look: Observation, *, has_own_kai: bool
+) -> AsyncIterator[CheckResult]:
     """Check the pods of the node; `has_own_kai` says that the cluster should have a KAI of its own."""
     stream = io.BytesIO()
     log = JsonLog(stream)
@@ -144,7 +146,7 @@ async def _pods(
     for line in warnings_in(stream):
         yield problem("objects of the API server", line)
     for lack in pods.lacks:
-        if lack.reason is Reason.NOT_SERVED and has_own_kai:
+        if lack.reason is UnavailableReason.NOT_SERVED and has_own_kai:
             yield unknown("KAI", lack.line, "is KAI installed in this cluster?")
     for finding in pod_findings(
         inventory, look, node=asked.node, source="the cluster", kai_version=asked.kai_version
@@ -152,7 +154,7 @@ async def _pods(
         yield finding
 
 
-async def _kai(client: KubeClient, told: Version | None) -> AsyncIterator[Finding]:
+async def _kai(client: KubeClient, told: Version | None) -> AsyncIterator[CheckResult]:
     try:
         pods = await _list(client, NAMESPACE, KaiPod, {})
     except (ApiError, Unreachable, AccessError) as error:

@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gpuagent.doctor.cluster import Question, cluster_findings, own_runtime_class, warnings_in
+from gpuagent.doctor.cluster import ApiQuestion, cluster_findings, own_runtime_class, warnings_in
 from gpuagent.doctor.devices import device_findings
 from gpuagent.doctor.driver import driver_findings
 from gpuagent.doctor.host import Host
-from gpuagent.doctor.look import Look, Looker
 from gpuagent.doctor.pods import pod_findings
+from gpuagent.doctor.probe import Observation, Probe
 from gpuagent.doctor.proc import proc_findings
-from gpuagent.doctor.trial import trial_finding
+from gpuagent.doctor.self_test import trial_finding
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
-from gpuagent.processes.lookup import Processes
+from gpuagent.sampling.processes import Processes
 from kai.version import Version
 from kube.access import Access, AccessError, find_access
-from kube.reach import API_SERVER
+from kube.check import API_SERVER
+from service.check_results import CheckResult, as_json, as_text, exit_status, problem, unknown
 from service.command import UsageError, write_output
 from service.documents import DocumentError
-from service.findings import Finding, as_json, as_text, exit_status, problem, unknown
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 
@@ -62,7 +62,7 @@ def run(settings: DoctorSettings) -> int:
     """
     capture_libraries(JsonLog(io.BytesIO()))  # what they complain of, a check says better
     source, settings = _source(settings)
-    looker = Looker(source=source, processes=Processes(proc_root=settings.proc_root))
+    looker = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
     try:
         findings = list(_examine(settings, looker, is_simulated=source.is_simulated))
     finally:
@@ -87,8 +87,8 @@ def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
         from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
         return NvmlGpus(), settings
-    from gpuagent.gpus.scenario_loading import load_scenario  # noqa: PLC0415
-    from gpuagent.gpus.simulated import SimulatedGpus  # noqa: PLC0415
+    from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
+    from gpuagent.simulation.source import SimulatedGpus  # noqa: PLC0415
 
     scenario = load_scenario(settings.scenario)
     if settings.node not in ("", scenario.node.name):
@@ -97,7 +97,7 @@ def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
     return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
 
 
-def _examine(settings: DoctorSettings, looker: Looker, *, is_simulated: bool) -> Iterator[Finding]:
+def _examine(settings: DoctorSettings, looker: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
     host = Host.here(settings.proc_root)
     look = looker.look()
     yield from driver_findings(look, host)
@@ -120,7 +120,7 @@ def _examine(settings: DoctorSettings, looker: Looker, *, is_simulated: bool) ->
     elif not settings.node:
         yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
     elif access:
-        asked = Question(
+        asked = ApiQuestion(
             node=settings.node,
             reservation_namespace=settings.reservation_namespace,
             reads_config_maps=settings.reads_config_maps,
@@ -129,7 +129,7 @@ def _examine(settings: DoctorSettings, looker: Looker, *, is_simulated: bool) ->
         yield from asyncio.run(_collected(access, asked, look))
 
 
-async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, Finding | None]:
+async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:
     """The way to the cluster, or why there is none."""
     try:
         return await find_access(), None
@@ -147,11 +147,11 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
         )
 
 
-async def _collected(access: Access, asked: Question, look: Look) -> list[Finding]:
+async def _collected(access: Access, asked: ApiQuestion, look: Observation) -> list[CheckResult]:
     return [finding async for finding in cluster_findings(access, asked, look)]
 
 
-def _file(settings: DoctorSettings, path: Path, look: Look) -> Iterator[Finding]:
+def _file(settings: DoctorSettings, path: Path, look: Observation) -> Iterator[CheckResult]:
     if not settings.node:
         yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
         return

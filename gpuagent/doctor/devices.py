@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuagent.doctor.host import Host, read_text
 from kai import keys
-from service.findings import Finding, ok, problem, unknown, warning
+from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import one_line
 
 MOUNTS: Final = "/var/run/nvidia-container-devices"
@@ -44,7 +44,7 @@ class _Toolkit:
     mode: str
 
 
-def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[Finding]:
+def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[CheckResult]:
     """How the devices came here.
 
     Args:
@@ -85,7 +85,7 @@ def _gpu_files(host: Host) -> list[str]:
         return []
 
 
-def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> Finding:
+def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
     if not refused:
         return ok(_FILES, f"/dev/nvidiactl and {', '.join(_gpu_files(host))} can be opened")
     if not refused.startswith("there is no"):
@@ -138,7 +138,7 @@ def _ways(host: Host, *, has_devices: bool) -> list[str]:
     return ways
 
 
-def _access(host: Host, ways: list[str], runtime_class: str | None) -> Finding:
+def _access(host: Host, ways: list[str], runtime_class: str | None) -> CheckResult:
     pod = {None: "", "": "; no runtimeClassName"}.get(runtime_class, f"; runtimeClassName {runtime_class}")
     said = " and ".join(ways) + pod
     asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
@@ -151,7 +151,7 @@ def _access(host: Host, ways: list[str], runtime_class: str | None) -> Finding:
     return ok(_ACCESS, said)
 
 
-def _capabilities(host: Host) -> Iterator[Finding]:
+def _capabilities(host: Host) -> Iterator[CheckResult]:
     asked = host.environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
     if asked and not {"utility", "all"} & {one.strip() for one in asked.split(",")}:
         yield problem(
@@ -169,7 +169,7 @@ def _capabilities(host: Host) -> Iterator[Finding]:
         )
 
 
-def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> Finding:
+def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> CheckResult:
     specs = sum(
         name.endswith((".yaml", ".yml", ".json")) and "nvidia" in (read_text(host.under(folder) / name) or "")
         for folder in _CDI_FOLDERS

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuagent.doctor.host import Host, read_text
-from gpuagent.doctor.look import Look, processes_of
+from gpuagent.doctor.probe import Observation, processes_of
 from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause
-from gpuagent.units import size
 from kai import keys
-from service.findings import Finding, ok, problem, warning
+from service.check_results import CheckResult, ok, problem, warning
+from service.units import size
 
 _LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)
 _MODULE = re.compile(r"\b([0-9]{3}\.[0-9]+(?:\.[0-9]+)?)\b")
@@ -45,7 +45,7 @@ _CAUSES: Final = {
 }
 
 
-def driver_findings(look: Look, host: Host) -> Iterator[Finding]:
+def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
     """What the driver and each GPU say."""
     library, version = loaded_library(host)
     module = module_version(host)
@@ -75,7 +75,7 @@ def driver_findings(look: Look, host: Host) -> Iterator[Finding]:
     yield from _gpus(look)
 
 
-def _advice(look: Look, host: Host) -> str:
+def _advice(look: Observation, host: Host) -> str:
     errors = {error for _, error in look.errors}
     if "LibraryNotFound" in errors:
         return (
@@ -84,7 +84,7 @@ def _advice(look: Look, host: Host) -> str:
     return next((advice for error, advice in _ADVICE.items() if error in errors), "")
 
 
-def _gpus(look: Look) -> Iterator[Finding]:
+def _gpus(look: Observation) -> Iterator[CheckResult]:
     for gpu in look.gpus:
         check = f"GPU {gpu.index}"
         held = list(processes_of(gpu))
@@ -105,7 +105,7 @@ def _gpus(look: Look) -> Iterator[Finding]:
             )
 
 
-def _memory(gpu: Gpu) -> Iterator[Finding]:
+def _memory(gpu: Gpu) -> Iterator[CheckResult]:
     """Say which figures a GPU lacks; pods and processes on it are known all the same."""
     if gpu.memory_unknown:
         yield warning(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuagent.processes.cgroups import CgroupNames, MalformedCgroup, read_names
+from gpuagent.sampling.cgroups import CgroupNames, MalformedCgroup, read_names
 
 _SYS_PTRACE: Final = 19
 _SYS_ADMIN: Final = 21

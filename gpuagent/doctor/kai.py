@@ -5,14 +5,14 @@ from typing import Final
 
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.version import Version
-from service.findings import Finding, ok, problem, unknown
+from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
 
 
-def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[Finding]:
+def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[CheckResult]:
     """Version and sharing mode.
 
     Args:
@@ -24,7 +24,7 @@ def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[Fi
     yield _sharing(installed)
 
 
-def _version(installed: Installation, told: Version | None) -> Finding:
+def _version(installed: Installation, told: Version | None) -> CheckResult:
     versions = installed.versions
     if not installed.programs:
         return unknown(_VERSION, f"no pod of KAI is seen in the namespace {NAMESPACE}")
@@ -51,7 +51,7 @@ def _version(installed: Installation, told: Version | None) -> Finding:
     return ok(_VERSION, str(version))
 
 
-def _sharing(installed: Installation) -> Finding:
+def _sharing(installed: Installation) -> CheckResult:
     if installed.shares_gpus is None:
         return unknown(_SHARING, f"no pod of KAI's admission is seen in the namespace {NAMESPACE}")
     if not installed.shares_gpus:

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuagent.doctor.look import Look, processes_of
+from gpuagent.doctor.probe import Observation, processes_of
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory
-from gpuagent.processes.origin import Found
-from gpuagent.shares.claims import Claims
+from gpuagent.sampling.sample import LookupResult
+from gpuagent.shares.pod_shares import ShareResolver
 from kai import keys
 from kai.version import Version
-from service.findings import Finding, ok, problem, unknown
+from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _PODS: Final = "pods"
@@ -21,8 +21,8 @@ _NAMES_SHOWN: Final = 5
 
 
 def pod_findings(
-    inventory: Inventory, look: Look, *, node: str, source: str, kai_version: Version | None
-) -> Iterator[Finding]:
+    inventory: Inventory, look: Observation, *, node: str, source: str, kai_version: Version | None
+) -> Iterator[CheckResult]:
     """What the list of pods says.
 
     Args:
@@ -43,12 +43,12 @@ def pod_findings(
     yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
     yield from _owners(inventory, look)
     yield from _reservations(inventory, look.gpus)
-    yield from _claims(inventory, look.gpus, kai_version)
+    yield from _pod_shares(inventory, look.gpus, kai_version)
     if inventory.node_labels is not None:
         yield _label(inventory.node_labels)
 
 
-def _owners(inventory: Inventory, look: Look) -> Iterator[Finding]:
+def _owners(inventory: Inventory, look: Observation) -> Iterator[CheckResult]:
     """Whose the processes on the GPUs are."""
     check = "processes on GPUs"
     if not look.gpus:
@@ -56,10 +56,10 @@ def _owners(inventory: Inventory, look: Look) -> Iterator[Finding]:
     index = PodIndex.from_inventory(inventory)
     pids = {process.pid for gpu in look.gpus for process in processes_of(gpu)}
     contained = [look.origins[pid] for pid in pids if pid in look.origins]
-    contained = [origin for origin in contained if origin.found is Found.CONTAINER]
+    contained = [origin for origin in contained if origin.found is LookupResult.CONTAINER]
     known = sum(index.pod_of(origin) is not None for origin in contained)
     strangers = sum(bool(origin.pod_uids) for origin in contained if index.pod_of(origin) is None)
-    hosts = look.found[Found.HOST]
+    hosts = look.found[LookupResult.HOST]
     told = f"{known} in pods of this node, {hosts} of the host, {len(contained) - known} in other containers"
     if strangers and not known:
         yield problem(
@@ -73,7 +73,7 @@ def _owners(inventory: Inventory, look: Look) -> Iterator[Finding]:
         yield ok(check, "none now")
 
 
-def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[CheckResult]:
     found = dict(inventory.reservations)
     found |= {
         f"{group} of the vCluster in {namespace}": gpu
@@ -103,9 +103,15 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Findi
         yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
 
 
-def _claims(inventory: Inventory, gpus: tuple[Gpu, ...], kai_version: Version | None) -> Iterator[Finding]:
-    claims = Claims(kai_version=kai_version).settle(inventory, gpus)
-    lacking = [f"{claim.pod.namespace}/{claim.pod.name}" for claim in claims if claim.lacks_reservation]
+def _pod_shares(
+    inventory: Inventory, gpus: tuple[Gpu, ...], kai_version: Version | None
+) -> Iterator[CheckResult]:
+    pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, gpus)
+    lacking = [
+        f"{pod_share.pod.namespace}/{pod_share.pod.name}"
+        for pod_share in pod_shares
+        if pod_share.lacks_reservation
+    ]
     if lacking:
         yield problem(
             _RESERVATIONS,
@@ -114,7 +120,7 @@ def _claims(inventory: Inventory, gpus: tuple[Gpu, ...], kai_version: Version | 
         )
 
 
-def _label(labels: Mapping[str, str]) -> Finding:
+def _label(labels: Mapping[str, str]) -> CheckResult:
     value = labels.get(keys.NODE_GPU_MEMORY)
     if value:
         return ok(_LABEL, f"{keys.NODE_GPU_MEMORY}={one_line(value)}")
@@ -125,7 +131,7 @@ def _label(labels: Mapping[str, str]) -> Finding:
     )
 
 
-def no_pods(why: str, advice: str = "") -> Finding:
+def no_pods(why: str, advice: str = "") -> CheckResult:
     """There is no list of pods."""
     return unknown(_PODS, why, advice)
 

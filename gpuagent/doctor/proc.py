@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from gpuagent.doctor.host import Host, read_text
-from gpuagent.doctor.look import Look
+from gpuagent.doctor.probe import Observation
 from gpuagent.problems import Cause
-from gpuagent.processes.origin import Found
-from service.findings import Finding, ok, problem, unknown
+from gpuagent.sampling.sample import LookupResult
+from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
@@ -22,7 +22,7 @@ _VISIBLE_ALL: Final = frozenset({"", "0", "off"})
 _ONLY_TRACERS: Final = frozenset({"4", "ptraceable"})
 
 
-def proc_findings(look: Look, host: Host) -> Iterator[Finding]:
+def proc_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
     """What of the node's processes is seen."""
     yield _namespace(look, host)
     yield from _mount(host)
@@ -33,7 +33,7 @@ def proc_findings(look: Look, host: Host) -> Iterator[Finding]:
             yield problem(_PROC, f"a process on a GPU: {found.detail}", _unhinder(host))
 
 
-def _namespace(look: Look, host: Host) -> Finding:
+def _namespace(look: Observation, host: Host) -> CheckResult:
     hidden = [found for found in look.problems if found.cause is Cause.PID_NAMESPACE]
     if hidden:
         return problem(_NAMESPACE, hidden[0].detail, _HOST_PID)
@@ -47,7 +47,7 @@ def _namespace(look: Look, host: Host) -> Finding:
                 "leave --proc-root away: with hostPID: true the container's own /proc is the host's",
             )
         return ok(_NAMESPACE, "the host's")
-    seen = look.found[Found.CONTAINER] + look.found[Found.HOST]
+    seen = look.found[LookupResult.CONTAINER] + look.found[LookupResult.HOST]
     if seen:
         return ok(
             _NAMESPACE,
@@ -70,7 +70,7 @@ def _namespace(look: Look, host: Host) -> Finding:
     )
 
 
-def _mount(host: Host) -> Iterator[Finding]:
+def _mount(host: Host) -> Iterator[CheckResult]:
     options = _mount_options(host)
     hidden = options.get("hidepid", "")
     if hidden in _VISIBLE_ALL:
@@ -101,7 +101,7 @@ def _mount_options(host: Host) -> dict[str, str]:
     return options
 
 
-def _readable(host: Host) -> Finding:
+def _readable(host: Host) -> CheckResult:
     try:
         with os.scandir(host.proc_root) as entries:
             pids = [entry.name for entry in entries if entry.name.isdigit()]
@@ -126,7 +126,7 @@ def _readable(host: Host) -> Finding:
     return ok(_PROC, f"the cgroup of each of {len(tried) - gone} processes may be read")
 
 
-def _security(host: Host) -> Finding:
+def _security(host: Host) -> CheckResult:
     enforcing = (read_text(host.under("/sys/fs/selinux/enforce")) or "").strip()
     context = _context(host)
     if not context and not enforcing:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
-from service.findings import Finding, ok, problem, unknown
+from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -81,7 +81,7 @@ class _Review(Struct):
 _review = msgspec.json.Decoder(_Review)
 
 
-async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[Finding]:
+async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[CheckResult]:
     """Ask for each right.
 
     Args:

@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.objects import ObjectError
-from gpuagent.tenants import tenant_of
+from gpuagent.pods.tenants import tenant_of
 from kai import keys
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
-from service.findings import Finding, ok, problem, unknown
+from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _CHECK: Final = "KAI"
@@ -83,7 +83,7 @@ async def serves_bind_requests(client: KubeClient) -> bool:
     return any(resource.name == _BIND_REQUESTS for resource in served)
 
 
-def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> Finding:
+def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
     """Judge a host whose tenants run KAI inside their vClusters.
 
     Args:

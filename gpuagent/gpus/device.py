@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from gpuagent.gpus.backoff import Backoff
 from gpuagent.gpus.driver import (
     NO_INSTANCE,
     REFUSALS,
@@ -21,6 +20,7 @@ from gpuagent.gpus.memory import MemoryReader
 from gpuagent.gpus.process_lists import EntryKey, Merged, ProcessLists
 from gpuagent.gpus.reading import Gpu, MigInstance
 from gpuagent.problems import Cause, Problem
+from service.backoff import Backoff
 
 _MOST_MIG_PLACES: Final = 256
 """More than any GPU has room for (7 on A100 and H100); a bound on what is asked for one GPU."""
@@ -112,7 +112,7 @@ class Device:
         memory = self._readers.memory.read(self._handle, now)
         problems: list[Problem] = []
         is_mig = self._is_mig(problems)
-        parts = _Parts(is_complete=is_mig is True)
+        parts = _Assembly(is_complete=is_mig is True)
         if is_mig is not False:
             self._read_instances(parts, now, problems)
         used, total = (memory.used, memory.total) if memory else (None, None)
@@ -156,7 +156,7 @@ class Device:
             problems.append(Problem(Cause.NVML, self.uuid, detail))
             return None
 
-    def _read_instances(self, parts: "_Parts", now: float, problems: list[Problem]) -> None:
+    def _read_instances(self, parts: "_Assembly", now: float, problems: list[Problem]) -> None:
         """Read those MIG devices that can be read, and add why others cannot."""
         try:
             places = self._driver.mig_places(self._handle)
@@ -178,7 +178,7 @@ class Device:
         present = {instance.uuid for instance in parts.instances}
         self._instances = {uuid: readers for uuid, readers in self._instances.items() if uuid in present}
 
-    def _read_instance(self, parts: "_Parts", place: int, now: float, problems: list[Problem]) -> None:
+    def _read_instance(self, parts: "_Assembly", place: int, now: float, problems: list[Problem]) -> None:
         handle = self._driver.instance(self._handle, place)
         if handle is None:
             return
@@ -232,7 +232,7 @@ class _Readers:
         self.lists = ProcessLists(driver)
 
 
-class _Parts:
+class _Assembly:
     """The MIG devices of a GPU in one sample."""
 
     def __init__(self, *, is_complete: bool) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from gpuagent.gpus.backoff import Backoff
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
     MOST_DEVICE_BYTES,
@@ -13,6 +12,7 @@ from gpuagent.gpus.driver import (
     GpuLost,
     Handle,
 )
+from service.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,213 @@
-"""The GPUs of this node, through NVML."""
+"""The driver through NVIDIA's own binding: version probing, and errors sorted by what they ask of us."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
-from gpuagent.gpus.nvml_driver import NvmlDriver
+import pynvml  # type: ignore[import-untyped]
+
+from gpuagent.gpus.driver import (
+    MEMORY_INFO,
+    CallFailed,
+    DeviceMemory,
+    DriverGone,
+    ErrorCounts,
+    GpuLost,
+    ListedProcess,
+    NotOffered,
+    NotPermitted,
+    ProcessList,
+)
 from gpuagent.gpus.reader import GpuReader
+from gpuagent.gpus.reading import DriverReplaced
+
+_KIND: Final[dict[int, type[CallFailed]]] = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,
+    pynvml.NVML_ERROR_RESET_REQUIRED: GpuLost,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: GpuLost,
+    pynvml.NVML_ERROR_UNINITIALIZED: DriverGone,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverGone,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverGone,
+    pynvml.NVML_ERROR_NOT_READY: DriverGone,
+    pynvml.NVML_ERROR_NO_PERMISSION: NotPermitted,
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NotOffered,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotOffered,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotOffered,
+}
+
+# Newest first. The names without a suffix are avoided: they are the newest, and say so by an exception that
+# is no NVMLError where the library is older.
+_LISTS: Final[dict[ProcessList, list[Callable[..., Any]]]] = {
+    ProcessList.COMPUTE: [
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    ],
+    ProcessList.GRAPHICS: [
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+    ],
+    ProcessList.MPS: [
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+    ],
+}
+_MOST_ATTEMPTS_AT_SIZE: Final = 4
+_READS_BETWEEN_MEMORY_PROBES: Final = 12
+
+
+@dataclass(slots=True)
+class _Device:
+    handle: Any
+    plain_memory_reads: int = 0
+    """How often to ask for the first version of the memory before the second is tried again."""
+
+
+class NvmlDriver:
+    """The Driver of the node. The library, once found, stays loaded until the process ends."""
+
+    def __init__(self) -> None:
+        self.errors = ErrorCounts()
+        self._lists = dict(_LISTS)
+
+    def start(self) -> None:
+        """Initialise NVML."""
+        self._call("nvmlInit", pynvml.nvmlInit)
+
+    def stop(self) -> None:
+        """Shut NVML down; a failure is only counted, since a lost driver cannot be shut down either."""
+        try:
+            self._call("nvmlShutdown", pynvml.nvmlShutdown, expected=("Uninitialized",))
+        except (CallFailed, DriverReplaced):
+            return
+
+    def version(self) -> str:
+        """Return the version of the kernel's driver."""
+        return str(self._call("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
+
+    def count(self) -> int:
+        """Return how many GPUs NVML lists."""
+        return int(self._call("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount))
+
+    def open(self, index: int) -> _Device:
+        """Return the GPU at an index; a handle to keep, since taking one may wake the GPU."""
+        return _Device(self._call("nvmlDeviceGetHandleByIndex", pynvml.nvmlDeviceGetHandleByIndex, index))
+
+    def uuid(self, device: _Device) -> str:
+        """Return `GPU-…` or `MIG-…`."""
+        return str(self._call("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, device.handle))
+
+    def name(self, device: _Device) -> str:
+        """Return the product name."""
+        return str(self._call("nvmlDeviceGetName", pynvml.nvmlDeviceGetName, device.handle))
+
+    def memory(self, device: _Device) -> DeviceMemory:
+        """Return the memory; by the first version of the call where there is no second."""
+        if device.plain_memory_reads == 0:
+            try:
+                info = self._call(
+                    MEMORY_INFO, pynvml.nvmlDeviceGetMemoryInfo, device.handle, pynvml.nvmlMemory_v2
+                )
+            except NotOffered:
+                device.plain_memory_reads = _READS_BETWEEN_MEMORY_PROBES
+            else:
+                return DeviceMemory(total=info.total, free=info.free, reserved=info.reserved)
+        device.plain_memory_reads -= 1
+        info = self._call(MEMORY_INFO, pynvml.nvmlDeviceGetMemoryInfo, device.handle)
+        return DeviceMemory(total=info.total, free=info.free, reserved=None)
+
+    def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
+        """Return one list, by the newest version of the call that this library has.
+
+        The binding asks for the size first. Where more processes than it allowed for started meanwhile,
+        the driver says InsufficientSize, and the question is put again.
+        """
+        newest, *older = self._lists[which]
+        try:
+            entries = self._list(which, newest, device)
+        except NotOffered as missing:
+            if not older:
+                raise
+            entries = self._list(which, older[0], device)
+            if missing.error == "FunctionNotFound":  # a library grows no symbols
+                self._lists[which] = older
+        return [
+            ListedProcess(entry.pid, entry.usedGpuMemory, entry.gpuInstanceId, entry.computeInstanceId)
+            for entry in entries
+        ]
+
+    def _list(self, which: ProcessList, function: Callable[..., Any], device: _Device) -> list[Any]:
+        attempts = 1
+        while True:
+            try:
+                found: list[Any] = self._call(which.value, function, device.handle)
+            except CallFailed as failed:
+                if failed.error != "InsufficientSize" or attempts == _MOST_ATTEMPTS_AT_SIZE:
+                    raise
+                attempts += 1
+            else:
+                return found
+
+    def is_mig(self, device: _Device) -> bool:
+        """Whether MIG is on; a device that cannot have it says NotSupported."""
+        try:
+            current, _ = self._call(
+                "nvmlDeviceGetMigMode",
+                pynvml.nvmlDeviceGetMigMode,
+                device.handle,
+                expected=("NotSupported", "FunctionNotFound"),
+            )
+        except NotOffered:
+            return False
+        return bool(current)
+
+    def mig_places(self, device: _Device) -> int:
+        """Return how many MIG devices there can be; none on a GPU that cannot have any."""
+        function = pynvml.nvmlDeviceGetMaxMigDeviceCount
+        return int(self._call("nvmlDeviceGetMaxMigDeviceCount", function, device.handle))
+
+    def instance(self, device: _Device, place: int) -> _Device | None:
+        """Return the MIG device at a place; NVML says NotFound of an empty one."""
+        try:
+            handle = self._call(
+                "nvmlDeviceGetMigDeviceHandleByIndex",
+                pynvml.nvmlDeviceGetMigDeviceHandleByIndex,
+                device.handle,
+                place,
+                expected=("NotFound",),
+            )
+        except CallFailed as failed:
+            if failed.error != "NotFound":
+                raise
+            return None
+        return _Device(handle)
+
+    def _call(
+        self, name: str, function: Callable[..., Any], *arguments: Any, expected: tuple[str, ...] = ()
+    ) -> Any:
+        try:
+            return function(*arguments)
+        except pynvml.NVMLError as error:
+            value: int = error.value
+            label = _label(error)
+        except pynvml.NVMLLibraryMismatchError:
+            value, label = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "FunctionNotFound"
+        except UnicodeDecodeError:
+            value, label = pynvml.NVML_ERROR_UNKNOWN, "NotUtf8"
+        if label not in expected:
+            self.errors.add(name, label)
+        if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            raise DriverReplaced(
+                f"{name}: the NVIDIA driver and its library libnvidia-ml.so.1 are of different versions"
+                " (the driver was replaced): only a new process can load the other library"
+            )
+        raise _KIND.get(value, CallFailed)(name, label)
+
+
+def _label(error: pynvml.NVMLError) -> str:
+    """`GpuIsLost`; a code that this binding does not know is `Code31`."""
+    name = type(error).__name__
+    return name.removeprefix("NVMLError_") if name != "NVMLError" else f"Code{error.value}"
 
 
 class NvmlGpus(GpuReader):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from gpuagent.gpus.backoff import Backoff
 from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
     REFUSALS,
@@ -19,6 +18,7 @@ from gpuagent.gpus.driver import (
 )
 from gpuagent.gpus.reading import GpuProcess
 from gpuagent.problems import Cause
+from service.backoff import Backoff
 
 MOST_LISTED: Final = 950
 """The driver lists no more, and does not say so (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""

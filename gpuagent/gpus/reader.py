@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-from gpuagent.gpus.backoff import Backoff
 from gpuagent.gpus.device import Device
 from gpuagent.gpus.driver import (
     CallFailed,
@@ -15,6 +14,7 @@ from gpuagent.gpus.driver import (
 )
 from gpuagent.gpus.reading import Gpu, GpuReading
 from gpuagent.problems import Cause, Problem
+from service.backoff import Backoff
 
 RECOUNT_SECONDS: Final = 60.0
 """How often the driver is asked for the number of its GPUs, and the least time between two initialisations

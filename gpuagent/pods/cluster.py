@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gpuagent.pods.belongings import BIND_REQUESTS, Belongings
-from gpuagent.pods.building import build
+from gpuagent.pods.assemble import build
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.pods.lookups import Lack, LookupPace, Lookups
+from gpuagent.pods.lookups import Fetcher, FetchTiming, Unavailable
 from gpuagent.pods.objects import KubernetesObject, ObjectError
+from gpuagent.pods.related import BIND_REQUESTS, RelatedObjects
 from kube.client import KubeClient
-from kube.watch import Pace, Resource, Watch
+from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
 
 _GATHER_SECONDS: Final = 0.1
@@ -33,8 +33,8 @@ class ClusterPods:
         log: JsonLog,
         read_config_maps: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        pace: Pace | None = None,
-        lookup_pace: LookupPace | None = None,
+        timing: WatchTiming | None = None,
+        lookup_pace: FetchTiming | None = None,
     ) -> None:
         """Prepare; `run` does it.
 
@@ -45,13 +45,13 @@ class ClusterPods:
             log: where problems are said, each once.
             read_config_maps: whether KAI's ConfigMaps are fetched, which takes a right to read ConfigMaps.
             clock: monotonic seconds.
-            pace: of the watch, other than usual.
+            timing: of the watch, other than usual.
             lookup_pace: of what is fetched by name, other than usual.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
         self._log = log
-        self._belongings = Belongings(
+        self._belongings = RelatedObjects(
             node=node, reservation_namespace=reservation_namespace, with_config_maps=read_config_maps
         )
         self._inventory: Inventory | None = None
@@ -71,11 +71,11 @@ class ClusterPods:
             on_change=self._pods_changed,
             on_trouble=self._say_trouble,
             clock=clock,
-            pace=pace,
+            timing=timing,
         )
         """For its figures: restarts by cause, last contact, and what is wrong."""
-        self._lookups = Lookups(
-            client, on_change=self._changed.set, on_lack=self._say_lack, clock=clock, pace=lookup_pace
+        self._lookups = Fetcher(
+            client, on_change=self._changed.set, on_lack=self._say_lack, clock=clock, timing=lookup_pace
         )
 
     @property
@@ -84,7 +84,7 @@ class ClusterPods:
         return self._inventory
 
     @property
-    def lacks(self) -> tuple[Lack, ...]:
+    def lacks(self) -> tuple[Unavailable, ...]:
         """What it goes without: rights, and kinds of objects that the API server does not have."""
         return self._lookups.lacks
 
@@ -118,7 +118,7 @@ class ClusterPods:
         """Look for what belongs to the pods, once for all changes that came together."""
         pods, self._wanted_of = self._wanted_of, None
         if pods is not None:
-            self._lookups.want(self._belongings.of(pods.values()))
+            self._lookups.request(self._belongings.of(pods.values()))
 
     def _build(self) -> None:
         pods = self.watch.objects.values()
@@ -168,7 +168,7 @@ class ClusterPods:
         else:
             self._log("the API server answers as it should again", INFO)
 
-    def _say_lack(self, lack: Lack, is_new: bool) -> None:
+    def _say_lack(self, lack: Unavailable, is_new: bool) -> None:
         if is_new:
             self._log("going on without", WARNING, resource=lack.resource, error=lack.line)
         else:

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuagent.pods.building import Built, build
+from gpuagent.pods.assemble import AssembledInventory, build
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
 from service.documents import DocumentError, load_file
+from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog
-from service.watching import Watched
 
 _LOOK_EVERY_SECONDS: Final = 0.4
 _MOST_LOOKS_TO_SETTLE: Final = 3
@@ -46,7 +46,7 @@ class FilePods:
         self._reservation_namespace = reservation_namespace
         self._log = log
         self._clock = clock
-        self._watched = Watched(path)
+        self._watched = FileWatch(path)
         self._said: frozenset[str] = frozenset()
         self._is_broken = False
         self._inventory = self._take(self._read())
@@ -90,7 +90,7 @@ class FilePods:
         self._is_broken = False
         self._inventory = self._take(built)
 
-    def _take(self, built: Built) -> Inventory:
+    def _take(self, built: AssembledInventory) -> Inventory:
         inventory = built.inventory
         self._log(
             "pods file read",
@@ -110,7 +110,7 @@ class FilePods:
         self._said = frozenset(built.lines)
         return inventory
 
-    def _read(self) -> Built:
+    def _read(self) -> AssembledInventory:
         found: list[KubernetesObject] = []
         lines: list[str] = []
         try:

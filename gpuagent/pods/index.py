@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.processes.origin import Origin
+from gpuagent.sampling.sample import Origin
 from kai import keys
 
 _HASH = re.compile(r"[0-9a-f]{32}")

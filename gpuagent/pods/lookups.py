@@ -19,7 +19,7 @@ _NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookupPace:
+class FetchTiming:
     """How long what waits for what, in seconds."""
 
     missing: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -58,7 +58,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ObjectRef:
     """One object."""
 
     kind: Kind
@@ -69,7 +69,7 @@ class Wanted:
     """Of the pod it is about. What another pod owns is that pod's, which had the same name."""
 
 
-class Reason(StrEnum):
+class UnavailableReason(StrEnum):
     """Why something is lacking."""
 
     DENIED = "denied"
@@ -78,11 +78,11 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lack:
+class Unavailable:
     """A kind of object that cannot be had."""
 
     resource: str
-    reason: Reason
+    reason: UnavailableReason
     line: str
     """For a person: what is wrong, what follows, and what to do where something can be done."""
 
@@ -100,18 +100,18 @@ class _Entry:
 class _Hold:
     kind: Kind
     namespace: str
-    reason: Reason
+    reason: UnavailableReason
     detail: str
     until: float
     seconds: float
     is_said: bool
 
 
-_ANSWERS: Final = (Reason.DENIED, Reason.NOT_SERVED)
+_ANSWERS: Final = (UnavailableReason.DENIED, UnavailableReason.NOT_SERVED)
 """Why an object cannot be had at all, which is an answer; after an error it may still be had."""
 
 
-class Lookups:
+class Fetcher:
     """Keeps the objects that are wanted, as far as they can be had."""
 
     def __init__(
@@ -119,9 +119,9 @@ class Lookups:
         client: KubeClient,
         *,
         on_change: Callable[[], None] = lambda: None,
-        on_lack: Callable[[Lack, bool], None] = lambda _lack, _is_new: None,
+        on_lack: Callable[[Unavailable, bool], None] = lambda _lack, _is_new: None,
         clock: Callable[[], float] = time.monotonic,
-        pace: LookupPace | None = None,
+        timing: FetchTiming | None = None,
     ) -> None:
         """Prepare; `run` does it.
 
@@ -130,17 +130,17 @@ class Lookups:
             on_change: told when something was found, is another than before, or is known to be absent.
             on_lack: told when a kind cannot be had (True), and when it can again (False).
             clock: monotonic seconds.
-            pace: other than usual.
+            timing: other than usual.
         """
         self._client = client
         self._on_change = on_change
         self._on_lack = on_lack
         self._clock = clock
-        self._pace = pace or LookupPace()
-        self._entries: dict[Wanted, _Entry] = {}
+        self._timing = timing or FetchTiming()
+        self._entries: dict[ObjectRef, _Entry] = {}
         self._holds: dict[tuple[str, str], _Hold] = {}
         """By resource and namespace; the namespace is empty where it is about all of them."""
-        self._lacks: dict[tuple[str, Reason], Lack] = {}
+        self._lacks: dict[tuple[str, UnavailableReason], Unavailable] = {}
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once everything that was wanted at first was asked for, or cannot be."""
@@ -164,18 +164,18 @@ class Lookups:
         )
 
     @property
-    def lacks(self) -> tuple[Lack, ...]:
+    def lacks(self) -> tuple[Unavailable, ...]:
         """What cannot be had, in the order in which that was noticed."""
         return tuple(self._lacks.values())
 
-    def want(self, wanted: Iterable[Wanted]) -> None:
+    def request(self, wanted: Iterable[ObjectRef]) -> None:
         """Fetch these, and forget all others."""
         before = self._entries
         self._entries = {one: before.get(one) or _Entry() for one in wanted}
         if self._entries.keys() - before.keys():
             self._wake.set()
         asked = {(one.kind.resource, space) for one in self._entries for space in (one.namespace, "")}
-        forgets_until = self._clock() - self._pace.longest_hold
+        forgets_until = self._clock() - self._timing.longest_hold
         self._holds = {
             key: hold for key, hold in self._holds.items() if key in asked or hold.until > forgets_until
         }
@@ -201,14 +201,14 @@ class Lookups:
             except TimeoutError:
                 continue
 
-    def _held(self, wanted: Wanted) -> list[_Hold]:
+    def _held(self, wanted: ObjectRef) -> list[_Hold]:
         keys = {(wanted.kind.resource, space) for space in (wanted.namespace, "")}
         return [self._holds[key] for key in keys if key in self._holds]
 
-    def _due(self, most: int) -> list[Wanted]:
+    def _due(self, most: int) -> list[ObjectRef]:
         """What to ask for now: of what is held back only one, to see whether it still must be."""
         now = self._clock()
-        due: list[Wanted] = []
+        due: list[ObjectRef] = []
         probed: set[tuple[str, str]] = set()
         for wanted, entry in self._entries.items():
             if entry.due > now:
@@ -230,25 +230,25 @@ class Lookups:
         soonest = min(moments, default=math.inf)
         return None if math.isinf(soonest) else max(soonest - self._clock(), 0.0)
 
-    async def _look_up(self, wanted: Wanted) -> None:
+    async def _look_up(self, wanted: ObjectRef) -> None:
         kind = wanted.kind
         try:
             found = await self._first(wanted)
         except ApiError as error:
             if error.status == 403:
-                self._hold(wanted, Reason.DENIED, wanted.namespace, "")
+                self._hold(wanted, UnavailableReason.DENIED, wanted.namespace, "")
             elif error.status == 404:
-                self._hold(wanted, Reason.NOT_SERVED, "", "")
+                self._hold(wanted, UnavailableReason.NOT_SERVED, "", "")
             else:
-                self._hold(wanted, Reason.ERROR, "", str(error), error.retry_after or 0.0)
+                self._hold(wanted, UnavailableReason.ERROR, "", str(error), error.retry_after or 0.0)
             return
         except ObjectError as error:
             if wanted in self._entries:
                 self._entries[wanted].is_answered = False  # it is there, and its content is unknown
-            self._hold(wanted, Reason.ERROR, "", str(error))
+            self._hold(wanted, UnavailableReason.ERROR, "", str(error))
             return
         except (Unreachable, AccessError):
-            self._hold(wanted, Reason.ERROR, "", "")  # the watch on the pods tells of it
+            self._hold(wanted, UnavailableReason.ERROR, "", "")  # the watch on the pods tells of it
             return
         for space in (wanted.namespace, ""):
             self._holds.pop((kind.resource, space), None)
@@ -260,7 +260,7 @@ class Lookups:
             entry.found, entry.is_answered = found, True
             self._on_change()
 
-    async def _first(self, wanted: Wanted) -> KubernetesObject | None:
+    async def _first(self, wanted: ObjectRef) -> KubernetesObject | None:
         """Fetch the first that is there and the pod's own; else another pod's; else none.
 
         Raises:
@@ -282,27 +282,34 @@ class Lookups:
             foreign = foreign or found
         return foreign
 
-    def _again_in(self, wanted: Wanted, entry: _Entry, found: KubernetesObject | None) -> float:
+    def _again_in(self, wanted: ObjectRef, entry: _Entry, found: KubernetesObject | None) -> float:
         kind = wanted.kind
         is_own = found is not None and found.metadata.pod_owner_uid in (None, wanted.pod_uid)
         if kind.is_expected and not is_own:
             entry.tries += 1
-            waits = self._pace.missing
+            waits = self._timing.missing
             return waits[entry.tries - 1] if entry.tries <= len(waits) else math.inf
         return kind.again_seconds * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
 
     def _hold(
-        self, wanted: Wanted, reason: Reason, namespace: str, detail: str, retry_after: float = 0.0
+        self,
+        wanted: ObjectRef,
+        reason: UnavailableReason,
+        namespace: str,
+        detail: str,
+        retry_after: float = 0.0,
     ) -> None:
         """Leave a kind alone for a while: in one namespace where the right is missing, else everywhere.
 
         After an error another object of the kind is asked for first, so that one that can never be read does
         not keep the others from being read.
         """
-        pace, key = self._pace, (wanted.kind.resource, namespace)
-        is_error = reason is Reason.ERROR
+        timing, key = self._timing, (wanted.kind.resource, namespace)
+        is_error = reason is UnavailableReason.ERROR
         first, longest = (
-            (pace.first_pause, pace.longest_pause) if is_error else (pace.first_hold, pace.longest_hold)
+            (timing.first_pause, timing.longest_pause)
+            if is_error
+            else (timing.first_hold, timing.longest_hold)
         )
         before = self._holds.get(key)
         is_same = before is not None and before.reason is reason
@@ -325,19 +332,19 @@ class Lookups:
         if not is_same:
             self._on_change()
 
-    def _ask_after(self, wanted: Wanted, hold: _Hold) -> None:
+    def _ask_after(self, wanted: ObjectRef, hold: _Hold) -> None:
         entry = self._entries.get(wanted)
         if entry is not None:
-            entry.due = hold.until + self._pace.first_pause
+            entry.due = hold.until + self._timing.first_pause
 
     def _tell_lacks(self) -> None:
         """Say what is new and what is over."""
-        now: dict[tuple[str, Reason], Lack] = {}
+        now: dict[tuple[str, UnavailableReason], Unavailable] = {}
         for hold in self._holds.values():
             if hold.is_said:
                 key = (hold.kind.resource, hold.reason)
                 alike = [one for one in self._holds.values() if (one.kind.resource, one.reason) == key]
-                now[key] = Lack(resource=hold.kind.resource, reason=hold.reason, line=_line(alike))
+                now[key] = Unavailable(resource=hold.kind.resource, reason=hold.reason, line=_line(alike))
         before, self._lacks = self._lacks, now
         for key in now.keys() - before.keys():
             self._on_lack(now[key], True)
@@ -348,9 +355,9 @@ class Lookups:
 def _line(holds: list[_Hold]) -> str:
     hold = holds[0]
     kind = hold.kind
-    if hold.reason is Reason.NOT_SERVED:
+    if hold.reason is UnavailableReason.NOT_SERVED:
         return f"the API server has no {kind.resource}: {kind.without}"
-    if hold.reason is Reason.ERROR:
+    if hold.reason is UnavailableReason.ERROR:
         return f"{hold.detail}: {kind.without}"
     names = sorted(one.namespace for one in holds if one.namespace)
     shown = ", ".join(names[:_NAMES_SHOWN]) + (

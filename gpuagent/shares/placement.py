@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.shares.asks import Ask
-from gpuagent.shares.grants import Grants
+from gpuagent.shares.allocations import Allocation
+from gpuagent.shares.requests import ShareRequest
 from kai import keys
 
 
@@ -54,7 +54,7 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
 
 
 def of_share(
-    groups: Sequence[str], ask: Ask, grants: Grants, pod: NodePod, inventory: Inventory
+    groups: Sequence[str], ask: ShareRequest, grants: Allocation, pod: NodePod, inventory: Inventory
 ) -> Placement:
     """Find the GPUs of a share by the pod's groups.
 

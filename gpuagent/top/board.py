@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.top.agent import Received
-from gpuagent.top.answer import Answer, SaidAmount, SaidHolding, SaidPod, SaidVerdict
-from gpuagent.units import duration, size, time_over
+from gpuagent.api_types import AgentResponse, ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.top.client import Received
 from service.text import one_line
+from service.units import duration, size, time_over
 
 NOTHING: Final = "-"
 """Stands where there is nothing to say; what should be there and is not known is `unknown`."""
@@ -113,7 +113,7 @@ def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
     )
 
 
-def _problems(answer: Answer) -> Iterator[str]:
+def _problems(answer: AgentResponse) -> Iterator[str]:
     names = {gpu.uuid: f"GPU {gpu.index}" for gpu in answer.gpus}
     for problem in answer.problems:
         scope = names.get(problem.gpu_uuid) or one_line(problem.gpu_uuid) or "the node"
@@ -125,7 +125,7 @@ def _problems(answer: Answer) -> Iterator[str]:
         yield from (one_line(note) for note in pod.notes)
 
 
-def _why_nothing(answer: Answer, age: float | None) -> str:
+def _why_nothing(answer: AgentResponse, age: float | None) -> str:
     if answer.gpus:
         return "" if answer.pods else "No pod has a share of a GPU, or holds memory of one."
     if age is None:
@@ -133,7 +133,7 @@ def _why_nothing(answer: Answer, age: float | None) -> str:
     return "There are no figures to show: no GPU answers, or the last good sample is too old."
 
 
-def _gpu_lines(answer: Answer) -> Iterator[GpuLine]:
+def _gpu_lines(answer: AgentResponse) -> Iterator[GpuLine]:
     for gpu in sorted(answer.gpus, key=lambda gpu: gpu.index):
         yield GpuLine(
             gpu=str(gpu.index),
@@ -146,7 +146,7 @@ def _gpu_lines(answer: Answer) -> Iterator[GpuLine]:
         )
 
 
-def _pod_lines(answer: Answer) -> Iterator[PodLine]:
+def _pod_lines(answer: AgentResponse) -> Iterator[PodLine]:
     found = []
     indices = {gpu.uuid: gpu.index for gpu in answer.gpus}
     for pod in answer.pods:
@@ -162,14 +162,14 @@ def _pod_lines(answer: Answer) -> Iterator[PodLine]:
         yield line
 
 
-def _place(holding: SaidHolding) -> str:
+def _place(holding: ApiHolding) -> str:
     return f"{holding.gpu} {one_line(holding.gpu_uuid)[:12]}" if holding.mig else str(holding.gpu)
 
 
 _Order = tuple[bool, bool, bool, int, str, str]
 
 
-def _pod_line(pod: SaidPod, place: str, uuid: str, holding: SaidHolding | None) -> tuple[_Order, PodLine]:
+def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) -> tuple[_Order, PodLine]:
     """One line, and where it belongs: the largest excess first, other flags next, what is unknown last."""
     share, limit = pod.shares.get(uuid) or _share_without_gpu(pod, uuid), pod.limits.get(uuid)
     used = holding.used_bytes if holding else None
@@ -195,18 +195,18 @@ def _pod_line(pod: SaidPod, place: str, uuid: str, holding: SaidHolding | None) 
     return (not is_over, not line.flags, over is None, -(over or 0), line.pod, place), line
 
 
-def _share_without_gpu(pod: SaidPod, uuid: str) -> SaidAmount | None:
+def _share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
     """What a pod may hold though nobody knows where: the best candidate's word."""
     best = next((found for found in pod.candidates if found.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
-    return SaidAmount(amount, best.source) if best and amount is not None else None
+    return ApiAmount(amount, best.source) if best and amount is not None else None
 
 
-def _amount(amount: SaidAmount | None) -> str:
+def _amount(amount: ApiAmount | None) -> str:
     return NOTHING if amount is None else size(amount.bytes)
 
 
-def _mark(verdict: SaidVerdict) -> str:
+def _mark(verdict: ApiVerdict) -> str:
     reason = one_line(verdict.reason)
     if verdict.lasted_seconds is None:
         return f"{reason}, clearing"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
-from gpuagent.top.agent import Agent, NoAnswer, Received
-from gpuagent.top.answer import read_document
+from gpuagent.api_types import read_document
 from gpuagent.top.board import Board, board_of, waiting_board
+from gpuagent.top.client import Agent, NoAnswer, Received
 from gpuagent.top.text import as_text
 from service.command import UsageError, output_failed, write_output
 
@@ -125,7 +125,7 @@ def _watch_on_screen(agent: Agent) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
-    from gpuagent.top.live import Screen  # noqa: PLC0415
+    from gpuagent.top.screen import Screen  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, _interrupt)  # the terminal must get its own screen back
     watching = Watching(agent)

@@ -6,16 +6,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.shares.claims import Amount, PodClaim, ShareSource
-from gpuagent.snapshot import Holding, Snapshot
-from gpuagent.verdicts.slack import Slack
-from gpuagent.verdicts.suspension import Suspension
+from gpuagent.ledger.slack import Slack
+from gpuagent.ledger.snapshot import Holding, Snapshot
+from gpuagent.problems import Suspension
+from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
 
 SMALL_BYTES: Final = 256 << 20
 """A pod may hold so much where it has nothing: a library opens a context on every device it sees."""
 
 
-class Reason(StrEnum):
+class FlagReason(StrEnum):
     """The `reason` label of `kaishare_pod_flagged`."""
 
     OVER_SHARE = "over-share"
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     """Its GPU group has no reservation pod: KAI may give the GPU to somebody else."""
 
 
-_ON_FOREIGN_GPU: Final = (Reason.UNASSIGNED_GPU, Reason.NO_SHARE)
+_ON_FOREIGN_GPU: Final = (FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE)
 
 
 class Key(Struct, frozen=True):
@@ -41,14 +41,14 @@ class Key(Struct, frozen=True):
     uid: str
     gpu_uuid: str
     """Empty: the pod's GPU is unknown."""
-    reason: Reason
+    reason: FlagReason
 
 
 class Ground(Struct, frozen=True, kw_only=True):
     """What one snapshot says on one key."""
 
     key: Key
-    claim: PodClaim
+    pod_share: PodShare
     gpu_index: int | None
     is_over: bool
     """It is the case, beyond all slack."""
@@ -68,25 +68,27 @@ class Grounds:
         self._slack = slack
         self._excluded = excluded_namespaces
         self._suspension = Suspension.of(snapshot.problems, {a.gpu.uuid for a in snapshot.gpus})
-        self._holdings = {(h.claim.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
-        self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
-        self._unknown = {h.claim.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
-        self._with_whole_gpus = {uid for uid, claim in self._claims.items() if has_whole_gpus(claim)}
+        self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
+        self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
+        self._unknown = {h.pod_share.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
+        self._with_whole_gpus = {
+            uid for uid, pod_share in self._pod_shares.items() if has_whole_gpus(pod_share)
+        }
         self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
     def is_suspended(self, key: Key) -> bool:
         """Whether nothing can be said on the key now, and it must not be judged."""
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        claim = self._claims.get(key.uid)
+        pod_share = self._pod_shares.get(key.uid)
         return (
             self._suspension.covers(key.gpu_uuid)
-            or (claim is not None and claim.may_be_placed and key.reason in _ON_FOREIGN_GPU)
+            or (pod_share is not None and pod_share.may_be_placed and key.reason in _ON_FOREIGN_GPU)
             or key.uid in self._unknown
             or (holding is not None and holding.used_bytes is None)
         )
 
-    def after(self, key: Key, last: PodClaim) -> Ground | None:
+    def after(self, key: Key, last: PodShare) -> Ground | None:
         """What to say on a remembered key that is no ground any more; None: it no longer applies at all.
 
         Only a pod that left the GPU it had no right to, or got the right, is known to be clean. A pod that
@@ -99,16 +101,16 @@ class Grounds:
         ):
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        claim = self._claims.get(key.uid, last)
+        pod_share = self._pod_shares.get(key.uid, last)
         if (
             holding is not None
             and (holding.used_bytes or 0) > SMALL_BYTES
-            and key.gpu_uuid not in claim.gpu_uuids
+            and key.gpu_uuid not in pod_share.gpu_uuids
         ):
             return None
         return Ground(
             key=key,
-            claim=claim,
+            pod_share=pod_share,
             gpu_index=self._judged_gpus[key.gpu_uuid],
             is_over=False,
             is_clean=True,
@@ -117,40 +119,48 @@ class Grounds:
 
     def _all(self) -> Iterator[Ground]:
         for holding in self._snapshot.holdings:
-            claim = holding.claim
-            if holding.is_mig or holding.used_bytes is None or claim.pod.is_finished:
+            pod_share = holding.pod_share
+            if holding.is_mig or holding.used_bytes is None or pod_share.pod.is_finished:
                 continue
             ground = self._of_holding(holding, holding.used_bytes)
             if ground is not None:
                 yield ground
-        for claim in self._snapshot.claims:
-            if claim.asks_for_share and not claim.pod.is_finished and not _says_only_whole_gpus(claim):
-                yield from self._of_claim(claim)
+        for pod_share in self._snapshot.pod_shares:
+            if (
+                pod_share.asks_for_share
+                and not pod_share.pod.is_finished
+                and not _says_only_whole_gpus(pod_share)
+            ):
+                yield from self._of_claim(pod_share)
 
     def _of_holding(self, holding: Holding, used: int) -> Ground | None:
         """What the pod holds on one GPU, against the one figure that counts there."""
-        claim, uuid = holding.claim, holding.gpu_uuid
-        if not claim.asks_for_share:
-            if claim.is_unresolved or claim.pod.has_unsized_gpus or claim.pod.namespace in self._excluded:
+        pod_share, uuid = holding.pod_share, holding.gpu_uuid
+        if not pod_share.asks_for_share:
+            if (
+                pod_share.is_unresolved
+                or pod_share.pod.has_unsized_gpus
+                or pod_share.pod.namespace in self._excluded
+            ):
                 return None
-            return _on_foreign_gpu(holding, used, Reason.NO_SHARE)
-        if uuid in claim.limits:
-            return self._against(holding, used, claim.limits[uuid], Reason.LIMIT_BYPASSED)
-        if claim.pod.uid in self._with_whole_gpus:
-            is_withheld = uuid in claim.withheld_gpus and not claim.pod.has_unsized_gpus
-            return _on_foreign_gpu(holding, used, Reason.UNASSIGNED_GPU) if is_withheld else None
-        if uuid in claim.shares:
-            return self._against(holding, used, claim.shares[uuid], Reason.OVER_SHARE)
-        if claim.pod.has_unsized_gpus or claim.is_unresolved:
+            return _on_foreign_gpu(holding, used, FlagReason.NO_SHARE)
+        if uuid in pod_share.limits:
+            return self._against(holding, used, pod_share.limits[uuid], FlagReason.LIMIT_BYPASSED)
+        if pod_share.pod.uid in self._with_whole_gpus:
+            is_withheld = uuid in pod_share.withheld_gpus and not pod_share.pod.has_unsized_gpus
+            return _on_foreign_gpu(holding, used, FlagReason.UNASSIGNED_GPU) if is_withheld else None
+        if uuid in pod_share.shares:
+            return self._against(holding, used, pod_share.shares[uuid], FlagReason.OVER_SHARE)
+        if pod_share.pod.has_unsized_gpus or pod_share.is_unresolved:
             return None
-        if uuid in claim.gpu_uuids or not claim.gpu_uuids:
+        if uuid in pod_share.gpu_uuids or not pod_share.gpu_uuids:
             return None
-        return _on_foreign_gpu(holding, used, Reason.UNASSIGNED_GPU)
+        return _on_foreign_gpu(holding, used, FlagReason.UNASSIGNED_GPU)
 
-    def _against(self, holding: Holding, used: int, allowed: Amount, reason: Reason) -> Ground:
+    def _against(self, holding: Holding, used: int, allowed: Amount, reason: FlagReason) -> Ground:
         return Ground(
-            key=Key(holding.claim.pod.uid, holding.gpu_uuid, reason),
-            claim=holding.claim,
+            key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
+            pod_share=holding.pod_share,
             gpu_index=holding.gpu_index,
             is_over=used > allowed.bytes + self._slack.of(allowed.bytes),
             is_clean=used <= allowed.bytes,
@@ -158,35 +168,35 @@ class Grounds:
             allowed_bytes=allowed.bytes,
         )
 
-    def _of_claim(self, claim: PodClaim) -> Iterator[Ground]:
+    def _of_claim(self, pod_share: PodShare) -> Iterator[Ground]:
         """What KAI's records say of the pod, on each of its GPUs, or on none in particular."""
-        for uuid in self._gpus_of(claim):
+        for uuid in self._gpus_of(pod_share):
             for reason, is_the_case in (
-                (Reason.SHARE_CHANGED, bool(claim.changed)),
-                (Reason.NO_RESERVATION, claim.lacks_reservation),
+                (FlagReason.SHARE_CHANGED, bool(pod_share.changed)),
+                (FlagReason.NO_RESERVATION, pod_share.lacks_reservation),
             ):
                 yield Ground(
-                    key=Key(claim.pod.uid, uuid, reason),
-                    claim=claim,
+                    key=Key(pod_share.pod.uid, uuid, reason),
+                    pod_share=pod_share,
                     gpu_index=self._judged_gpus.get(uuid),
                     is_over=is_the_case,
                     is_clean=not is_the_case,
                 )
 
-    def _gpus_of(self, claim: PodClaim) -> tuple[str, ...]:
+    def _gpus_of(self, pod_share: PodShare) -> tuple[str, ...]:
         """The pod's GPUs that answered; an empty UUID if it has none that this node knows of."""
-        known = tuple(uuid for uuid in claim.gpu_uuids if uuid in self._judged_gpus)
+        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._judged_gpus)
         is_known = known or any(
-            (claim.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
-            for uuid in claim.gpu_uuids
+            (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
+            for uuid in pod_share.gpu_uuids
         )
         return known if is_known else ("",)
 
 
-def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
+def _on_foreign_gpu(holding: Holding, used: int, reason: FlagReason) -> Ground:
     return Ground(
-        key=Key(holding.claim.pod.uid, holding.gpu_uuid, reason),
-        claim=holding.claim,
+        key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
+        pod_share=holding.pod_share,
         gpu_index=holding.gpu_index,
         is_over=used > SMALL_BYTES,
         is_clean=used <= SMALL_BYTES,
@@ -194,18 +204,20 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: Reason) -> Ground:
     )
 
 
-def has_whole_gpus(claim: PodClaim) -> bool:
+def has_whole_gpus(pod_share: PodShare) -> bool:
     """Whether whole GPUs are all its share: then it is never over.
 
     A whole GPU beside a share excuses nothing: KAI up to v0.10.0 lets such pods in (PR #660).
     """
-    sources = {amount.source for amount in claim.shares.values()} or {
-        candidate.source for candidate in claim.candidates if candidate.counts
+    sources = {amount.source for amount in pod_share.shares.values()} or {
+        candidate.source for candidate in pod_share.candidates if candidate.counts
     }
     return sources == {ShareSource.WHOLE_GPU}
 
 
-def _says_only_whole_gpus(claim: PodClaim) -> bool:
+def _says_only_whole_gpus(pod_share: PodShare) -> bool:
     """Whether nothing but whole GPUs is said of the pod's share: no share of KAI's can have changed."""
-    sources = {amount.source for amount in claim.shares.values()} or {c.source for c in claim.candidates}
+    sources = {amount.source for amount in pod_share.shares.values()} or {
+        c.source for c in pod_share.candidates
+    }
     return sources == {ShareSource.WHOLE_GPU}

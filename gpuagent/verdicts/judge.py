@@ -19,16 +19,16 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
+from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
-from gpuagent.shares.claims import PodClaim
-from gpuagent.snapshot import Snapshot
-from gpuagent.verdicts.balance import Standing, nanoseconds, next_balance, seconds
-from gpuagent.verdicts.grounds import Ground, Grounds, Key, Reason
-from gpuagent.verdicts.slack import DEFAULT_SLACK, Slack
+from gpuagent.shares.pod_shares import PodShare
+from gpuagent.verdicts.grace import Standing, nanoseconds, next_balance, seconds
+from gpuagent.verdicts.grounds import FlagReason, Ground, Grounds, Key
 
 _CLEAN_SAMPLES: Final = 2
-_OWN_GRACE: Final = frozenset({Reason.OVER_SHARE, Reason.LIMIT_BYPASSED})
-_OF_MEMORY: Final = _OWN_GRACE | {Reason.UNASSIGNED_GPU, Reason.NO_SHARE}
+_OWN_GRACE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
+_OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE}
 """Reasons of which a pod can choose the GPU: by where it holds its memory."""
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
@@ -37,7 +37,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """One pod, judged for one reason on one GPU."""
 
     key: Key
-    claim: PodClaim
+    pod_share: PodShare
     gpu_index: int | None
     """None: the pod's GPU is unknown."""
     is_flagged: bool
@@ -108,10 +108,10 @@ class _Mark:
         self.over_since = None
         self.clean_samples = 0
 
-    def update(self, claim: PodClaim) -> None:
+    def update(self, pod_share: PodShare) -> None:
         """Keep the newest claim; older ones would hold versions of the pod in memory."""
-        if self.verdict.claim is not claim:
-            self.verdict = replace(self.verdict, claim=claim)
+        if self.verdict.pod_share is not pod_share:
+            self.verdict = replace(self.verdict, pod_share=pod_share)
 
     def forget(self) -> None:
         """Forget everything but the balance."""
@@ -194,7 +194,7 @@ class Judge:
             elif verdict.is_flagged and not sample.grounds.is_suspended(key):
                 judged[key] = verdict
         for key, ground in sample.grounds.by_key.items():
-            if key.reason is Reason.OVER_SHARE:
+            if key.reason is FlagReason.OVER_SHARE:
                 place = (key.uid, key.gpu_uuid)
                 self._over[place] = self._over.get(place, 0) + (sample.counts(key) if ground.is_over else 0)
             judged[key], change = self._weigh(ground, sample)
@@ -218,13 +218,13 @@ class Judge:
         Else the balance stays, and so does the flag unless its reason no longer applies.
         """
         mark = self._marks[key]
-        mark.update(sample.newest_claim(mark.verdict.claim))
+        mark.update(sample.newest_claim(mark.verdict.pod_share))
         has_ended = sample.knows_pods and key.uid not in sample.snapshot.pod_uids
         if not has_ended:
             if sample.grounds.is_suspended(key):
                 mark.forget_the_present()
                 return mark.verdict, None
-            ground = sample.grounds.after(key, mark.verdict.claim)
+            ground = sample.grounds.after(key, mark.verdict.pod_share)
             if ground is not None:
                 return self._weigh(ground, sample)
         was_flagged, verdict = mark.is_flagged, mark.verdict
@@ -246,7 +246,7 @@ class Judge:
         elif since is None:
             since = now - seconds(counts)
         clean_samples = clean_samples + 1 if ground.is_clean else 0
-        is_immediate = key.reason is Reason.SHARE_CHANGED
+        is_immediate = key.reason is FlagReason.SHARE_CHANGED
         grace = nanoseconds(sample.grace_of(key))
         if not is_immediate:
             balance = next_balance(balance, interval=counts, standing=sample.standing(ground), grace=grace)
@@ -256,7 +256,7 @@ class Judge:
             is_flagged = ground.is_over and (is_immediate or balance >= grace)
         verdict = Verdict(
             key=key,
-            claim=ground.claim,
+            pod_share=ground.pod_share,
             gpu_index=ground.gpu_index,
             is_flagged=is_flagged,
             since=since,
@@ -296,14 +296,14 @@ class _Sample:
         self._listed = listed
         self._graces = graces
         self._grace = grace
-        self._claims = {claim.pod.uid: claim for claim in snapshot.claims}
+        self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self._hoarders = {
             key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
         }
 
-    def newest_claim(self, last: PodClaim) -> PodClaim:
+    def newest_claim(self, last: PodShare) -> PodShare:
         """Return the claim of a pod now, or one that was the last, the same for all keys of the pod."""
-        return self._claims.setdefault(last.pod.uid, last)
+        return self._pod_shares.setdefault(last.pod.uid, last)
 
     def counts(self, key: Key) -> int:
         """Return the nanoseconds that the sample counts for a key: none for a pod that is new."""

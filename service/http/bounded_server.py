@@ -14,14 +14,12 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from service.address import Address
 from service.http.connection_table import ConnectionTable
 from service.http.limits import ConnectionLimits
-from service.http.listeners import open_listeners
+from service.http.listeners import Address, open_listeners
 from service.http.protocols import HttpConnection, TlsConnection
-from service.limited_log import LimitedLog
-from service.log import WARNING, JsonLog
-from service.turns import Turns
+from service.log import WARNING, JsonLog, LimitedLog
+from service.tasks import LoopYield
 
 ACCEPTED_PER_TURN: Final = 8
 """New connections per turn of the event loop; each takes some 0.3 ms. Besides open connections, as many
@@ -236,10 +234,10 @@ class BoundedServer(web.Server):
         """Drop connections that exceed a time limit, until cancelled."""
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
-            turns = Turns()
+            loop_yield = LoopYield()
             for connection in self._table.overdue(self._event_loop.time()):
                 self.drop(connection)
-                await turns.give()
+                await loop_yield.maybe_yield()
 
     def _close_settled(self, before: float) -> None:
         """Close handshakes, incomplete heads, stalled answers and silent connections from before a time."""

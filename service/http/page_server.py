@@ -9,12 +9,11 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
-from service.address import Address
 from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits
-from service.limited_log import LimitedLog
-from service.log import JsonLog
+from service.http.listeners import Address
+from service.log import JsonLog, LimitedLog
 
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024

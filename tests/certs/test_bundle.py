@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs.authority import Authority
-from certs.bundle import Sightings, held, merged
-from certs.pem import MOST_BLOCKS, certificate_of, der
+from certs.bundle import MOST_BLOCKS, BundleHistory, certificate_of, der, held, merged
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -74,7 +73,7 @@ def test_a_bundle_of_many_blocks_costs_the_reading_of_few(monkeypatch: pytest.Mo
 
 
 def test_a_certificate_is_held_since_every_bundle_has_held_it() -> None:
-    seen = Sightings()
+    seen = BundleHistory()
     assert seen.held_for(A, at=0) is None
     seen.see([A, B], at=1)
     assert seen.held_for(A, at=5) is None
@@ -86,7 +85,7 @@ def test_a_certificate_is_held_since_every_bundle_has_held_it() -> None:
 
 
 def test_a_break_begins_it_anew() -> None:
-    seen = Sightings()
+    seen = BundleHistory()
     seen.see([A], at=0)
     seen.see([B], at=50)
     assert seen.held_for(A, at=50) is None

@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certs.authority import Authority
-from certs.bundle import Sightings, held, merged
-from certs.pem import der
-from certs.rotation import Found, Leaf, Lifetimes, Result, Ring, decide, next_leaf, read, written
+from certs.bundle import BundleHistory, der, held, merged
+from certs.rotation import (
+    CASet,
+    Leaf,
+    Lifetimes,
+    Result,
+    SecretContents,
+    decide,
+    next_leaf,
+    read,
+    to_secret_data,
+)
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 WAIT = 120
@@ -30,7 +39,7 @@ see = lru_cache(maxsize=64)(held)
 
 
 @lru_cache(maxsize=64)
-def found_in(data: tuple[tuple[str, bytes], ...]) -> Found:
+def found_in(data: tuple[tuple[str, bytes], ...]) -> SecretContents:
     return read(dict(data))
 
 
@@ -62,9 +71,9 @@ class Participant:
     """A replica: what it remembers is its own, what it sees of the bundle is how it was a while ago."""
 
     lag: int
-    ring: Ring | None = None
+    ring: CASet | None = None
     leaf: Leaf | None = None
-    sightings: Sightings = field(default_factory=Sightings)
+    sightings: BundleHistory = field(default_factory=BundleHistory)
     idle: int = 0
     read_version: int = 0
     read_data: dict[str, bytes] = field(default_factory=dict)
@@ -93,7 +102,7 @@ class Participant:
             if self.read_version != world.version:
                 return  # 409
             world.version += 1
-            world.data = {key: value for key, value in written(decision.ring).items() if value}
+            world.data = {key: value for key, value in to_secret_data(decision.ring).items() if value}
             world.switches += decision.result is Result.SWITCHED
             self.read_secret(world)
         self.ring = decision.ring

@@ -7,16 +7,16 @@ import pytest
 
 from certs.authority import BACKDATING, Authority, names_of
 from certs.rotation import (
-    Decision,
-    Found,
+    CASet,
     Leaf,
     Lifetimes,
     Result,
-    Ring,
+    RotationStep,
+    SecretContents,
     decide,
     next_leaf,
     read,
-    written,
+    to_secret_data,
 )
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -35,12 +35,12 @@ OTHER = made(2 * DAY)
 OLD, DEAD = made(70 * DAY).pair.certificate_pem, EXPIRED.pair.certificate_pem
 
 
-def decided(found: Found, *, held: Ring | None = None, trusted: bool = False) -> Decision:
+def decided(found: SecretContents, *, held: CASet | None = None, trusted: bool = False) -> RotationStep:
     return decide(found, held=held, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
 
 
-def stored(ring: Ring) -> dict[str, bytes]:
-    return {key: value for key, value in written(ring).items() if value is not None}
+def stored(ring: CASet) -> dict[str, bytes]:
+    return {key: value for key, value in to_secret_data(ring).items() if value is not None}
 
 
 def is_new(authority: Authority | None) -> bool:
@@ -52,22 +52,22 @@ def is_new(authority: Authority | None) -> bool:
 @pytest.mark.parametrize(
     ("found", "result", "reason"),
     [
-        (Ring(current=FRESH), Result.KEPT, ""),
-        (Ring(current=FRESH, old=(OLD,)), Result.KEPT, ""),
-        (Ring(current=DUE, next=FRESH), Result.KEPT, ""),
-        (Ring(current=DUE), Result.ADDED, "the CA is past two thirds of its life"),
-        (Ring(current=DUE, next=EXPIRED), Result.ADDED, "the CA is past two thirds of its life"),
-        (Ring(current=FRESH, next=EARLY), Result.CLEANED, "a CA has expired, or is not valid yet"),
-        (Ring(current=FRESH, old=(OLD, DEAD)), Result.CLEANED, "a CA has expired, or is not valid yet"),
-        (Ring(current=EXPIRED), Result.REPLACED, "the CA expired on 2027-02-28 12:00 UTC"),
-        (Ring(current=EARLY), Result.REPLACED, "the CA is not valid before 2027-03-02 11:55 UTC"),
+        (CASet(current=FRESH), Result.KEPT, ""),
+        (CASet(current=FRESH, old=(OLD,)), Result.KEPT, ""),
+        (CASet(current=DUE, next=FRESH), Result.KEPT, ""),
+        (CASet(current=DUE), Result.ADDED, "the CA is past two thirds of its life"),
+        (CASet(current=DUE, next=EXPIRED), Result.ADDED, "the CA is past two thirds of its life"),
+        (CASet(current=FRESH, next=EARLY), Result.CLEANED, "a CA has expired, or is not valid yet"),
+        (CASet(current=FRESH, old=(OLD, DEAD)), Result.CLEANED, "a CA has expired, or is not valid yet"),
+        (CASet(current=EXPIRED), Result.REPLACED, "the CA expired on 2027-02-28 12:00 UTC"),
+        (CASet(current=EARLY), Result.REPLACED, "the CA is not valid before 2027-03-02 11:55 UTC"),
     ],
     ids=[
         "a young CA", "an old one beside it", "the bundle is waited for", "due", "due, and the next one expired",
         "the next one is of the future", "an old one expired", "expired", "of the future",
     ],
 )  # fmt: skip
-def test_what_is_due(found: Ring, result: Result, reason: str) -> None:
+def test_what_is_due(found: CASet, result: Result, reason: str) -> None:
     decision = decided(read(stored(found)))
     assert (decision.result, decision.reason) == (result, reason)
     if result is Result.KEPT:
@@ -90,28 +90,28 @@ def test_an_empty_secret_gets_a_ca() -> None:
 
 
 def test_the_next_ca_signs_once_the_bundle_has_held_it_and_the_keys_of_the_last_are_gone() -> None:
-    before = Ring(current=DUE, next=FRESH, old=(OLD, DEAD))
+    before = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
     decision = decided(read(stored(before)), trusted=True)
     assert decision.result is Result.SWITCHED
-    assert decision.ring == Ring(current=FRESH, old=(DUE.pair.certificate_pem, OLD))
+    assert decision.ring == CASet(current=FRESH, old=(DUE.pair.certificate_pem, OLD))
     assert DUE.pair.key_pem not in stored(decision.ring).values()
-    assert written(decision.ring)["next.key"] is None
+    assert to_secret_data(decision.ring)["next.key"] is None
 
 
 def test_a_next_ca_that_nobody_would_trust_never_signs() -> None:
-    decision = decided(Found(current=DUE, next=EXPIRED), trusted=True)
+    decision = decided(SecretContents(current=DUE, next=EXPIRED), trusted=True)
     assert decision.result is Result.ADDED
     assert decision.ring.current == DUE
 
 
 def test_an_expired_ca_gives_way_to_the_next_at_once() -> None:
-    decision = decided(Found(current=EXPIRED, next=FRESH))
+    decision = decided(SecretContents(current=EXPIRED, next=FRESH))
     assert decision.result is Result.REPLACED
-    assert decision.ring == Ring(current=FRESH)
+    assert decision.ring == CASet(current=FRESH)
 
 
 def test_a_ca_of_the_future_stays_trusted_for_the_leaves_it_has_signed() -> None:
-    decision = decided(Found(current=EARLY))
+    decision = decided(SecretContents(current=EARLY))
     assert decision.ring.old == (EARLY.pair.certificate_pem,)
 
 
@@ -135,9 +135,9 @@ GARBAGE: Mapping[str, Mapping[str, bytes]] = {
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize(
-    "held", [None, Ring(current=OTHER, old=(OLD,))], ids=["a new replica", "one that knows"]
+    "held", [None, CASet(current=OTHER, old=(OLD,))], ids=["a new replica", "one that knows"]
 )
-def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[str, bytes], held: Ring | None) -> None:  # fmt: skip
+def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[str, bytes], held: CASet | None) -> None:  # fmt: skip
     decision = decided(read(data), held=held)
     assert decision.reason.startswith("ca.crt and ca.key: ")
     if held:
@@ -148,42 +148,42 @@ def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[st
 
 
 def test_an_emptied_secret_gets_back_what_is_remembered() -> None:
-    held = Ring(current=DUE, next=FRESH, old=(OLD, DEAD))
+    held = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
     decision = decided(read({}), held=held)
     assert (decision.result, decision.reason) == (Result.RESTORED, "the Secret was empty")
-    assert decision.ring == Ring(current=DUE, next=FRESH, old=(OLD,))
+    assert decision.ring == CASet(current=DUE, next=FRESH, old=(OLD,))
 
 
 def test_what_is_remembered_and_has_expired_is_not_restored_but_its_successor_is() -> None:
-    decision = decided(read({}), held=Ring(current=EXPIRED, next=FRESH))
+    decision = decided(read({}), held=CASet(current=EXPIRED, next=FRESH))
     assert (decision.result, decision.ring.current) == (Result.CREATED, FRESH)
-    assert is_new(decided(read({}), held=Ring(current=EXPIRED)).ring.current)
+    assert is_new(decided(read({}), held=CASet(current=EXPIRED)).ring.current)
 
 
 def test_a_broken_next_ca_is_thrown_away() -> None:
-    data = stored(Ring(current=FRESH)) | {"next.crt": b"x", "next.key": b"y"}
+    data = stored(CASet(current=FRESH)) | {"next.crt": b"x", "next.key": b"y"}
     decision = decided(read(data))
     assert decision.result is Result.CLEANED
     assert decision.reason == "next.crt and next.key: no readable PEM certificate"
-    assert decision.ring == Ring(current=FRESH)
+    assert decision.ring == CASet(current=FRESH)
 
 
 def test_old_certificates_that_cannot_be_read_are_thrown_away() -> None:
-    decision = decided(read(stored(Ring(current=FRESH)) | {"old.crt": b"x"}))
-    assert (decision.result, decision.ring) == (Result.CLEANED, Ring(current=FRESH))
+    decision = decided(read(stored(CASet(current=FRESH)) | {"old.crt": b"x"}))
+    assert (decision.result, decision.ring) == (Result.CLEANED, CASet(current=FRESH))
 
 
 def test_another_ca_in_the_secret_counts() -> None:
-    decision = decided(Found(current=OTHER), held=Ring(current=FRESH))
-    assert (decision.result, decision.ring) == (Result.KEPT, Ring(current=OTHER))
+    decision = decided(SecretContents(current=OTHER), held=CASet(current=FRESH))
+    assert (decision.result, decision.ring) == (Result.KEPT, CASet(current=OTHER))
 
 
 @pytest.mark.parametrize(
     "ring",
-    [Ring(current=FRESH), Ring(current=DUE, next=FRESH), Ring(current=DUE, next=FRESH, old=(OLD, DEAD))],
+    [CASet(current=FRESH), CASet(current=DUE, next=FRESH), CASet(current=DUE, next=FRESH, old=(OLD, DEAD))],
     ids=["one", "two", "four"],
 )
-def test_what_is_written_is_read_again(ring: Ring) -> None:
+def test_what_is_written_is_read_again(ring: CASet) -> None:
     found = read(stored(ring))
     assert (found.current, found.next, found.old, found.faults) == (ring.current, ring.next, ring.old, ())
 
@@ -205,7 +205,7 @@ def leaf_of(issuer: Authority, age: timedelta = timedelta(0)) -> Leaf:
     return Leaf(issuer.issue(NAMES, now=NOW - age, lifetime=LIVES.leaf), issuer)
 
 
-def renewed(leaf: Leaf | None, ring: Ring, **held_minutes: float) -> tuple[Leaf | None, str]:
+def renewed(leaf: Leaf | None, ring: CASet, **held_minutes: float) -> tuple[Leaf | None, str]:
     """The next leaf where the bundle has held the CAs `fresh`, `due`, … for so long."""
     known = {"fresh": FRESH, "due": DUE, "other": OTHER}
     held = {known[name].pair.certificate_pem: minutes for name, minutes in held_minutes.items()}
@@ -220,20 +220,20 @@ def renewed(leaf: Leaf | None, ring: Ring, **held_minutes: float) -> tuple[Leaf 
 @pytest.mark.parametrize(
     ("leaf", "ring", "held", "issuer", "reason"),
     [
-        (None, Ring(current=FRESH), {}, FRESH, "there was none"),
-        (leaf_of(FRESH), Ring(current=FRESH), {"fresh": 9}, None, ""),
-        (leaf_of(FRESH), Ring(current=FRESH), {}, None, ""),
-        (leaf_of(FRESH, 5 * DAY), Ring(current=FRESH), {}, FRESH, "the leaf was past two thirds of its life"),
-        (leaf_of(DUE, 8 * DAY), Ring(current=DUE), {}, DUE, "the leaf expired on 2027-02-28 12:00 UTC"),
-        (leaf_of(DUE), Ring(current=DUE, next=FRESH), {"due": 9, "fresh": 9}, None, ""),
-        (leaf_of(DUE), Ring(current=FRESH), {"due": 9, "fresh": 2}, FRESH, "there is a new CA"),
-        (leaf_of(DUE), Ring(current=FRESH), {"due": 9, "fresh": 1.9}, None, ""),
-        (leaf_of(DUE), Ring(current=FRESH), {"due": 9}, None, ""),
-        (leaf_of(DUE), Ring(current=FRESH), {"fresh": 0}, FRESH, "there is a new CA"),
-        (leaf_of(DUE), Ring(current=FRESH), {}, None, ""),
-        (leaf_of(DUE, 5 * DAY), Ring(current=FRESH), {"due": 9, "fresh": 1}, DUE, "the leaf was past two thirds of its life"),
-        (leaf_of(EXPIRED, 8 * DAY), Ring(current=FRESH), {}, FRESH, "the leaf expired on 2027-02-28 12:00 UTC"),
-        (leaf_of(FRESH), Ring(current=EXPIRED), {}, None, ""),
+        (None, CASet(current=FRESH), {}, FRESH, "there was none"),
+        (leaf_of(FRESH), CASet(current=FRESH), {"fresh": 9}, None, ""),
+        (leaf_of(FRESH), CASet(current=FRESH), {}, None, ""),
+        (leaf_of(FRESH, 5 * DAY), CASet(current=FRESH), {}, FRESH, "the leaf was past two thirds of its life"),
+        (leaf_of(DUE, 8 * DAY), CASet(current=DUE), {}, DUE, "the leaf expired on 2027-02-28 12:00 UTC"),
+        (leaf_of(DUE), CASet(current=DUE, next=FRESH), {"due": 9, "fresh": 9}, None, ""),
+        (leaf_of(DUE), CASet(current=FRESH), {"due": 9, "fresh": 2}, FRESH, "there is a new CA"),
+        (leaf_of(DUE), CASet(current=FRESH), {"due": 9, "fresh": 1.9}, None, ""),
+        (leaf_of(DUE), CASet(current=FRESH), {"due": 9}, None, ""),
+        (leaf_of(DUE), CASet(current=FRESH), {"fresh": 0}, FRESH, "there is a new CA"),
+        (leaf_of(DUE), CASet(current=FRESH), {}, None, ""),
+        (leaf_of(DUE, 5 * DAY), CASet(current=FRESH), {"due": 9, "fresh": 1}, DUE, "the leaf was past two thirds of its life"),
+        (leaf_of(EXPIRED, 8 * DAY), CASet(current=FRESH), {}, FRESH, "the leaf expired on 2027-02-28 12:00 UTC"),
+        (leaf_of(FRESH), CASet(current=EXPIRED), {}, None, ""),
     ],
     ids=[
         "the first", "young", "young, and nothing known of the bundle", "due", "expired", "of the CA before the next",
@@ -242,7 +242,7 @@ def renewed(leaf: Leaf | None, ring: Ring, **held_minutes: float) -> tuple[Leaf 
     ],
 )  # fmt: skip
 def test_which_leaf_is_served(
-    leaf: Leaf | None, ring: Ring, held: dict[str, float], issuer: Authority | None, reason: str
+    leaf: Leaf | None, ring: CASet, held: dict[str, float], issuer: Authority | None, reason: str
 ) -> None:
     found, why = renewed(leaf, ring, **held)
     assert why == reason
@@ -259,4 +259,4 @@ def test_which_leaf_is_served(
 def test_a_leaf_that_ends_with_its_ca_is_not_renewed_over_and_over() -> None:
     ending = Authority.create(now=NOW - 89 * DAY, lifetime=LIVES.ca)
     leaf = Leaf(ending.issue(NAMES, now=NOW - 5 * DAY, lifetime=LIVES.leaf), ending)
-    assert renewed(leaf, Ring(current=ending)) == (None, "")
+    assert renewed(leaf, CASet(current=ending)) == (None, "")

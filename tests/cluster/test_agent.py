@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.gpuagent.agents import Agent, agent
-from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
-from tests.gpuagent.objects import GPU_0, NODE, bind_request, fraction, reservation
-from tests.gpuagent.proc_tree import ProcTree
+from tests.support.administrator import Administrator, right
+from tests.support.agent_process import Agent, agent
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import GPU_0, NODE, bind_request, fraction, reservation
+from tests.support.nvml_stub.build import ANSWERS, built_library
+from tests.support.proc_files import ProcTree
 
 MIB = 1 << 20
 INTERVAL = 0.5

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.gpu_node import GRACE, INTERVAL, RIGHTS, GpuNode, counted, until
-from tests.gpuagent.agents import Agent
-from tests.gpuagent.objects import GPU_0, fraction, reservation
+from tests.support.administrator import Administrator
+from tests.support.agent_process import Agent
+from tests.support.control_plane import ControlPlane
+from tests.support.gpu_node import GRACE, INTERVAL, RIGHTS, GpuNode, counted, until
+from tests.support.kube_objects import GPU_0, fraction, reservation
 
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
 SLOW = 1.5  # what a busy machine may take beside grace and interval

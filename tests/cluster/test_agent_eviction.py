@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from gpuagent.pods.inventory import NodePod
-from kai.over_share import OVER_SHARE
+from kai.own_labels import OVER_SHARE
 from kube.client import KubeClient
-from kube.eviction import Answer, Evicted, evict
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.gpu_node import EVICT, INTERVAL, RIGHTS, GpuNode, counted, until
-from tests.gpuagent.eviction.desk import desk
-from tests.gpuagent.objects import reservation
-from tests.kube.watching import until as settled
+from kube.eviction import Evicted, EvictionAnswer, evict
+from tests.support.administrator import Administrator
+from tests.support.control_plane import ControlPlane
+from tests.support.gpu_node import EVICT, INTERVAL, RIGHTS, GpuNode, counted, until
+from tests.support.kube_objects import reservation
+from tests.support.running_evictor import desk
+from tests.support.watches import until as settled
 
 NAMESPACE = "wants-evictions"
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
@@ -173,17 +173,17 @@ async def test_evictions_are_asked_for_one_uid(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     client: KubeClient = node.admin.client
 
-    async def ask(uid: str, name: str = "half", *, is_trial: bool = False) -> Answer:
+    async def ask(uid: str, name: str = "half", *, is_trial: bool = False) -> EvictionAnswer:
         return (await evict(client, namespace=NAMESPACE, name=name, uid=uid, is_trial=is_trial)).answer
 
-    assert await ask("11111111-2222-4333-8444-555555555555") is Answer.GONE
-    assert await ask(uid, "no-such-pod") is Answer.GONE
+    assert await ask("11111111-2222-4333-8444-555555555555") is EvictionAnswer.GONE
+    assert await ask(uid, "no-such-pod") is EvictionAnswer.GONE
     await make_ready(node.admin, "half")
     where = await budget(node.admin, 0)
-    assert await ask(uid, is_trial=True) is Answer.DISRUPTION_BUDGET
-    assert await ask(uid) is Answer.DISRUPTION_BUDGET
+    assert await ask(uid, is_trial=True) is EvictionAnswer.DISRUPTION_BUDGET
+    assert await ask(uid) is EvictionAnswer.DISRUPTION_BUDGET
     await node.admin.merge(where, {"status": {"observedGeneration": 0}})
-    assert await ask(uid) is Answer.DISRUPTION_BUDGET, "nothing is known of it yet"
+    assert await ask(uid) is EvictionAnswer.DISRUPTION_BUDGET, "nothing is known of it yet"
     await node.admin.merge(
         where,
         {
@@ -196,9 +196,9 @@ async def test_evictions_are_asked_for_one_uid(node: GpuNode) -> None:
         },
     )
     before = await shown(node.admin, "half")
-    assert await ask(uid, is_trial=True) is Answer.EVICTED
+    assert await ask(uid, is_trial=True) is EvictionAnswer.EVICTED
     assert await shown(node.admin, "half") == before, "a trial changes nothing"
-    assert await ask(uid) is Answer.EVICTED
+    assert await ask(uid) is EvictionAnswer.EVICTED
     assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
 
 

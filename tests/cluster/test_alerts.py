@@ -8,11 +8,8 @@ from typing import Any
 
 from kube.client import KubeClient
 from kube.errors import ApiError
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.others import others_configuration
-from tests.cluster.recorder import recording
-from tests.cluster.webhooks import (
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
     bare_pod,
     configured,
     ensure_namespaces,
@@ -21,9 +18,12 @@ from tests.cluster.webhooks import (
     our_configurations,
     serving,
 )
-from tests.deploy.running_prometheus import Prometheus, free_port, prometheus
-from tests.webhook.live import until
-from webhook.configurations import UrlTarget
+from tests.support.control_plane import ControlPlane
+from tests.support.other_webhooks import others_configuration
+from tests.support.prometheus_server import Prometheus, free_port, prometheus
+from tests.support.webhook_process import until
+from tests.support.webhook_recorder import recording
+from webhook.registration.configurations import UrlTarget
 
 NAMESPACES = [
     managed_namespace("alerts", gpu_fraction="0.5"),

@@ -15,10 +15,9 @@ import pytest_asyncio
 
 from kai import keys
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator
-from tests.cluster.asking import APPLY, Asker, where
-from tests.cluster.conftest import HOW
-from tests.cluster.control_plane import (
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import installed, managed_namespace
+from tests.support.control_plane import (
     ADMIN_TOKEN,
     CONTROLLERS,
     ControlPlane,
@@ -26,10 +25,11 @@ from tests.cluster.control_plane import (
     control_plane,
     controller_manager,
 )
-from tests.cluster.gpu_node import GpuNode
-from tests.cluster.guards import GUARD, is_refused, put_on, until_all
-from tests.cluster.webhooks import installed, managed_namespace
-from tests.webhook.live import until
+from tests.support.control_plane_fixtures import HOW
+from tests.support.gpu_node import GpuNode
+from tests.support.guard import GUARD, is_refused, put_on, until_all
+from tests.support.kube_user import APPLY, Asker, where
+from tests.support.webhook_process import until
 
 ALICE = {"user": "alice", "group": "system:authenticated"}
 TEAM, OTHER_TEAM = "team-a", "team-b"

@@ -22,18 +22,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import Authority
-from certs.bundle import held
-from certs.keeper import BundleKeeper
-from certs.pem import der
-from certs.replica import Replica
-from certs.rotation import Leaf, Lifetimes, Ring, written
+from certs.bundle import der, held
+from certs.ca_injector import CABundleInjector
+from certs.manager import CertificateManager
+from certs.rotation import CASet, Leaf, Lifetimes, to_secret_data
 from kube.errors import ApiError
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.asking import account
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.in_a_pod import in_a_pod
-from tests.cluster.self_policy import self_policy_on
-from tests.cluster.webhooks import (
+from tests.support.administrator import Administrator, right
+from tests.support.cluster_webhook import (
     Canary,
     Serving,
     configured,
@@ -44,8 +39,12 @@ from tests.cluster.webhooks import (
     managed_namespace,
     start_serving,
 )
-from tests.webhook.live import PATIENCE_SECONDS, until
-from webhook.configurations import (
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_user import account
+from tests.support.self_policy import self_policy_on
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import PATIENCE_SECONDS, until
+from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     MUTATE,
     ServiceTarget,
@@ -300,7 +299,7 @@ async def test_replicas_that_start_at_once_agree_on_one_ca(admin: Administrator,
 
 async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> None:
     due = authority(age=timedelta(seconds=61), lifetime=timedelta(seconds=90))
-    await put_secret(admin, written(Ring(current=due)))
+    await put_secret(admin, to_secret_data(CASet(current=due)))
     options = ["--ca-lifetime", "90s", "--leaf-lifetime", "60s", "--bundle-wait", "3s"]
     mutates, validates = await start(*options), await start(*options)
     known = configurations(mutates.target, validates.target, ca_bundle=due.pair.certificate_pem)
@@ -436,7 +435,7 @@ async def test_a_ca_that_expired_while_all_was_off_is_replaced_at_once(
     admin: Administrator, start: Start
 ) -> None:
     expired = authority(age=timedelta(days=91), lifetime=timedelta(days=90))
-    await put_secret(admin, written(Ring(current=expired)))
+    await put_secret(admin, to_secret_data(CASet(current=expired)))
     stale = configurations(NOWHERE, ca_bundle=expired.pair.certificate_pem)
     async with configured(admin.client, *stale):
         replica = await start()
@@ -514,18 +513,18 @@ async def overwrite(admin: Administrator, bundle: bytes) -> None:
 async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
     admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("certs.keeper._SECONDS_A_PATCH", 3.0)
+    monkeypatch.setattr("certs.ca_injector._SECONDS_A_PATCH", 3.0)
     ca = authority(age=timedelta(0), lifetime=timedelta(days=1)).pair.certificate_pem
     troubles: list[str] = []
     woken = asyncio.Event()
-    keeper = BundleKeeper(
+    ca_injector = CABundleInjector(
         admin.client, name=CONFIGURATION_NAME, on_change=woken.set, on_trouble=troubles.append
     )
 
     async def keep() -> None:
         while True:
             woken.clear()
-            again = await keeper.keep([ca], now=datetime.now(UTC))
+            again = await ca_injector.reconcile([ca], now=datetime.now(UTC))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(again):
                     await woken.wait()
@@ -533,7 +532,7 @@ async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
     async with configured(admin.client, *configurations(NOWHERE)):
         annotation = {"cert-manager.io/inject-ca-from": "kaishare/theirs"}
         await admin.merge(MUTATING, {"metadata": {"annotations": annotation}})
-        tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keep())]
+        tasks = [asyncio.create_task(ca_injector.run()), asyncio.create_task(keep())]
         try:
             await until_trusted(admin, ca)
             while not any(troubles):
@@ -555,7 +554,7 @@ async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
 async def test_this_machines_clock_has_no_part_in_it(admin: Administrator, start: Start) -> None:
     leaves: list[Leaf] = []
     troubles: list[tuple[str, str]] = []
-    replica = Replica(
+    replica = CertificateManager(
         admin.client,
         namespace=NAMESPACE,
         secret="kaishare-webhook-ca",

@@ -17,18 +17,9 @@ from certs.authority import Authority
 from deploy.render import MANIFESTS
 from kube.client import KubeClient
 from kube.errors import ApiError
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.gpu_node import GpuNode
-from tests.cluster.gpu_node import until as until_agent
-from tests.cluster.in_a_pod import in_a_pod
-from tests.cluster.releases import (
-    Release,
-    define_others_kinds,
-    let_go,
-    token_of,
-)
-from tests.cluster.webhooks import (
+from tests.deploy.test_chart import VARIANTS
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
     Canary,
     bare_pod,
     ensure_namespaces,
@@ -37,11 +28,20 @@ from tests.cluster.webhooks import (
     managed_namespace,
     serving,
 )
-from tests.deploy.charts import EVERYTHING, NAMESPACE, one, rendered
-from tests.deploy.test_chart import VARIANTS
-from tests.gpuagent.objects import reservation
-from tests.webhook.live import until
-from webhook.configurations import CONFIGURATION_NAME
+from tests.support.control_plane import ControlPlane
+from tests.support.gpu_node import GpuNode
+from tests.support.gpu_node import until as until_agent
+from tests.support.helm_chart import EVERYTHING, NAMESPACE, one, rendered
+from tests.support.helm_release import (
+    Release,
+    define_others_kinds,
+    let_go,
+    token_of,
+)
+from tests.support.kube_objects import reservation
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import until
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 AGENT_NAMESPACE = "kaishare-agent"
 CONFIGURATIONS = [

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator
-from tests.cluster.releases import define_others_kinds, kept
-from tests.cluster.webhooks import ensure_namespaces
-from tests.deploy.charts import NAMESPACE, Object, rendered
 from tests.deploy.test_chart import VARIANTS
 from tests.deploy.test_rendering import base
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import ensure_namespaces
+from tests.support.helm_chart import NAMESPACE, Object, rendered
+from tests.support.helm_release import define_others_kinds, kept
 
 _OF_DEPLOYMENTS = ("/apis/apps/v1/namespaces/{}/replicasets", "/api/v1/namespaces/{}/pods")
 

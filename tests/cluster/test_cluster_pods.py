@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from gpuagent.pods import belongings
-from gpuagent.pods.lookups import Reason
+from gpuagent.pods import related as belongings
+from gpuagent.pods.lookups import UnavailableReason
 from kube.client import KubeClient
-from kube.watch import Pace
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane
-from tests.gpuagent.inventories import built
-from tests.gpuagent.objects import (
+from kube.watch import WatchTiming
+from tests.gpuagent.shares.test_live_objects import documents
+from tests.support.administrator import Administrator, right
+from tests.support.cluster_pods import running
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.hostile_api_server import HostileApiServer
+from tests.support.inventories import built
+from tests.support.kube_objects import (
     NODE,
     bind_request,
     config_map,
@@ -23,12 +26,9 @@ from tests.gpuagent.objects import (
     pod,
     reservation,
 )
-from tests.gpuagent.pods.cluster.running import running
-from tests.gpuagent.shares.test_live_objects import documents
-from tests.kube.watching import until
-from tests.support.hostile_api_server import HostileApiServer
+from tests.support.watches import until
 
-USUAL: dict[str, Any] = {"pace": None, "lookup_pace": None}
+USUAL: dict[str, Any] = {"timing": None, "lookup_pace": None}
 POD = "/api/v1/namespaces/research/pods/half"
 CONTAINER = "0123456789abcdef" * 4
 PODS = right("pods", "list", "watch")
@@ -169,7 +169,7 @@ async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
     async with KubeClient(plane.access(token)) as client, running(client, read_config_maps=True) as run:
         await until(lambda: run.names == {"half", "whole"})
         assert {(lack.resource, lack.reason) for lack in run.pods.lacks} == {
-            (resource, Reason.DENIED)
+            (resource, UnavailableReason.DENIED)
             for resource in ("nodes", "namespaces", "configmaps", "bindrequests.scheduling.run.ai")
         }
         assert run.inventory.node_labels is None
@@ -207,17 +207,17 @@ async def test_a_version_of_kai_with_another_api_is_said(
     await admin.create(fraction())
     async with running(admin.client) as run:
         await until(lambda: run.names == {"half"})
-        assert [lack.reason for lack in run.pods.lacks] == [Reason.NOT_SERVED]
+        assert [lack.reason for lack in run.pods.lacks] == [UnavailableReason.NOT_SERVED]
 
 
 async def test_a_link_that_dies_silently_is_noticed_and_the_next_one_taken(
     hostile: HostileApiServer, admin: Administrator
 ) -> None:
-    usual = Pace()
+    usual = WatchTiming()
     assert usual.watch + usual.grace < 60, "an agent has 60 s to notice"
     await admin.create(pod())
-    quick = Pace(watch=1, grace=0.5, first_pause=0.1)
-    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, running(client, pace=quick) as run:
+    quick = WatchTiming(watch=1, grace=0.5, first_pause=0.1)
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, running(client, timing=quick) as run:
         await until(lambda: run.names == {"half"})
         hostile.link.fall_silent()
         await admin.create(pod("more", 2))
@@ -234,7 +234,7 @@ async def test_a_kill_of_the_api_server_is_survived_and_the_last_contact_tells(
     plane: ControlPlane, admin: Administrator
 ) -> None:
     await admin.create(pod())
-    async with running(admin.client, pace=Pace(first_pause=0.1, longest_pause=0.4)) as run:
+    async with running(admin.client, timing=WatchTiming(first_pause=0.1, longest_pause=0.4)) as run:
         await until(lambda: run.names == {"half"})
         await admin.create(pod("elsewhere", 3, node="gpu-node-1"))
         plane.kill()

@@ -13,16 +13,16 @@ import pytest
 
 from kube.client import KubeClient
 from kube.errors import ApiError
-from tests.builders import view
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.recorder import Impersonating, Recorder, recording
-from tests.webhook.live import until
-from webhook.configurations import UrlTarget, mutating_configuration, validating_configuration
-from webhook.decide import Rules, decide
-from webhook.policy import NamespacePolicy
-from webhook.reasons import Reason
-from webhook.verify import Requester, verify
+from tests.support.administrator import Administrator
+from tests.support.control_plane import ControlPlane
+from tests.support.pods import view
+from tests.support.webhook_process import until
+from tests.support.webhook_recorder import Impersonating, Recorder, recording
+from webhook.policy.decide import Rules, decide
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.reasons import Reason
+from webhook.policy.verify import Requester, verify
+from webhook.registration.configurations import UrlTarget, mutating_configuration, validating_configuration
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 NAMESPACES = {

@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from gpuagent.doctor import vclusters
-from gpuagent.doctor.cluster import Question, cluster_findings
-from gpuagent.doctor.look import Look
+from gpuagent.doctor.cluster import ApiQuestion, cluster_findings
+from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import GpuReading
-from gpuagent.pods import belongings
-from service.findings import Finding, State, exit_status
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.gpuagent.nodes import gpu
-from tests.gpuagent.objects import GPU_0, GROUP_0, NODE, bind_request, fraction, node, pod, reservation
+from gpuagent.pods import related as belongings
+from service.check_results import CheckResult, State, exit_status
+from tests.support.administrator import Administrator, right
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import GPU_0, GROUP_0, NODE, bind_request, fraction, node, pod, reservation
+from tests.support.samples import gpu
 
 AGENT = (
     right("pods", "list", "watch"),
     right("bindrequests", "get", group="scheduling.run.ai"),
     right("events", "create", "patch"),
 )
-LOOK = Look(reading=GpuReading(gpus=(gpu(uuid=GPU_0),)))
+LOOK = Observation(reading=GpuReading(gpus=(gpu(uuid=GPU_0),)))
 
 
-async def found(plane: ControlPlane, token: str) -> dict[str, Finding]:
-    asked = Question(
+async def found(plane: ControlPlane, token: str) -> dict[str, CheckResult]:
+    asked = ApiQuestion(
         node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
     )
     return {finding.check: finding async for finding in cluster_findings(plane.access(token), asked, LOOK)}
@@ -78,7 +78,7 @@ async def test_an_administrator_may_everything(
         finding.check: finding
         async for finding in cluster_findings(
             plane.access(),
-            Question(node=NODE, reservation_namespace="x", reads_config_maps=True, kai_version=None),
+            ApiQuestion(node=NODE, reservation_namespace="x", reads_config_maps=True, kai_version=None),
             LOOK,
         )
     }
@@ -166,8 +166,8 @@ async def test_pods_that_are_no_reservation_pods_of_a_vcluster(
     assert [finding.what for finding in findings if finding.check == "KAI"] == []
 
 
-async def every(plane: ControlPlane, token: str) -> list[Finding]:
-    asked = Question(
+async def every(plane: ControlPlane, token: str) -> list[CheckResult]:
+    asked = ApiQuestion(
         node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
     )
     return [finding async for finding in cluster_findings(plane.access(token), asked, LOOK)]

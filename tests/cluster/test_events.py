@@ -4,10 +4,10 @@ import json
 
 from kube.client import KubeClient
 from kube.events import Event, ObjectReference, event_name
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.gpuagent.objects import pod
-from tests.kube.telling import writing
+from tests.support.administrator import Administrator, right
+from tests.support.control_plane import ControlPlane
+from tests.support.event_writer import writing
+from tests.support.kube_objects import pod
 
 EVENTS = "/api/v1/namespaces/research/events"
 
@@ -24,19 +24,19 @@ async def test_events_are_made_and_counted_with_the_rights_to_create_and_to_patc
     )
     async with KubeClient(plane.access(token)) as client:
         async with writing(client) as run:
-            run.writer.tell(event)
+            run.writer.emit(event)
             await run.settled(created=1)
-            run.writer.tell(event)
-            run.writer.tell(event)
+            run.writer.emit(event)
+            run.writer.emit(event)
             await run.settled(created=1, updated=1)
             kept = json.loads(await admin.client.get(f"{EVENTS}/{name}"))
             assert (kept["count"], kept["involvedObject"]["uid"]) == (3, made["uid"])
             assert len(kept["message"].encode()) == 1023
             await admin.delete(f"{EVENTS}/{name}")
-            run.writer.tell(event)
+            run.writer.emit(event)
             await run.settled(created=2, updated=1)
         async with writing(client) as run:
-            run.writer.tell(event)
+            run.writer.emit(event)
             await run.settled(updated=1)
         assert run.troubles == []
     assert json.loads(await admin.client.get(f"{EVENTS}/{name}"))["count"] == 2
@@ -48,11 +48,11 @@ async def test_what_is_refused_says_why(plane: ControlPlane, admin: Administrato
         name="other.1", namespace="research", about=about, reason="GPUShareChanged", message="m"
     )
     async with writing(admin.client) as run:
-        run.writer.tell(elsewhere)
+        run.writer.emit(elsewhere)
         await run.settled(failed=1)
         assert "does not match event.namespace" in run.troubles[0]
     token = await admin.token("no-events", right("pods", "list"))
     async with KubeClient(plane.access(token)) as client, writing(client) as run:
-        run.writer.tell(elsewhere)
+        run.writer.emit(elsewhere)
         await run.settled(failed=1)
         assert 'cannot create resource "events"' in run.troubles[0]

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.webhooks import Said, Serving, installed, kubectl, managed_namespace
-from tests.webhook.live import until
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import Said, Serving, installed, kubectl, managed_namespace
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACES, WORKLOADS = str(EXAMPLES / "namespaces.yaml"), str(EXAMPLES / "workloads")

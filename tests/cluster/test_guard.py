@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.builders import folder_from
-from tests.cluster.administrator import Administrator, admissible
-from tests.cluster.asking import ADMINISTRATOR, Answer, Asker, account, where
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.guards import (
+from tests.support.administrator import Administrator, admissible
+from tests.support.control_plane import ControlPlane
+from tests.support.guard import (
     BINDER,
     ENFORCED,
     GUARD,
@@ -26,6 +24,8 @@ from tests.cluster.guards import (
     host,
     synced_pod,
 )
+from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
+from tests.support.pods import folder_from
 
 KUBELET = "system:node:gpu-node-0"
 GROUP = {"runai-gpu-group": "63ba70c6"}

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.cluster.asking import Asker, where
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.guards import (
+from tests.support.control_plane import ControlPlane
+from tests.support.guard import (
     GUARD,
     PROBES,
     SYNCER,
@@ -21,6 +20,7 @@ from tests.cluster.guards import (
     take_off,
     until_all,
 )
+from tests.support.kube_user import Asker, where
 
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE

@@ -9,10 +9,10 @@ import pytest
 from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.watch import METADATA_ONLY, Resource
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane, assets_folder, control_plane
-from tests.gpuagent.objects import config_map
-from tests.kube.watching import running, until
+from tests.support.administrator import Administrator
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.kube_objects import config_map
+from tests.support.watches import running, until
 
 CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 

@@ -14,16 +14,10 @@ import pytest
 
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from kube.events import Event, EventPace, ObjectReference, event_name
-from kube.eviction import Answer as EvictionAnswer
-from kube.eviction import evict
-from kube.watch import Pace, Resource
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
-from tests.gpuagent.objects import config_map
-from tests.gpuagent.objects import pod as pod_on_node
-from tests.kube.telling import writing
-from tests.kube.watching import Running, running, until
+from kube.events import Event, EventTiming, ObjectReference, event_name
+from kube.eviction import EvictionAnswer, evict
+from kube.watch import Resource, WatchTiming
+from tests.support.administrator import Administrator
 from tests.support.api_faults import (
     HTML,
     Answer,
@@ -39,16 +33,21 @@ from tests.support.api_faults import (
     refusal,
     requests,
 )
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.support.event_writer import writing
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
+from tests.support.kube_objects import config_map
+from tests.support.kube_objects import pod as pod_on_node
+from tests.support.watches import Running, running, until
 
 CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 EVENTS = "/api/v1/namespaces/team-a/events"
 ABOUT_CONFIG_MAPS = requests(CONFIG_MAPS)
-PACE = Pace(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, lived=0.1)
-SLOW_PACE = Pace(watch=1, grace=0.2, first_pause=0.1, longest_pause=1.0, lived=0.1)
+PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, healthy_after=0.1)
+SLOW_PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.1, longest_pause=1.0, healthy_after=0.1)
 REQUESTS_A_TRY = 3
 """A list, a fallback of it and a watch, or one of them twice with a renewed token."""
-EVENT_PACE = EventPace(
+EVENT_PACE = EventTiming(
     per_second=1000.0, burst=1000, patience_forbidden=20.0, first_pause=0.02, longest_pause=0.1
 )
 FAULT_SECONDS = 0.4
@@ -163,7 +162,7 @@ async def watching(client: KubeClient, label: str = "") -> AsyncIterator[Running
     """Run a watch of the ConfigMaps with a label; no object may ever be replaced by an older one."""
     versions = Versions()
     watched = Resource(name="configmaps", path=CONFIG_MAPS, params=labelled(label))
-    async with running(client, pace=PACE, resource=watched, read=versions.read) as run:
+    async with running(client, timing=PACE, resource=watched, read=versions.read) as run:
         yield run
         assert versions.older == []
 
@@ -234,7 +233,7 @@ async def test_a_lasting_fault_is_asked_about_ever_more_slowly(
 ) -> None:
     hostile.inject(fault, ABOUT_CONFIG_MAPS)
     resource = Resource(name="configmaps", path=CONFIG_MAPS)
-    async with running(client, pace=SLOW_PACE, resource=resource) as run:
+    async with running(client, timing=SLOW_PACE, resource=resource) as run:
         await asyncio.sleep(0.3)
         # The pauses are at least 50, 100 and 200 ms; without them the bound is passed within the time.
         assert 1 <= len(hostile.requests) <= 4 * REQUESTS_A_TRY
@@ -397,7 +396,7 @@ async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_coun
         async with writing(client, EVENT_PACE) as run:
             began = time.monotonic()
             hostile.inject(FAULTS[name], requests(EVENTS))
-            run.writer.tell(event)
+            run.writer.emit(event)
             await until(lambda: run.troubles)
             await asyncio.sleep(FAULT_SECONDS)
             asked = len(hostile.requests)
@@ -476,7 +475,7 @@ async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
             expected = await truth(Administrator(restored_client))
             resource = Resource(name="configmaps", path=CONFIG_MAPS)
             run = await stack.enter_async_context(
-                running(client, pace=PACE, resource=resource, read=Versions().read)
+                running(client, timing=PACE, resource=resource, read=Versions().read)
             )
             await until(lambda: run.watch.is_synced)
             assert {*run.watch.objects} == {*await truth(admin)} != {*expected}

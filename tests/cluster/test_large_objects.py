@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.gpu_node import RIGHTS, TOTAL
-from tests.cluster.in_a_pod import in_a_pod
 from tests.cluster.test_agent import PROGRAM
-from tests.cluster.webhooks import WEBHOOK_RIGHTS, serving
-from tests.gpuagent.agents import agent
-from tests.gpuagent.nvml_stub.build import ANSWERS, built_library
-from tests.gpuagent.objects import GPU_0
-from tests.gpuagent.proc_tree import ProcTree
+from tests.support.administrator import Administrator
+from tests.support.agent_process import agent
+from tests.support.cluster_webhook import WEBHOOK_RIGHTS, serving
+from tests.support.control_plane import ControlPlane
+from tests.support.gpu_node import RIGHTS, TOTAL
+from tests.support.kube_objects import GPU_0
 from tests.support.large_objects import annotate, create_all, largest_pods, namespace_with_labels, probing
 from tests.support.memory import memory_limit_mib, peak_resident_mib
-from tests.webhook.live import until
+from tests.support.nvml_stub.build import ANSWERS, built_library
+from tests.support.proc_files import ProcTree
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import until
 
 MAX_HEALTHZ_SECONDS = 3.0
 """The contract says 1 s; the rest is for a test machine that has much else to do."""

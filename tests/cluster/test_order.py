@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kube.client import KubeClient
 from service.log import JsonLog
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.test_policies import EVENTS, NAMESPACES, webhook
-from tests.webhook.live import until
-from webhook.configurations import CONFIGURATION_NAME, UrlTarget, mutating_configuration
+from tests.support.administrator import Administrator, right
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import until
 from webhook.metrics import Metrics
-from webhook.order_watch import OrderWatch
+from webhook.registration.configurations import CONFIGURATION_NAME, UrlTarget, mutating_configuration
+from webhook.registration.order import OrderWatch
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
 WRONG = "zz-kaishare"

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.report.http import Port
-from gpuagent.report.metrics import Metrics
+from gpuagent.server.metrics import Metrics
+from gpuagent.server.server import HttpServer
 from gpuagent.status import Status
 from kube.client import KubeClient
-from service.address import Address
+from service.http.listeners import Address
 from service.log import JsonLog
-from tests.cluster.administrator import Administrator
-from tests.cluster.conftest import HOW
-from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
-from tests.gpuagent.objects import NODE, pod
+from tests.support.administrator import Administrator
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.kube_objects import NODE, pod
 
 POD_IP = "10.77.0.7"
 EGRESS = """
@@ -65,8 +65,8 @@ async def way_to(agent: Address, socket: Path) -> AsyncIterator[None]:
 async def agent() -> AsyncIterator[Address]:
     status = Status(snapshot=None, attribution_ok=None)
     metrics = Metrics(lambda: status, node=NODE, is_simulated=True)
-    port = Port(
-        status=lambda: status, sickness=str, metrics=metrics, node=NODE, is_simulated=True,
+    port = HttpServer(
+        status=lambda: status, unhealthy_reason=str, metrics=metrics, node=NODE, is_simulated=True,
         log=JsonLog(io.BytesIO()),
     )  # fmt: skip
     address = await port.start(Address("127.0.0.1", 0))

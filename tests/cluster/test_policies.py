@@ -13,12 +13,10 @@ import pytest
 
 from kube.client import KubeClient
 from kube.errors import ApiError
-from kube.watch import Pace
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.in_a_pod import in_a_pod
+from kube.watch import WatchTiming
 from tests.cluster.test_agent import most_resident_mib
-from tests.cluster.webhooks import (
+from tests.support.administrator import Administrator, right
+from tests.support.cluster_webhook import (
     Canary,
     Serving,
     ca_of,
@@ -28,11 +26,13 @@ from tests.cluster.webhooks import (
     our_configurations,
     serving,
 )
-from tests.kube.watching import until
-from tests.webhook.live import until as until_true
-from tests.webhook.policies.following import PATH, following, source
-from webhook.policies.source import PolicyUnknown
-from webhook.policy import Mode
+from tests.support.control_plane import ControlPlane
+from tests.support.followed_namespaces import PATH, following, source
+from tests.support.watches import until
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import until as until_true
+from webhook.namespaces.source import PolicyUnknown
+from webhook.policy.labels import Mode
 
 QUEUE = "kai.scheduler/queue"
 NAMESPACES = right("namespaces", "get", "list", "watch")
@@ -142,10 +142,10 @@ async def test_without_the_right_to_read_namespaces_there_is_one_line_and_no_rea
 async def test_the_last_policies_are_served_while_the_api_server_is_away(
     plane: ControlPlane, admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.policies.cluster.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("webhook.namespaces.cluster.STALE_SECONDS", 1.0)
     await namespaces.make("lasting", gpu_fraction="0.5")
-    pace = Pace(watch=1, first_pause=0.05, longest_pause=0.2)
-    async with following(admin.client, pace=pace) as follow:
+    timing = WatchTiming(watch=1, first_pause=0.05, longest_pause=0.2)
+    async with following(admin.client, timing=timing) as follow:
         policies = follow.policies
         await until(lambda: "lasting" in follow.names)
         plane.kill()

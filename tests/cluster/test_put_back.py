@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.webhooks import Serving, bare_pod, installed, managed_namespace
-from tests.webhook.live import until
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import Serving, bare_pod, installed, managed_namespace
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import until
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = managed_namespace("limited", gpu_fraction="0.5", priority="train")

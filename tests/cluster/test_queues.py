@@ -11,8 +11,8 @@ import yaml
 
 from kai.keys import QUEUE_LABEL
 from kube.errors import ApiError
-from tests.cluster.administrator import Administrator
-from tests.deploy.charts import ROOT
+from tests.support.administrator import Administrator
+from tests.support.helm_chart import ROOT
 
 QUEUES: list[dict[str, Any]] = list(yaml.safe_load_all((ROOT / "deploy" / "kai" / "queues.yaml").read_text()))
 PATH = "/apis/scheduling.run.ai/v2/queues"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rollout import Phase, Plan, prepared, problems
-from tests.cluster.control_plane import ControlPlane
+from tests.support.control_plane import ControlPlane
 
 PLAN = Plan(creations=400, rate=80, drain="1s", lag=0.3)
 

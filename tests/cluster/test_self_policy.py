@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
-from tests.cluster.asking import Answer, Asker
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.self_policy import (
+from tests.support.cluster_webhook import configured
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_user import Answer, Asker
+from tests.support.self_policy import (
     CONFIGURATIONS,
     WEBHOOK,
     create_configuration,
     self_policy,
     self_policy_on,
 )
-from tests.cluster.webhooks import configured
-from webhook.configurations import (
+from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,
     mutating_configuration,

@@ -10,9 +10,8 @@ import pytest_asyncio
 
 from kube.client import KubeClient
 from kube.errors import ApiError
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.webhooks import (
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
     Canary,
     Serving,
     bare_pod,
@@ -23,8 +22,9 @@ from tests.cluster.webhooks import (
     kubectl,
     managed_namespace,
 )
-from tests.webhook.live import until
-from webhook.configurations import MUTATE
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import until
+from webhook.registration.configurations import MUTATE
 
 NAMESPACES = [
     managed_namespace(name, gpu_fraction="0.5", priority="train")

@@ -9,17 +9,8 @@ import pytest_asyncio
 
 from kai import keys
 from kube.client import KubeClient
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.others import (
-    as_kai,
-    kai_configuration,
-    others_configuration,
-    patching,
-    with_sidecar_in_front,
-)
-from tests.cluster.recorder import Recorder, recording
-from tests.cluster.webhooks import (
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
     Canary,
     Serving,
     bare_pod,
@@ -33,7 +24,16 @@ from tests.cluster.webhooks import (
     our_configurations,
     serving,
 )
-from webhook.configurations import CONFIGURATION_NAME
+from tests.support.control_plane import ControlPlane
+from tests.support.other_webhooks import (
+    as_kai,
+    kai_configuration,
+    others_configuration,
+    patching,
+    with_sidecar_in_front,
+)
+from tests.support.webhook_recorder import Recorder, recording
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 NAMESPACE = managed_namespace("crowded", gpu_fraction="0.5", priority="train")
 PODS = "/api/v1/namespaces/crowded/pods"

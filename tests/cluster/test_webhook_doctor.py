@@ -20,13 +20,9 @@ import pytest
 from certs.authority import Authority
 from kube.access import find_access
 from kube.errors import ApiError
-from service.findings import Finding, State, exit_status
-from tests.cluster.administrator import Administrator, right
-from tests.cluster.conftest import HOW
-from tests.cluster.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
-from tests.cluster.others import as_kai, kai_configuration, patching
-from tests.cluster.recorder import recording
-from tests.cluster.webhooks import (
+from service.check_results import CheckResult, State, exit_status
+from tests.support.administrator import Administrator, right
+from tests.support.cluster_webhook import (
     ca_of,
     configured,
     external_service,
@@ -35,10 +31,14 @@ from tests.cluster.webhooks import (
     our_configurations,
     serving,
 )
-from tests.gpuagent.objects import pod
-from tests.webhook.live import until
-from webhook.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.kube_objects import pod
+from tests.support.other_webhooks import as_kai, kai_configuration, patching
+from tests.support.webhook_process import until
+from tests.support.webhook_recorder import recording
 from webhook.doctor.command import examine
+from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
 VISION = "doctor-vision"
@@ -58,10 +58,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 class Examined:
     """What the doctor said."""
 
-    def __init__(self, findings: list[Finding]) -> None:
+    def __init__(self, findings: list[CheckResult]) -> None:
         self.findings = findings
 
-    def of(self, check: str) -> list[Finding]:
+    def of(self, check: str) -> list[CheckResult]:
         return [finding for finding in self.findings if finding.check == check]
 
     def states(self, check: str) -> list[State]:

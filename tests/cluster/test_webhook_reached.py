@@ -13,9 +13,8 @@ import pytest
 from certs.authority import Authority
 from kube.client import KubeClient
 from kube.errors import ApiError
-from tests.cluster.administrator import Administrator
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.webhooks import (
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
     Canary,
     bare_pod,
     ca_of,
@@ -33,10 +32,11 @@ from tests.cluster.webhooks import (
     our_configurations,
     serving,
 )
-from tests.webhook.live import HeldPolicies, until
-from tests.webhook.live import serving as serving_here
-from webhook.configurations import VALIDATE_PODS, ServiceTarget, UrlTarget
-from webhook.policy import NamespacePolicy
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import HeldPolicies, until
+from tests.support.webhook_process import serving as serving_here
+from webhook.policy.labels import NamespacePolicy
+from webhook.registration.configurations import VALIDATE_PODS, ServiceTarget, UrlTarget
 
 REACHED = managed_namespace("reached", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("reached-enforced", gpu_fraction="0.5", priority="train", mode="enforce")
@@ -60,7 +60,9 @@ async def test_a_service_is_reached_by_its_name(admin: Administrator, tmp_path: 
     await ensure_namespaces(admin.client, REACHED)
     options = from_files(tmp_path, REACHED, names=["kaishare-webhook.reached.svc"])
     async with serving(tmp_path / "log", *options) as webhook:
-        target = ServiceTarget(namespace="reached", name="kaishare-webhook", port=webhook.admission.port)
+        target = ServiceTarget(
+            namespace="reached", name="kaishare-webhook", port=webhook.admission.review.port
+        )
         services = "/api/v1/namespaces/reached/services"
         await admin.post(services, external_service(target.name, target.namespace, target.port))
         try:
@@ -97,7 +99,7 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
         assert said.status == 0, said.errors
 
         again = from_cluster(plane, tmp_path)
-        async with serving(tmp_path / "again", *again, listen=webhook.admission.port):
+        async with serving(tmp_path / "again", *again, listen=webhook.admission.review.port):
             await Canary(admin.client, "reached").until_mutated()
 
 
@@ -166,7 +168,7 @@ async def test_an_error_of_ours_costs_no_pod(admin: Administrator, tmp_path: Pat
     await ensure_namespaces(admin.client, REACHED)
     async with serving_here(tmp_path, BrokenPolicies()) as webhook:
         ca = (tmp_path / "tls" / "ca.crt").read_bytes()
-        target = UrlTarget(f"https://{webhook.admission}")
+        target = UrlTarget(f"https://{webhook.admission.review}")
         before = await failed_open(admin.client)
         async with configured(admin.client, *our_configurations(target, ca)):
             canary = Canary(admin.client, "reached")

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuagent.actions.eviction_settings import Budget
 from gpuagent.cli import _parser as agent_parser
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, Right
-from gpuagent.eviction.settings import Budget
-from gpuagent.verdicts.slack import Slack
-from kai.namespaces import EXCLUDED_NAMESPACES
+from gpuagent.ledger.slack import Slack
+from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
-from service.address import Address
-from service.durations import parse_duration
-from tests.deploy.charts import CHART, EVERYTHING, NAMESPACE, Object, helm, kinds, one, options, rendered
+from service.http.listeners import Address
+from service.units import parse_duration
+from tests.support.helm_chart import CHART, EVERYTHING, NAMESPACE, Object, helm, kinds, one, options, rendered
 from webhook.cli import _parser as webhook_parser
-from webhook.configurations import (
+from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,
     mutating_configuration,
@@ -294,7 +294,7 @@ def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
 
 
 def test_the_agent_gets_the_rights_that_its_doctor_asks_for() -> None:
-    def granted(objects: list[Object], right: Right) -> bool:
+    def find_allocation(objects: list[Object], right: Right) -> bool:
         resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
         return any(
             right.group in rule["apiGroups"] and resource in rule["resources"] and right.verb in rule["verbs"]
@@ -304,12 +304,12 @@ def test_the_agent_gets_the_rights_that_its_doctor_asks_for() -> None:
     usual, most = rendered(), rendered(EVERYTHING)
     for right in RIGHTS:
         if right.subresource == "eviction":
-            assert not granted(usual, right)
-            assert granted(most, right)
+            assert not find_allocation(usual, right)
+            assert find_allocation(most, right)
         else:
-            assert granted(usual, right), str(right)
-    assert granted(most, CONFIG_MAPS)
-    assert not granted(usual, CONFIG_MAPS)
+            assert find_allocation(usual, right), str(right)
+    assert find_allocation(most, CONFIG_MAPS)
+    assert not find_allocation(usual, CONFIG_MAPS)
 
 
 def test_only_the_services_accounts_are_bound() -> None:

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from certs.directory import ensure
-from tests.builders import gpu_container, pod
-from tests.deploy import known_metrics
-from tests.deploy.promtool import ROOT, needed
-from tests.deploy.running_prometheus import PATIENCE_SECONDS, Prometheus, page, prometheus
-from tests.gpuagent.agents import agent
-from tests.webhook.conftest import POLICIES, review_of
+from tests.support import known_metrics
+from tests.support.agent_process import agent
+from tests.support.pods import gpu_container, pod
+from tests.support.prometheus_server import PATIENCE_SECONDS, Prometheus, page, prometheus
+from tests.support.promtool import ROOT, needed
+from tests.support.webhook_server import POLICIES, review_of
 
 DASHBOARD = json.loads((ROOT / "deploy" / "dashboard" / "kaishare.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]

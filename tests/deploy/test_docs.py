@@ -12,18 +12,19 @@ import yaml
 from gpuagent.pods import bounds as pod_bounds
 from gpuagent.pods.launches import MOST_BYTES as LAUNCH_BYTES
 from gpuagent.pods.reading import MOST_CONTAINER_IDS
-from gpuagent.processes.lookup import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
-from gpuagent.report.http import AGENT_CONNECTIONS
+from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
+from gpuagent.server.server import AGENT_CONNECTIONS
 from kube import client as kube_client
 from kube.list_splitter import LONGEST_OBJECT
-from service import descriptors, documents, limited_log, log_capture, log_line, log_writer
+from service import descriptors, documents, log_capture, log_line, log_writer
+from service import log as limited_log
 from service.http import protocols
-from tests.deploy.charts import CHART, ROOT
-from webhook.decide import MOST_WARNINGS
-from webhook.http import intake
-from webhook.http.ops import OPS_CONNECTIONS
-from webhook.http.port import ADMISSION_CONNECTIONS, MOST_BYTES_IN_FLIGHT, MOST_IN_FLIGHT
-from webhook.reasons import LONGEST_WARNING
+from tests.support.helm_chart import CHART, ROOT
+from webhook.policy.decide import MOST_WARNINGS
+from webhook.policy.reasons import LONGEST_WARNING
+from webhook.server import bodies as intake
+from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_BYTES_IN_FLIGHT, MOST_IN_FLIGHT
+from webhook.server.ops_server import OPS_CONNECTIONS
 
 DOCUMENTS = [
     ROOT / "docs" / "install.md",

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from kai import gpu_resources, keys
-from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.share import is_container_memory_key
-from tests.builders import pod, view
-from tests.cluster.guards import GUARD, QUEUES, rendered
-from webhook import checks
-from webhook.policy import MODE
+from tests.support.guard import GUARD, QUEUES, rendered
+from tests.support.pods import pod, view
+from webhook.policy import checks
+from webhook.policy.labels import MODE
 
 
 def variable(name: str, *, policy: str = "keys") -> Any:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from deploy import render
-from tests.deploy.charts import Object, helm_program, kinds, rendered
+from tests.support.helm_chart import Object, helm_program, kinds, rendered
 
 
 @pytest.fixture(autouse=True)

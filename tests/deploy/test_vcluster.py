@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.charts import ROOT, helm
+from tests.support.helm_chart import ROOT, helm
 
 VALUES = ROOT / "deploy" / "vcluster" / "values.yaml"
 OLDEST = "v0.26.0"

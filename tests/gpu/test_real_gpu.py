@@ -11,8 +11,8 @@ import pytest
 
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
-from gpuagent.processes.lookup import Processes
-from gpuagent.processes.origin import Found
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import LookupResult
 
 MIB = 1 << 20
 GRANULE = 2 * MIB  # the driver hands memory out in pages of this size
@@ -37,19 +37,19 @@ class Holder:
 
     def __init__(self):
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("cuda_holder.py")), "0"],
+            [sys.executable, str(Path(__file__).parents[1] / "support" / "cuda_holder.py"), "0"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         )  # fmt: skip
         self.pid = self.process.pid
-        self._hear("ready")
+        self._record("ready")
 
     def hold(self, mib):
         self.process.stdin.write(f"{mib}\n")
         self.process.stdin.flush()
-        self._hear("held")
+        self._record("held")
 
-    def _hear(self, expected):
+    def _record(self, expected):
         line = self.process.stdout.readline().strip()
         assert line == expected, line
 
@@ -158,5 +158,5 @@ def test_our_processes_are_found_in_proc(gpus, holders):
     origins, problems = Processes(proc_root=Path("/proc")).look_up(gpus.read())
     assert [problem for problem in problems if problem.cause is Cause.PROC_DENIED] == []
     for holder in holders:
-        assert origins[holder.pid].found in (Found.CONTAINER, Found.HOST)
+        assert origins[holder.pid].found in (LookupResult.CONTAINER, LookupResult.HOST)
         assert origins[holder.pid].name.startswith("python")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.scenario_loading import parse_scenario
-from tests.gpuagent.agents import ROOT, Agent, agent
-from tests.gpuagent.nvml_stub.build import ANSWERS, Answers, built_library
-from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
+from gpuagent.simulation.loading import parse_scenario
+from tests.support.agent_process import ROOT, Agent, agent
+from tests.support.nvml_stub.build import ANSWERS, Answers, built_library
+from tests.support.proc_files import HOST, ProcTree, in_pod
 
 MIB = 1 << 20
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 
-from gpuagent.bookkeeper import Bookkeeper
-from gpuagent.changes import ChangeLog
-from gpuagent.eviction.rules import Refusal, Rules, candidates
-from gpuagent.judged import Judged
+from gpuagent.actions.events import FlagEvents
+from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates
+from gpuagent.actions.log import TransitionLog
+from gpuagent.ledger.slack import DEFAULT_SLACK
+from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.inventory import Inventory
-from gpuagent.processes.origin import Found, Origin
-from gpuagent.report.events import FlagEvents
-from gpuagent.shares.claims import Claims
-from gpuagent.tenants import namespace_label_key
+from gpuagent.pods.tenants import namespace_label_key
+from gpuagent.sampling.sample import LookupResult, Origin
+from gpuagent.shares.pod_shares import ShareResolver
+from gpuagent.status import Judged
 from gpuagent.verdicts.judge import Judge
-from gpuagent.verdicts.slack import DEFAULT_SLACK
-from kai.over_share import OVER_SHARE, OVER_SHARE_GRACE
+from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from kube.events import Event
 from service.log import JsonLog
-from tests.gpuagent.inventories import inventory
-from tests.gpuagent.nodes import MIB, gpu, sample
-from tests.gpuagent.objects import (
+from tests.support.inventories import inventory
+from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
     GROUP_0,
@@ -40,9 +39,12 @@ from tests.gpuagent.objects import (
     reservation,
     uid,
 )
+from tests.support.samples import MIB, gpu, sample
 
 HALF = 11500 * MIB
-RULES = Rules(excluded_namespaces=frozenset(), reservation_namespace=RESERVATIONS, slack=DEFAULT_SLACK)
+RULES = EvictionRules(
+    excluded_namespaces=frozenset(), reservation_namespace=RESERVATIONS, slack=DEFAULT_SLACK
+)
 VICTIM, ATTACKER = uid(1), uid(2)
 
 
@@ -94,18 +96,18 @@ class Chain:
 
     def __post_init__(self) -> None:
         self.flags = FlagEvents(self, clock=lambda: self.now)
-        self.books = Bookkeeper(
+        self.books = SamplePipeline(
             pods=self,
-            claims=Claims(),
+            pod_shares=ShareResolver(),
             judge=Judge(grace=10, longest_gap=15),
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
-            changes=ChangeLog(JsonLog(io.BytesIO())),
+            changes=TransitionLog(JsonLog(io.BytesIO())),
             on_judged=self.take,
         )
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         self.events.append(event)
 
     def take(self, judged: Judged) -> None:
@@ -142,7 +144,7 @@ class Chain:
                 )
                 for index, uuid in enumerate((GPU_0, GPU_1))
             ]
-            self.books.take(sample(*gpus, origins=origins, at=self.now), {})
+            self.books.process(sample(*gpus, origins=origins, at=self.now), {})
             self.now += 5
 
     @property
@@ -169,7 +171,7 @@ class Chain:
 
 
 def of(*uids: str, container: str = "") -> Origin:
-    return Origin(found=Found.CONTAINER, pod_uids=uids, container_id=container)
+    return Origin(found=LookupResult.CONTAINER, pod_uids=uids, container_id=container)
 
 
 ORIGINS = {11: of(VICTIM), 12: of(ATTACKER)}
@@ -210,9 +212,9 @@ def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
     evil = fraction(number=2, group=GROUP_1, **{**names, "name": "evil", "namespace": namespace})
     chain = Chain()
     chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
-    claims = {claim.pod.uid: claim for claim in chain.judged[-1].snapshot.claims}
-    assert claims[ATTACKER].tenant is None
-    assert claims[VICTIM].tenant is not None
+    pod_shares = {pod_share.pod.uid: pod_share for pod_share in chain.judged[-1].snapshot.pod_shares}
+    assert pod_shares[ATTACKER].tenant is None
+    assert pod_shares[VICTIM].tenant is not None
     assert chain.accused == {ATTACKER}
     (event,) = chain.events
     assert (event.namespace, event.about.name) == (namespace, "evil")
@@ -270,9 +272,9 @@ def test_the_hash_of_a_static_pod_brings_nobody_but_its_writer_under_suspicion()
 def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
     """On a pod that no vCluster made; a grace of its own would hide it for a day."""
     about = synced("evil", "evil")
-    wish = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
+    over_share_policy = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
     unmanaged = {key: value for key, value in about["annotations"].items() if "host" not in key}
-    evil = attacker(labels={**about["labels"], **wish}, annotations=unmanaged)
+    evil = attacker(labels={**about["labels"], **over_share_policy}, annotations=unmanaged)
     chain = Chain()
     chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=12)
     assert chain.flagged == {(ATTACKER, "over-share")}
@@ -309,7 +311,7 @@ def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None
     chain.see(victim(), beside, bound, asks, held=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert (ATTACKER, "over-share") in chain.flagged
     (verdict,) = candidates(chain.judged[-1])
-    assert RULES.refusal(verdict, chain.judged[-1]) is Refusal.RESERVATION_POD
+    assert RULES.refusal(verdict, chain.judged[-1]) is EvictionRefusal.RESERVATION_POD
 
 
 @pytest.mark.parametrize("kind", ["labels in its own namespace", "of a KAI inside its vCluster"])

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpuagent.agents import Agent
-from tests.service.logs import FOREIGN, LOSING, STREAMS, free_ports, process_with, standard_descriptors
+from tests.support.agent_process import Agent
+from tests.support.standard_streams import (
+    FOREIGN,
+    LOSING,
+    STREAMS,
+    free_ports,
+    process_with,
+    standard_descriptors,
+)
 
 GPUS = 16
 PODS_OF_A_GPU = 25

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.snapshot import Snapshot
 from gpuagent.status import Facts, Status, status_at
 from gpuagent.verdicts.judge import Judge
-from tests.gpuagent.nodes import GIB, A, B, claim, gpu, in_pod, sample, snapshot_of, uid_of
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
 
 INTERVAL = 5.0
 
@@ -24,7 +24,7 @@ def facts(snapshot: Snapshot | None = None, *, good_at: float | None = None) -> 
 
 def node(*problems: Problem, at: float = 10.0) -> Snapshot:
     taken = sample(gpu((1, GIB)), gpu(uuid=B), origins={1: in_pod("train")}, at=at, problems=problems)
-    return snapshot_of(taken, claim("train", GIB), claim("serve", GIB, gpus=(B,)))
+    return snapshot_of(taken, pod_share("train", GIB), pod_share("serve", GIB, gpus=(B,)))
 
 
 def status(now: float, found: Facts, *, silent: float = 0.0) -> Status:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kai.devices import parse_gpu_uuids
+from kai.gpu_resources import parse_gpu_uuids
 
 A, B = "GPU-45bc850b-5558-5f00-99bb-69dba0369fb9", "GPU-afc1cdcc-c317-5116-84ed-5439735aa78b"
 

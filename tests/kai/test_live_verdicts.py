@@ -7,7 +7,7 @@ import pytest
 
 from kai.admission import asks_for_share, refusal, runtime_class, share_container
 from kai.version import Version
-from tests.builders import folder_from, view
+from tests.support.pods import folder_from, view
 
 RELEASES = ("v0.9.8", "v0.13.4", "v0.17.0")
 # What the API server refuses by itself, whatever KAI does: fractional and unlimited GPU quantities.

@@ -11,9 +11,9 @@ from certs.authority import Authority
 from kube.access import AccessError, InCluster, find_access
 from kube.client import KubeClient
 from kube.errors import Unreachable
-from tests.kube.api_server import PODS, ApiServer
-from tests.kube.certificates import serving_context
-from tests.kube.watching import running, until
+from tests.support.api_server import PODS, ApiServer
+from tests.support.certificates import serving_context
+from tests.support.watches import running, until
 
 HERE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

@@ -19,8 +19,8 @@ from certs.authority import Authority
 from kube.access import AccessError, InCluster
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from tests.kube.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
-from tests.kube.certificates import serving_context
+from tests.support.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
+from tests.support.certificates import serving_context
 
 
 async def read_lines(client: KubeClient) -> None:

@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from kube.client import KubeClient
-from kube.events import Event, EventPace, ObjectReference, event_name
-from tests.kube.api_server import ApiServer, refuses, says
-from tests.kube.telling import writing
-from tests.kube.watching import until
+from kube.events import Event, EventTiming, ObjectReference, event_name
+from tests.support.api_server import ApiServer, refuses, says
+from tests.support.event_writer import writing
+from tests.support.watches import until
 
 EVENTS = "/api/v1/namespaces/team-a/events"
 
@@ -55,7 +55,7 @@ def kept(server: ApiServer) -> Kept:
 
 async def test_an_event_has_the_form_that_recorders_give_it(client: KubeClient, kept: Kept) -> None:
     async with writing(client, wall_clock=lambda: 1_795_222_215.9) as run:
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(created=1)
     assert kept.events["train-0.1"] == {
         "apiVersion": "v1",
@@ -80,10 +80,10 @@ async def test_an_event_has_the_form_that_recorders_give_it(client: KubeClient, 
 async def test_told_again_it_is_the_same_event_and_its_count_grows(client: KubeClient, kept: Kept) -> None:
     now = [1_795_222_215.0]
     async with writing(client, wall_clock=lambda: now[0]) as run:
-        run.writer.tell(over(message="first"))
+        run.writer.emit(over(message="first"))
         await run.settled(created=1)
         now[0] += 60
-        run.writer.tell(over(message="second"))
+        run.writer.emit(over(message="second"))
         await run.settled(created=1, updated=1)
     event = kept.events["train-0.1"]
     assert (event["count"], event["message"]) == (2, "second")
@@ -97,7 +97,7 @@ async def test_told_again_it_is_the_same_event_and_its_count_grows(client: KubeC
 async def test_what_is_told_again_while_it_waits_is_written_once(client: KubeClient, kept: Kept) -> None:
     async with writing(client) as run:
         for number in range(5):
-            run.writer.tell(over(message=f"no. {number}"))
+            run.writer.emit(over(message=f"no. {number}"))
         await run.settled(created=1)
     assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (5, "no. 4")
 
@@ -105,17 +105,17 @@ async def test_what_is_told_again_while_it_waits_is_written_once(client: KubeCli
 async def test_an_event_of_an_earlier_process_goes_on_at_2(client: KubeClient, kept: Kept) -> None:
     kept.events["train-0.1"] = {"kind": "Event", "count": 40, "message": "old"}
     async with writing(client) as run:
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(updated=1)
     assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (2, "too much")
 
 
 async def test_an_event_that_the_server_has_forgotten_begins_anew(client: KubeClient, kept: Kept) -> None:
     async with writing(client) as run:
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(created=1)
         kept.events.clear()
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(created=2)
     assert kept.events["train-0.1"]["count"] == 1
 
@@ -126,7 +126,7 @@ async def test_a_success_that_is_no_event_is_tried_again(
 ) -> None:
     server.answers = [says(body)]
     async with writing(client) as run:
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(created=1)
         assert "no Event" in run.troubles[0]
         assert run.troubles[1:] == [""]
@@ -138,7 +138,7 @@ async def test_an_event_is_a_warning_or_normal(
     client: KubeClient, kept: Kept, warning: bool, kind: str
 ) -> None:
     async with writing(client) as run:
-        run.writer.tell(over(is_warning=warning))
+        run.writer.emit(over(is_warning=warning))
         await run.settled(created=1)
     assert kept.events["train-0.1"]["type"] == kind
 
@@ -157,7 +157,7 @@ async def test_a_message_is_cut_to_1024_bytes(
     client: KubeClient, kept: Kept, told: str, written: str
 ) -> None:
     async with writing(client) as run:
-        run.writer.tell(over(message=told))
+        run.writer.emit(over(message=told))
         await run.settled(created=1)
     assert kept.events["train-0.1"]["message"] == written
 
@@ -173,7 +173,7 @@ async def test_events_wait_for_a_server_in_trouble(
         server.always = answers[trouble]
     async with writing(client, wall_clock=lambda: 1_795_222_215.0) as run:
         for number in range(3):
-            run.writer.tell(over(name=f"train-0.{number}"))
+            run.writer.emit(over(name=f"train-0.{number}"))
         await until(lambda: bool(run.troubles))
         assert run.results == {}
         server.always = kept
@@ -191,7 +191,7 @@ async def test_a_server_that_asks_to_be_left_alone_is_left_alone(
     loop = asyncio.get_running_loop()
     async with writing(client) as run:
         began = loop.time()
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(created=1)
         assert loop.time() - began >= 1.0
 
@@ -208,7 +208,7 @@ async def test_settled_is_when_nothing_waits_and_nothing_is_under_way(
     server.always = slow
     async with writing(client) as run:
         await run.writer.settled()
-        run.writer.tell(over())
+        run.writer.emit(over())
         await until(lambda: bool(server.requests))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(run.writer.settled(), 0.05)
@@ -221,11 +221,11 @@ async def test_when_too_many_wait_the_oldest_are_dropped(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
     now = [0.0]
-    pace = EventPace(most_waiting=3, per_second=1000.0, first_pause=0.01, longest_pause=0.02)
-    async with writing(client, pace, clock=lambda: now[0]) as run:
+    timing = EventTiming(most_waiting=3, per_second=1000.0, first_pause=0.01, longest_pause=0.02)
+    async with writing(client, timing, clock=lambda: now[0]) as run:
         for number in range(10):
             now[0] += 1
-            run.writer.tell(over(name=f"train-0.{number}"))
+            run.writer.emit(over(name=f"train-0.{number}"))
         assert run.writer.waiting == 3
         assert run.results == {("GPUMemoryOverShare", "dropped"): 7}
         await run.settled(created=3, dropped=7)
@@ -238,8 +238,8 @@ async def test_one_that_is_refused_has_failed_and_holds_up_nobody(
 ) -> None:
     server.answers = [refuses(status, reason)]
     async with writing(client) as run:
-        run.writer.tell(over(name="train-0.refused"))
-        run.writer.tell(over(name="train-0.other"))
+        run.writer.emit(over(name="train-0.refused"))
+        run.writer.emit(over(name="train-0.other"))
         await run.settled(failed=1, created=1)
         assert [bool(trouble) for trouble in run.troubles] == [True, False]
     assert list(kept.events) == ["train-0.other"]
@@ -250,10 +250,10 @@ async def test_a_right_that_is_missing_for_a_moment_is_waited_for_and_one_that_s
 ) -> None:
     server.answers = [refuses(403, "Forbidden")]
     async with writing(client) as run:
-        run.writer.tell(over())
+        run.writer.emit(over())
         await run.settled(created=1)
         server.always = refuses(403, "Forbidden")
-        run.writer.tell(over(name="train-0.2"))
+        run.writer.emit(over(name="train-0.2"))
         await run.settled(created=1, failed=1)
         assert run.writer.waiting == 0
 
@@ -267,33 +267,33 @@ async def test_one_that_always_makes_the_server_fail_fails_in_the_end_and_holds_
         return await kept(request)
 
     server.always = answer
-    pace = EventPace(per_second=1000.0, patience=0.3, first_pause=0.01, longest_pause=0.02)
-    async with writing(client, pace) as run:
-        run.writer.tell(over(name="train-0.bad"))
-        run.writer.tell(over(name="train-0.good"))
+    timing = EventTiming(per_second=1000.0, give_up_after=0.3, first_pause=0.01, longest_pause=0.02)
+    async with writing(client, timing) as run:
+        run.writer.emit(over(name="train-0.bad"))
+        run.writer.emit(over(name="train-0.good"))
         await until(lambda: "train-0.good" in kept.events)
         await run.settled(failed=1, created=1)
 
 
 async def test_a_burst_goes_out_at_once_and_the_rest_at_a_pace(client: KubeClient, kept: Kept) -> None:
-    pace = EventPace(burst=3, per_second=10.0)
+    timing = EventTiming(burst=3, per_second=10.0)
     loop = asyncio.get_running_loop()
-    async with writing(client, pace) as run:
+    async with writing(client, timing) as run:
         began = loop.time()
         for number in range(6):
-            run.writer.tell(over(name=f"train-0.{number}"))
+            run.writer.emit(over(name=f"train-0.{number}"))
         await run.settled(created=6)
         assert loop.time() - began >= 0.29
 
 
 async def test_what_is_remembered_is_bounded(client: KubeClient, kept: Kept) -> None:
-    pace = EventPace(per_second=1000.0, burst=100, most_remembered=2)
-    async with writing(client, pace) as run:
+    timing = EventTiming(per_second=1000.0, burst=100, most_remembered=2)
+    async with writing(client, timing) as run:
         for number in range(5):
-            run.writer.tell(over(name=f"train-0.{number}"))
+            run.writer.emit(over(name=f"train-0.{number}"))
         await run.settled(created=5)
         assert len(run.writer._written) == 2
-        run.writer.tell(over(name="train-0.0"))
+        run.writer.emit(over(name="train-0.0"))
         await run.settled(created=5, updated=1)
     assert kept.events["train-0.0"]["count"] == 2
 

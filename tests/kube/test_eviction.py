@@ -7,48 +7,48 @@ import pytest
 from aiohttp import web
 
 from kube.client import KubeClient
-from kube.eviction import Answer, evict
-from tests.kube.api_server import ApiServer, refuses, says
+from kube.eviction import EvictionAnswer, evict
+from tests.support.api_server import ApiServer, refuses, says
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 SUCCESS = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
 ANSWERS = [
-    (says(SUCCESS, status=201), Answer.EVICTED, 0),
-    (says("{}", status=201), Answer.FAILED, 0),
-    (says("", status=200), Answer.FAILED, 0),
-    (says(SUCCESS[:40], status=201), Answer.FAILED, 0),
-    (says("<h1>log in</h1>", status=200, kind="text/html"), Answer.FAILED, 0),
-    (refuses(429, "TooManyRequests", BUDGET, Retry_After="7"), Answer.DISRUPTION_BUDGET, 7),
-    (refuses(429, "TooManyRequests", "The disruption budget x is still being processed by the server."), Answer.DISRUPTION_BUDGET, 0),
-    (refuses(500, "InternalError", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."), Answer.DISRUPTION_BUDGET, 0),
-    (refuses(429, "TooManyRequests", "too many requests", Retry_After="1"), Answer.FAILED, 1),
-    (refuses(404, "NotFound", 'pods "train" not found'), Answer.GONE, 0),
-    (refuses(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b"), Answer.GONE, 0),
-    (refuses(403, "Forbidden", "cannot create resource"), Answer.FORBIDDEN, 0),
-    (refuses(500, "InternalError", "etcd is away"), Answer.FAILED, 0),
-    (says("<h1>?</h1>", status=502, kind="text/html"), Answer.FAILED, 0),
+    (says(SUCCESS, status=201), EvictionAnswer.EVICTED, 0),
+    (says("{}", status=201), EvictionAnswer.FAILED, 0),
+    (says("", status=200), EvictionAnswer.FAILED, 0),
+    (says(SUCCESS[:40], status=201), EvictionAnswer.FAILED, 0),
+    (says("<h1>log in</h1>", status=200, kind="text/html"), EvictionAnswer.FAILED, 0),
+    (refuses(429, "TooManyRequests", BUDGET, Retry_After="7"), EvictionAnswer.DISRUPTION_BUDGET, 7),
+    (refuses(429, "TooManyRequests", "The disruption budget x is still being processed by the server."), EvictionAnswer.DISRUPTION_BUDGET, 0),
+    (refuses(500, "InternalError", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."), EvictionAnswer.DISRUPTION_BUDGET, 0),
+    (refuses(429, "TooManyRequests", "too many requests", Retry_After="1"), EvictionAnswer.FAILED, 1),
+    (refuses(404, "NotFound", 'pods "train" not found'), EvictionAnswer.GONE, 0),
+    (refuses(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b"), EvictionAnswer.GONE, 0),
+    (refuses(403, "Forbidden", "cannot create resource"), EvictionAnswer.FORBIDDEN, 0),
+    (refuses(500, "InternalError", "etcd is away"), EvictionAnswer.FAILED, 0),
+    (says("<h1>?</h1>", status=502, kind="text/html"), EvictionAnswer.FAILED, 0),
 ]  # fmt: skip
 
 
-async def ask(client: KubeClient, **options: Any) -> tuple[Answer, str, float]:
+async def ask(client: KubeClient, **options: Any) -> tuple[EvictionAnswer, str, float]:
     found = await evict(client, namespace="team-a", name="train", uid="u-1", **options)
     return found.answer, found.line, found.retry_after
 
 
 @pytest.mark.parametrize(("answer", "understood", "retry_after"), ANSWERS)
 async def test_every_answer_is_understood(
-    server: ApiServer, client: KubeClient, answer: Any, understood: Answer, retry_after: float
+    server: ApiServer, client: KubeClient, answer: Any, understood: EvictionAnswer, retry_after: float
 ) -> None:
     server.answers = [answer]
     found, line, seconds = await ask(client)
     assert (found, seconds) == (understood, retry_after)
-    assert bool(line) == (understood is not Answer.EVICTED)
+    assert bool(line) == (understood is not EvictionAnswer.EVICTED)
 
 
 async def test_no_answer_is_a_failure_and_no_exception(server: ApiServer, client: KubeClient) -> None:
     await server.stop()
     answer, line, _ = await ask(client)
-    assert answer is Answer.FAILED
+    assert answer is EvictionAnswer.FAILED
     assert "Connection refused" in line
 
 

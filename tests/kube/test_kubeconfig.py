@@ -16,8 +16,8 @@ from certs.authority import Authority
 from kube.access import AccessError, KubeConfig, find_access
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from tests.kube.api_server import PODS, ApiServer
-from tests.kube.certificates import client_pair, serving_context
+from tests.support.api_server import PODS, ApiServer
+from tests.support.certificates import client_pair, serving_context
 
 
 def kubeconfig(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:

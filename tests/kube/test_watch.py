@@ -8,8 +8,8 @@ import pytest
 
 from kube.client import KubeClient
 from kube.watch import METADATA_ONLY, Resource
-from tests.kube.api_server import PODS, ApiServer, event, lists, pod, streams
-from tests.kube.watching import QUICK, running, until
+from tests.support.api_server import PODS, ApiServer, event, lists, pod, streams
+from tests.support.watches import QUICK, running, until
 
 
 @pytest.fixture(autouse=True, params=["served", "refused"])
@@ -128,7 +128,7 @@ async def test_contact_is_each_list_watch_and_event_and_no_error(
     server: ApiServer, client: KubeClient
 ) -> None:
     now = 100.0
-    async with running(client, clock=lambda: now, wall_clock=lambda: now + 1e9, pace=QUICK) as run:
+    async with running(client, clock=lambda: now, wall_clock=lambda: now + 1e9, timing=QUICK) as run:
         await until(lambda: run.watch.is_synced and server.watches_asked)
         await asyncio.sleep(0.05)
         now = 130.0

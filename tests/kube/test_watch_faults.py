@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from kube.client import KubeClient
-from kube.watch import Pace
-from tests.kube.api_server import (
+from kube.watch import WatchTiming
+from tests.support.api_server import (
     PODS,
     Answer,
     ApiServer,
@@ -20,7 +20,7 @@ from tests.kube.api_server import (
     status_object,
     streams,
 )
-from tests.kube.watching import QUICK, running, until
+from tests.support.watches import QUICK, running, until
 
 GONE = status_object(410, "Expired", "too old resource version: 1 (5)")
 
@@ -246,7 +246,7 @@ async def test_a_server_that_takes_the_question_and_never_answers_is_given_up(
         return web.Response()
 
     server.answers = [lists(pod("a")), never]
-    async with running(client, pace=Pace(watch=40, first_pause=0.01)) as run:
+    async with running(client, timing=WatchTiming(watch=40, first_pause=0.01)) as run:
         assert await until(lambda: run.troubles) < 2
         assert run.troubles == [f"GET {PODS}: no answer in time"]
         await until(lambda: len(server.watches_asked) == 2)
@@ -352,8 +352,8 @@ async def test_the_pause_grows_from_one_failure_to_the_next_and_a_good_stream_en
         return await refuses(500, "InternalError")(request)
 
     server.answers = [noted] * 6
-    pace = Pace(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.2, lived=0.1)
-    async with running(client, pace=pace) as run:
+    timing = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.2, healthy_after=0.1)
+    async with running(client, timing=timing) as run:
         await until(lambda: len(moments) == 6)
         pauses = [after - before for before, after in itertools.pairwise(moments)]
         for pause, longest in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.2], strict=True):

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from kube.client import KubeClient
-from kube.watch import Pace, Resource
-from tests.kube.api_server import (
+from kube.watch import Resource, WatchTiming
+from tests.support.api_server import (
     PODS,
     Answer,
     ApiServer,
@@ -23,11 +23,11 @@ from tests.kube.api_server import (
     status_object,
     streams,
 )
-from tests.kube.watching import running, until
+from tests.support.watches import running, until
 
 GONE = event("ERROR", status_object(410, "Expired", "too old resource version"))
 TOO_NEW = event("ERROR", status_object(504, "Timeout", "Too large resource version: 900, current: 20"))
-HASTY = Pace(watch=1, grace=0.2, initial=0.3, first_pause=0.01, longest_pause=0.04, lived=0.1)
+HASTY = WatchTiming(watch=1, grace=0.2, initial=0.3, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
 
 
 async def test_one_request_brings_the_whole_state_and_then_each_change(
@@ -135,7 +135,7 @@ async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
 
     server.answers = [stalls]
     server.pods = {"whole": pod("whole")}
-    async with running(client, pace=HASTY) as run:
+    async with running(client, timing=HASTY) as run:
         await until(lambda: run.names == {"whole"})
         assert run.troubles == [f"watch {PODS}: the initial events did not end within 0.3 s"]
         assert run.watch.restarts["unreachable"] == 1
@@ -145,7 +145,7 @@ async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
 async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, client: KubeClient) -> None:
     server.watch_list = "ignored"
     server.pods = {"a": pod("a")}
-    async with running(client, pace=HASTY) as run:
+    async with running(client, timing=HASTY) as run:
         await until(lambda: run.names == {"a"})
         server.change("ADDED", pod("b"))
         await until(lambda: run.names == {"a", "b"})
@@ -226,7 +226,7 @@ async def test_others_get_their_turn_between_objects(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, watch_list: Any
 ) -> None:
     """Counts how often another task runs while 300 objects arrive at once; each object counts as long."""
-    monkeypatch.setattr("service.turns._TURN_SECONDS", 0.0)
+    monkeypatch.setattr("service.tasks._TURN_SECONDS", 0.0)
     server.watch_list = watch_list
     server.pods = {f"p{number}": pod(f"p{number}") for number in range(300)}
     turns = 0
@@ -299,7 +299,7 @@ async def test_memory_does_not_grow_with_the_number_of_objects(
     for count in (10, 60, 240):
         server.always = sends_large(count)
         tracemalloc.start()
-        async with running(client, read=lambda item: "kept", pace=Pace()) as run:
+        async with running(client, read=lambda item: "kept", timing=WatchTiming()) as run:
             await until(lambda: run.watch.is_synced, seconds=60)
             peaks.append(tracemalloc.get_traced_memory()[1])
             assert len(run.names) == count
@@ -311,7 +311,7 @@ async def test_memory_does_not_grow_with_the_number_of_objects(
 
 async def test_bookmarks_keep_the_contact_fresh(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
-    async with running(client, clock=lambda: now, pace=Pace(watch=40)) as run:
+    async with running(client, clock=lambda: now, timing=WatchTiming(watch=40)) as run:
         await until(lambda: run.watch.is_synced)
         now = 150.0
         server.tell(event("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kube.access import InCluster
 from kube.client import KubeClient
-from tests.kube.api_server import ApiServer, event, pod, refuses, says, streams
-from tests.kube.watching import running, until
+from tests.support.api_server import ApiServer, event, pod, refuses, says, streams
+from tests.support.watches import running, until
 
 NAMES = st.sampled_from(["a", "b", "c"])
 CHANGES = st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), NAMES)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.about import version
 from service.descriptors import RESERVED
 from service.http.limits import ConnectionLimits, plain_port_limits
+from service.version import version
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def run(program: str, files: int) -> str:
     """Run a program under a limit of open files; return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.limited_files", str(files), "tests.service.descriptor_programs", program],
+        [sys.executable, "-m", "tests.support.limited_files", str(files), "tests.support.descriptor_programs", program],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from service.log import JsonLog
 from service.log_capture import RECORDS_A_MINUTE, LibraryLog, capture_libraries
-from tests.service.logs import Lines
+from tests.support.standard_streams import Lines
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.log import JsonLog
 from service.log_line import LINE_BYTES, encode_line, shortened
-from tests.service.logs import Lines
+from tests.support.standard_streams import Lines
 
 NOW = 1_700_000_000.25
 

@@ -11,7 +11,7 @@ import pytest
 
 from service.log import JsonLog
 from service.log_writer import LogWriter
-from tests.service.logs import PATIENCE_SECONDS, Reader, fill, pipe
+from tests.support.standard_streams import PATIENCE_SECONDS, Reader, fill, pipe
 
 
 def lines_of(data: bytes) -> list[dict[str, Any]]:

@@ -25,7 +25,6 @@ from yarl import URL
 
 from certs.authority import Authority
 from kube.access import InCluster
-from tests.kube.certificates import serving_context
 from tests.support.api_faults import (
     Answer,
     Cut,
@@ -42,6 +41,7 @@ from tests.support.api_faults import (
     Upstream,
     requests,
 )
+from tests.support.certificates import serving_context
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 from tests.support.tcp_link import TcpLink, reset
 

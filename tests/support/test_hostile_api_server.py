@@ -6,16 +6,16 @@ import json
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from certs.authority import Authority
 from kube.access import KubeConfig
 from kube.client import KubeClient
-from tests.kube.api_server import PODS, ApiServer, event, lists, pod, says, streams
-from tests.kube.watching import running, until
 from tests.support.api_faults import (
     Answer,
     Cut,
@@ -30,7 +30,35 @@ from tests.support.api_faults import (
     refusal,
     requests,
 )
-from tests.support.hostile_api_server import HostileApiServer, hostile_api_server_in_thread
+from tests.support.api_server import PODS, ApiServer, event, lists, pod, says, streams
+from tests.support.hostile_api_server import (
+    HostileApiServer,
+    hostile_api_server,
+    hostile_api_server_in_thread,
+)
+from tests.support.watches import running, until
+
+
+@pytest.fixture
+def upstream(server: ApiServer, authority: Authority) -> Upstream:
+    trust = ssl.create_default_context(cadata=authority.pair.certificate_pem.decode())
+    return Upstream(url=f"https://127.0.0.1:{server.port}", trust=trust)
+
+
+@pytest.fixture
+async def hostile(upstream: Upstream, tmp_path: Path) -> AsyncIterator[HostileApiServer]:
+    async with hostile_api_server(upstream, tmp_path) as hostile:
+        yield hostile
+
+
+@pytest.fixture
+async def session(hostile: HostileApiServer) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(ssl=hostile.access("a-token").trust())
+    async with aiohttp.ClientSession(
+        base_url=hostile.url, connector=connector, auto_decompress=False
+    ) as session:
+        yield session
+
 
 BODY = bytes(range(256)) * 1024
 AT_ONCE = aiohttp.ClientTimeout(sock_read=0.2)

@@ -16,8 +16,8 @@ from pathlib import Path
 import jsonpatch
 
 from benchmarks.generated import POLICIES, Reviews, Sent
-from tests.webhook.live import Connection, Reply, serving
-from webhook.policies.files import FilePolicies
+from tests.support.webhook_process import Connection, Reply, serving
+from webhook.namespaces.files import FilePolicies
 
 REVIEWS = 2000
 BYTES_A_REVIEW = 40

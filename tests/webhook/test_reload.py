@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from certs.authority import BACKDATING, LEAF_LIFETIME, Authority
-from tests.builders import gpu_container, pod
-from tests.webhook.conftest import review_of
-from tests.webhook.live import Connection, Live, running, until
-from webhook.certificates.files import CertificateFiles
+from tests.support.pods import gpu_container, pod
+from tests.support.webhook_process import Connection, Live, running, until
+from tests.support.webhook_server import review_of
+from webhook.certificates.files import FileSettings
 
 NOT_TAKEN_UP = "policies not taken up, the last good ones stay"
 CERTIFICATE_NOT_TAKEN_UP = "certificate not taken up, the last good one stays"
@@ -23,7 +23,7 @@ EXPIRY = 'kaishare_certificate_expiry_timestamp_seconds{kind="serving"}'
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("policies.files", "certificates.files"):
+    for module in ("namespaces.files", "certificates.files"):
         monkeypatch.setattr(f"webhook.{module}.LOOK_EVERY_SECONDS", 0.05)
 
 
@@ -139,8 +139,8 @@ async def test_a_policy_that_becomes_invalid_is_said_once(tmp_path: Path) -> Non
 
 
 async def test_what_reads_the_files_may_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.policies.files._AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr("webhook.policies.reading.LONGEST_READING_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.namespaces.files._AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.namespaces.documents.LONGEST_READING_SECONDS", 0.0)
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, file) as live:
@@ -148,7 +148,7 @@ async def test_what_reads_the_files_may_be_killed(tmp_path: Path, monkeypatch: p
         file.write_text(namespace("team-a", "0.25"))
         await until(lambda: live.logged(NOT_TAKEN_UP), "the reader took too long")
         assert await share(connection) == "0.5"
-        monkeypatch.setattr("webhook.policies.reading.LONGEST_READING_SECONDS", 60.0)
+        monkeypatch.setattr("webhook.namespaces.documents.LONGEST_READING_SECONDS", 60.0)
         await until_share(connection, "0.25")
 
 
@@ -163,8 +163,8 @@ class Pairs:
         self.exchange()
 
     @property
-    def files(self) -> CertificateFiles:
-        return CertificateFiles(certificate=self.folder / "tls.crt", key=self.folder / "tls.key")
+    def files(self) -> FileSettings:
+        return FileSettings(certificate=self.folder / "tls.crt", key=self.folder / "tls.key")
 
     def exchange(
         self, *, certificate: bool = True, key: bool = True, later: timedelta = timedelta(0)

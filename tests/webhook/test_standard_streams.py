@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.address import Address
-from tests.builders import gpu_container, pod
-from tests.service.logs import (
+from service.http.listeners import Address
+from tests.support.pods import gpu_container, pod
+from tests.support.standard_streams import (
     FOREIGN,
     LOSING,
     NOT_READ,
@@ -21,8 +21,8 @@ from tests.service.logs import (
     process_with,
     standard_descriptors,
 )
-from tests.webhook.conftest import POLICIES, review_of
-from tests.webhook.live import Live, trust_of, until
+from tests.support.webhook_process import Live, trust_of, until
+from tests.support.webhook_server import POLICIES, review_of
 
 REVIEWS = 250
 LONG_NAME = json.dumps(

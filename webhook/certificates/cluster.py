@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from certs.authority import canonical_names
 from certs.directory import CertificateError
-from certs.replica import Replica
+from certs.manager import CertificateManager
 from certs.rotation import Leaf, Lifetimes, Result
 from kube.client import KubeClient
-from service.lasting import lasting
 from service.log import INFO, WARNING, JsonLog
-from webhook.http.tls import ServingContext
+from service.tasks import restart_on_error
 from webhook.metrics import Metrics
+from webhook.server.tls import ServingContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateInCluster:
+class SelfSignedSettings:
     """A CA in a Secret, trusted through the caBundle of our webhook configurations."""
 
     configuration: str
@@ -33,11 +33,11 @@ class CertificateInCluster:
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
 
 
-class ClusterCertificate:
+class SelfSignedCertificate:
     """The serving certificate of one replica."""
 
     def __init__(
-        self, told: CertificateInCluster, *, client: KubeClient, metrics: Metrics, log: JsonLog
+        self, settings: SelfSignedSettings, *, client: KubeClient, metrics: Metrics, log: JsonLog
     ) -> None:
         """Prepare; `run` gets a certificate.
 
@@ -45,25 +45,25 @@ class ClusterCertificate:
             CertificateError: a name is no host name.
             AccessError: our own namespace is not known.
         """
-        namespace = told.namespace or client.namespace
-        host = f"{told.service}.{namespace}"
+        namespace = settings.namespace or client.namespace
+        host = f"{settings.service}.{namespace}"
         self.issued = asyncio.Event()
         self._metrics = metrics
         self._log = log
         self._serving: ServingContext | None = None
         self._failures = 0
-        names = (f"{host}.svc", host, *told.host_names)
+        names = (f"{host}.svc", host, *settings.host_names)
         try:
             canonical_names(names)
         except ValueError as error:
             raise CertificateError(str(error)) from None
-        self._replica = Replica(
+        self._replica = CertificateManager(
             client,
             namespace=namespace,
-            secret=told.secret,
-            configuration=told.configuration,
+            secret=settings.secret,
+            configuration=settings.configuration,
             names=names,
-            lifetimes=told.lifetimes,
+            lifetimes=settings.lifetimes,
             on_leaf=self._take,
             on_look=self._show,
             on_result=self._tell,
@@ -88,7 +88,7 @@ class ClusterCertificate:
 
     async def run(self) -> None:
         """Have a certificate until cancelled."""
-        await lasting(self._replica.run, on_error=self._fail)
+        await restart_on_error(self._replica.run, on_error=self._fail)
 
     def _take(self, leaf: Leaf, reason: str) -> None:
         if self._serving is None:

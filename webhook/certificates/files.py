@@ -10,16 +10,16 @@ from typing import Final
 
 from certs.authority import KeyPair
 from certs.directory import CertificateError, ensure, load_pair
+from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
 from service.log import ERROR, JsonLog
-from service.watching import LOOK_EVERY_SECONDS, Watched
-from webhook.http.tls import ServingContext
 from webhook.metrics import Metrics
+from webhook.server.tls import ServingContext
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFiles:
+class FileSettings:
     """A directory with a certificate, filled by us if it is empty; or two given files."""
 
     directory: Path | None = None
@@ -35,7 +35,7 @@ class FileCertificate:
     problem: Final = ""
     """Whether anybody trusts it is the affair of whoever keeps the files."""
 
-    def __init__(self, files: CertificateFiles, *, metrics: Metrics, log: JsonLog) -> None:
+    def __init__(self, files: FileSettings, *, metrics: Metrics, log: JsonLog) -> None:
         """Read the files; a directory of ours is filled first.
 
         Raises:
@@ -51,7 +51,7 @@ class FileCertificate:
             raise ValueError("a certificate needs its key")
         self._metrics = metrics
         self._log = log
-        self._files = Watched(self._certificate, self._key)
+        self._files = FileWatch(self._certificate, self._key)
         self._refused = ""
         """Why what is in the files now was not taken up."""
         pair = load_pair(self._certificate, self._key, now=now)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from service.command import UsageError, read_by
-from service.durations import parse_duration
-from webhook.configurations import CONFIGURATION_NAME
+from service.units import parse_duration
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 if TYPE_CHECKING:
-    from webhook.certificates.cluster import CertificateInCluster
-    from webhook.certificates.files import CertificateFiles
+    from webhook.certificates.cluster import SelfSignedSettings
+    from webhook.certificates.files import FileSettings
 
 SELF: Final = "self"
 """The value of --certs that is no directory; a directory of that name is `./self`."""
@@ -80,7 +80,7 @@ def add_certificate_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def told(arguments: argparse.Namespace) -> "CertificateFiles | CertificateInCluster":
+def parse_certificate_options(arguments: argparse.Namespace) -> "FileSettings | SelfSignedSettings":
     """Read them.
 
     Raises:
@@ -88,8 +88,8 @@ def told(arguments: argparse.Namespace) -> "CertificateFiles | CertificateInClus
     """
     # Imported here: explain needs no cryptography.
     from certs.rotation import Lifetimes  # noqa: PLC0415
-    from webhook.certificates.cluster import CertificateInCluster  # noqa: PLC0415
-    from webhook.certificates.files import LOCAL_NAMES, CertificateFiles  # noqa: PLC0415
+    from webhook.certificates.cluster import SelfSignedSettings  # noqa: PLC0415
+    from webhook.certificates.files import LOCAL_NAMES, FileSettings  # noqa: PLC0415
 
     given = (arguments.tls_cert, arguments.tls_key)
     if any(given) and not all(given):
@@ -98,9 +98,9 @@ def told(arguments: argparse.Namespace) -> "CertificateFiles | CertificateInClus
         raise UsageError("give either --certs, or --tls-cert and --tls-key")
     host_names = tuple(arguments.host_name or ())
     if all(given):
-        return CertificateFiles(certificate=arguments.tls_cert, key=arguments.tls_key)
+        return FileSettings(certificate=arguments.tls_cert, key=arguments.tls_key)
     if arguments.certs not in (None, SELF):
-        return CertificateFiles(directory=Path(arguments.certs), host_names=host_names or LOCAL_NAMES)
+        return FileSettings(directory=Path(arguments.certs), host_names=host_names or LOCAL_NAMES)
     try:
         lifetimes = Lifetimes(
             ca=timedelta(seconds=arguments.ca_lifetime),
@@ -109,7 +109,7 @@ def told(arguments: argparse.Namespace) -> "CertificateFiles | CertificateInClus
         )
     except ValueError as error:
         raise UsageError(f"--ca-lifetime, --leaf-lifetime, --bundle-wait: {error}") from None
-    return CertificateInCluster(
+    return SelfSignedSettings(
         configuration=arguments.webhook_configuration,
         secret=arguments.certs_secret,
         namespace=arguments.namespace or "",

@@ -7,16 +7,16 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from service.findings import Finding, problem
+from service.check_results import CheckResult, problem
 from service.text import one_line
-from webhook.doctor.reading import Extent, Question, Reader
-from webhook.hooks import ClientConfig, ServiceReference
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.registration.objects import ClientConfig, ServiceReference
 
 CHECK: Final = "certificate"
-_SERVICES: Final = Question(
+_SERVICES: Final = ListSpec(
     resource="services", verb="get", path="", without="which certificate the webhook serves was not checked"
 )
-_SLICES: Final = Question(
+_SLICES: Final = ListSpec(
     resource="endpointslices",
     group="discovery.k8s.io",
     path="",
@@ -54,7 +54,7 @@ class _Slice(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ProbeAddress:
     """Where something answers for the webhook, and by what name the API server asks for it."""
 
     host: str
@@ -66,8 +66,8 @@ class Address:
 
 
 async def addresses_of(
-    reader: Reader, client: ClientConfig, place: str
-) -> tuple[list[Address], Finding | None]:
+    reader: ApiReader, client: ClientConfig, place: str
+) -> tuple[list[ProbeAddress], CheckResult | None]:
     """Where the API server finds a webhook; or what is wrong with that."""
     if client.service is not None:
         return await _behind(reader, client.service, place)
@@ -77,7 +77,7 @@ async def addresses_of(
     return [], problem(CHECK, f"{one_line(client.url or 'no address')} is no https address")
 
 
-def _of_url(url: str) -> list[Address]:
+def _of_url(url: str) -> list[ProbeAddress]:
     try:
         parts = urlsplit(url)
         port = parts.port or 443
@@ -85,12 +85,12 @@ def _of_url(url: str) -> list[Address]:
         return []
     if parts.scheme != "https" or not parts.hostname:
         return []
-    return [Address(parts.hostname, port, parts.hostname)]
+    return [ProbeAddress(parts.hostname, port, parts.hostname)]
 
 
 async def _behind(
-    reader: Reader, service: ServiceReference, name: str
-) -> tuple[list[Address], Finding | None]:
+    reader: ApiReader, service: ServiceReference, name: str
+) -> tuple[list[ProbeAddress], CheckResult | None]:
     """Where a Service leads; or why that is not known."""
     path = f"/api/v1/namespaces/{service.namespace}/services"
     found = await reader.get(
@@ -99,10 +99,10 @@ async def _behind(
     shown = f"Service {service.namespace}/{service.name}"
     if found is None:
         return [], problem(CHECK, f"there is no {shown}: nobody answers", "install the chart")
-    if isinstance(found, Extent):
+    if isinstance(found, Completeness):
         return [], None  # said among the rights
     if found.spec.type == "ExternalName":
-        return [Address(found.spec.external_name, service.port, name)], None
+        return [ProbeAddress(found.spec.external_name, service.port, name)], None
     path = f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
     params = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
     slices = await reader.list(
@@ -114,7 +114,7 @@ async def _behind(
     if port_name is None:
         return [], problem(CHECK, f"{shown} has no port {service.port}, which the webhook is called at")
     addresses = [
-        Address(endpoint.addresses[0], port.port, name)
+        ProbeAddress(endpoint.addresses[0], port.port, name)
         for one in slices.items
         for port in one.ports or ()
         if port.name == port_name and port.port

@@ -8,52 +8,52 @@ import msgspec
 from msgspec import Struct
 
 from kai.installation import NAMESPACE, Installation, KaiPod
-from kai.namespaces import EXCLUDED_NAMESPACES
+from kai.own_labels import EXCLUDED_NAMESPACES
 from kube.watch import METADATA_ONLY
-from webhook.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
-from webhook.doctor.reading import Listed, Question, Reader
-from webhook.hooks import Configuration, Hook, read_configuration
-from webhook.policy import Mode, NamespacePolicy, own_labels
+from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+from webhook.policy.labels import Mode, NamespacePolicy, own_labels
+from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
+from webhook.registration.objects import Webhook, WebhookConfiguration, read_configuration
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _KAI_GROUP: Final = "scheduling.run.ai"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
-_MUTATING: Final = Question(
+_MUTATING: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
     group=_ADMISSION,
     path=f"/apis/{_ADMISSION}/v1/mutatingwebhookconfigurations",
     without="whether pods reach the webhook, and in which order, was not checked",
     is_needed=True,
 )
-_VALIDATING: Final = Question(
+_VALIDATING: Final = ListSpec(
     resource="validatingwebhookconfigurations",
     group=_ADMISSION,
     path=f"/apis/{_ADMISSION}/v1/validatingwebhookconfigurations",
     without="whether enforce is in force was not checked",
     is_needed=True,
 )
-_NAMESPACES: Final = Question(
+_NAMESPACES: Final = ListSpec(
     resource="namespaces",
     path="/api/v1/namespaces",
     accept=METADATA_ONLY,
     without="no policy was checked",
     is_needed=True,
 )
-_QUEUES: Final = Question(
+_QUEUES: Final = ListSpec(
     resource="queues",
     group=_KAI_GROUP,
     path=f"/apis/{_KAI_GROUP}/v2/queues",
     without="whether the queues that policies name exist was not checked",
 )
-_PRIORITIES: Final = Question(
+_PRIORITIES: Final = ListSpec(
     resource="priorityclasses",
     group="scheduling.k8s.io",
     path="/apis/scheduling.k8s.io/v1/priorityclasses",
     accept=METADATA_ONLY,
     without="whether the priorities that policies name exist was not checked",
 )
-_KAI_PODS: Final = Question(
+_KAI_PODS: Final = ListSpec(
     resource="pods",
     path="",
     without="KAI's version and whether it shares GPUs are not known",
@@ -102,32 +102,32 @@ class Cluster:
 
     name: str
     """Of our configurations, as it should be."""
-    mutating: Listed[Configuration]
-    validating: Listed[Configuration]
-    namespaces: Listed[Namespace]
-    queues: Listed[Queue]
-    priorities: Listed[str]
+    mutating: ListResult[WebhookConfiguration]
+    validating: ListResult[WebhookConfiguration]
+    namespaces: ListResult[Namespace]
+    queues: ListResult[Queue]
+    priorities: ListResult[str]
     installation: Installation | None
     """None: the pods of KAI could not be listed."""
     kai_namespace: str
 
     @property
-    def our_mutating(self) -> Configuration | None:
+    def our_mutating(self) -> WebhookConfiguration | None:
         """Ours, whatever it is named."""
         return _ours(self.mutating, self.name, MUTATE)
 
     @property
-    def our_validating(self) -> Configuration | None:
+    def our_validating(self) -> WebhookConfiguration | None:
         """Ours, whatever it is named."""
         return _ours(self.validating, self.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     @property
-    def mutate(self) -> Hook | None:
+    def mutate(self) -> Webhook | None:
         """The webhook that fills pods in."""
         return _hook(self.our_mutating, MUTATE)
 
     @property
-    def validate_pods(self) -> Hook | None:
+    def validate_pods(self) -> Webhook | None:
         """The webhook that enforces."""
         return _hook(self.our_validating, VALIDATE_PODS)
 
@@ -155,17 +155,17 @@ class Cluster:
         }
 
     @property
-    def kai_mutating(self) -> tuple[Configuration, ...]:
+    def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's own, by whatever name."""
         return tuple(one for one in self.mutating.items if is_of_kai(one))
 
     @property
-    def kai_validating(self) -> tuple[Configuration, ...]:
+    def kai_validating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's own, by whatever name."""
         return tuple(one for one in self.validating.items if is_of_kai(one))
 
 
-def is_of_kai(configuration: Configuration) -> bool:
+def is_of_kai(configuration: WebhookConfiguration) -> bool:
     """Whether this is KAI's own admission: its objects may be renamed, its Service and paths may not.
 
     Up to v0.7 the binder is the webhook (`binder-webhook.yaml` of v0.7.11).
@@ -177,12 +177,12 @@ def is_of_kai(configuration: Configuration) -> bool:
             and service.name in ("admission", "binder")
             and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
         )
-        if hook.covers_new_pods and (is_served or hook.asks_for_scheduler):
+        if hook.covers_new_pods and (is_served or hook.matches_on_scheduler_name):
             return True
     return False
 
 
-def excluded_by(hook: Hook) -> frozenset[str]:
+def excluded_by(hook: Webhook) -> frozenset[str]:
     """Return the namespaces that a webhook's selector leaves out by name."""
     return frozenset(
         name
@@ -192,7 +192,7 @@ def excluded_by(hook: Hook) -> frozenset[str]:
     )
 
 
-async def look_at(reader: Reader, name: str) -> Cluster:
+async def look_at(reader: ApiReader, name: str) -> Cluster:
     """Read everything that is judged together.
 
     Args:
@@ -218,19 +218,19 @@ async def look_at(reader: Reader, name: str) -> Cluster:
     )
 
 
-def _ours(listed: Listed[Configuration], name: str, *hooks: str) -> Configuration | None:
+def _ours(listed: ListResult[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:
     named = {one.name: one for one in listed.items}
     if name in named:
         return named[name]
     return next((one for one in listed.items if any(hook.name in hooks for hook in one.hooks)), None)
 
 
-def _hook(configuration: Configuration | None, name: str) -> Hook | None:
+def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | None:
     hooks = configuration.hooks if configuration else ()
     return next((hook for hook in hooks if hook.name == name), None)
 
 
-def _kai_namespace(mutating: Listed[Configuration]) -> str:
+def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
     for configuration in filter(is_of_kai, mutating.items):
         for hook in configuration.hooks:
             if hook.client_config.service:

@@ -13,27 +13,27 @@ import msgspec
 from msgspec import Struct
 
 from kube.access import Access, AccessError, InCluster, find_access
+from kube.check import reach
 from kube.client import KubeClient
 from kube.errors import MALFORMED, ApiError, Unreachable
-from kube.reach import reach
+from service.check_results import CheckResult, State, as_json, as_text, exit_status
 from service.command import UsageError, write_output
-from service.findings import Finding, State, as_json, as_text, exit_status
 from service.log import JsonLog
 from service.log_capture import capture_libraries
-from webhook.configurations import CONFIGURATION_NAME
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, look_at
+from webhook.doctor.dry_run import trial_findings
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.owners import owner_findings
 from webhook.doctor.queues import queue_findings
-from webhook.doctor.reading import Extent, Question, Reader
 from webhook.doctor.registration import registration_findings
 from webhook.doctor.serving import serving_findings
-from webhook.doctor.trial import trial_findings
 from webhook.doctor.workloads import WORKLOAD_KINDS, workload_findings
+from webhook.registration.configurations import CONFIGURATION_NAME
 
-_RUNTIME_CLASSES: Final = Question(
+_RUNTIME_CLASSES: Final = ListSpec(
     resource="runtimeclasses",
     verb="get",
     group="node.k8s.io",
@@ -70,7 +70,7 @@ def run(settings: DoctorSettings) -> int:
     return exit_status(findings)
 
 
-async def _examine(settings: DoctorSettings) -> tuple[str, list[Finding]]:
+async def _examine(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
     try:
         access = await find_access(settings.kubeconfig, settings.context)
     except AccessError as error:
@@ -78,22 +78,22 @@ async def _examine(settings: DoctorSettings) -> tuple[str, list[Finding]]:
     return access.server, [finding async for finding in examine(access, settings.configuration)]
 
 
-async def examine(access: Access, configuration: str) -> AsyncIterator[Finding]:
+async def examine(access: Access, configuration: str) -> AsyncIterator[CheckResult]:
     """Ask everything, going on where a part fails."""
     async with KubeClient(access) as client:
         reached = await reach(client, without="nothing else was checked")
         yield reached
         if reached.state is State.PROBLEM:
             return
-        reader = Reader(client)
+        reader = ApiReader(client)
         cluster = await look_at(reader, configuration)
         async for finding in _judged(reader, cluster, is_inside=isinstance(access, InCluster)):
             yield finding
-        for finding in reader.lacks:
+        for finding in reader.missing:
             yield finding
 
 
-async def _judged(reader: Reader, cluster: Cluster, *, is_inside: bool) -> AsyncIterator[Finding]:
+async def _judged(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> AsyncIterator[CheckResult]:
     for finding in registration_findings(cluster):
         yield finding
     hooks = [
@@ -113,7 +113,7 @@ async def _judged(reader: Reader, cluster: Cluster, *, is_inside: bool) -> Async
     for name, whose in (runtime_classes(cluster.installation) if cluster.installation else {}).items():
         found = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
         yield runtime_class_finding(name, whose, found or False)
-    served = await _queue_versions(reader.client) if cluster.queues.extent is Extent.UNSERVED else ""
+    served = await _queue_versions(reader.client) if cluster.queues.extent is Completeness.UNSERVED else ""
     for finding in queue_findings(cluster, served):
         yield finding
     async for finding in workload_findings(reader, cluster):

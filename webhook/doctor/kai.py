@@ -6,12 +6,11 @@ from typing import Final
 
 from kai import keys
 from kai.installation import Installation
-from service.findings import Finding, ok, problem, unknown, warning
-from service.text import one_line
+from service.check_results import CheckResult, ok, problem, unknown, warning
+from service.text import joined, listed, one_line
+from webhook.doctor.api_reader import Completeness
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.reading import Extent
-from webhook.doctor.words import joined, listed
-from webhook.hooks import Configuration
+from webhook.registration.objects import WebhookConfiguration
 
 _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
@@ -21,7 +20,7 @@ _RUNTIME_CLASS: Final = "RuntimeClass"
 _SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 
 
-def kai_findings(cluster: Cluster) -> Iterator[Finding]:
+def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Say which KAI this is, and what it does with the pods of managed namespaces."""
     installed = cluster.installation
     if installed is not None:
@@ -45,9 +44,9 @@ def runtime_classes(installed: Installation) -> dict[str, str]:
     return found
 
 
-def runtime_class_finding(name: str, whose: str, is_there: bool | Extent) -> Finding:
+def runtime_class_finding(name: str, whose: str, is_there: bool | Completeness) -> CheckResult:
     """Say whether a RuntimeClass is there that KAI sets."""
-    if is_there is Extent.UNREAD:
+    if is_there is Completeness.UNREAD:
         return unknown(_RUNTIME_CLASS, f'whether "{one_line(name)}" exists is not known')
     if is_there:
         return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI gives {whose}, exists')
@@ -58,7 +57,7 @@ def runtime_class_finding(name: str, whose: str, is_there: bool | Extent) -> Fin
     )
 
 
-def _version(installed: Installation, namespace: str) -> Finding:
+def _version(installed: Installation, namespace: str) -> CheckResult:
     if not installed.programs:
         return unknown(
             _VERSION,
@@ -78,7 +77,7 @@ def _version(installed: Installation, namespace: str) -> Finding:
     return ok(_VERSION, f"{version}; serve with --kai-version {version}")
 
 
-def _sharing(installed: Installation, cluster: Cluster) -> Finding:
+def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
     if installed.shares_gpus is None:
         return unknown(_SHARING, f"no pod of KAI's admission is seen in {one_line(cluster.kai_namespace)}")
     if installed.shares_gpus:
@@ -94,7 +93,7 @@ def _sharing(installed: Installation, cluster: Cluster) -> Finding:
     return warning(_SHARING, what, "install KAI with global.gpuSharing=true")
 
 
-def _label(installed: Installation) -> Iterator[Finding]:
+def _label(installed: Installation) -> Iterator[CheckResult]:
     """Policies are followed by one label alone, and KAI may be told to read another."""
     label = installed.queue_label
     if label is not None and label != keys.QUEUE_LABEL:
@@ -106,7 +105,7 @@ def _label(installed: Installation) -> Iterator[Finding]:
         )
 
 
-def _admission(cluster: Cluster) -> Iterator[Finding]:
+def _admission(cluster: Cluster) -> Iterator[CheckResult]:
     found = cluster.kai_mutating
     if not found:
         yield unknown(
@@ -122,7 +121,7 @@ def _admission(cluster: Cluster) -> Iterator[Finding]:
     yield from _schedulers(cluster)
 
 
-def _described(configuration: Configuration) -> str:
+def _described(configuration: WebhookConfiguration) -> str:
     by_queue = any(
         (line.key, line.operator) == (keys.QUEUE_LABEL, "Exists")
         for hook in configuration.hooks
@@ -134,7 +133,7 @@ def _described(configuration: Configuration) -> str:
     )
 
 
-def _missed(cluster: Cluster, configuration: Configuration) -> Iterator[Finding]:
+def _missed(cluster: Cluster, configuration: WebhookConfiguration) -> Iterator[CheckResult]:
     hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
     missed = [
         name
@@ -149,7 +148,7 @@ def _missed(cluster: Cluster, configuration: Configuration) -> Iterator[Finding]
         )
 
 
-def _picked(configuration: Configuration) -> Iterator[Finding]:
+def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
     """KAI may be told to look only at pods with a label of their own, which no policy gives them."""
     hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
     if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
@@ -162,7 +161,7 @@ def _picked(configuration: Configuration) -> Iterator[Finding]:
         )
 
 
-def _schedulers(cluster: Cluster) -> Iterator[Finding]:
+def _schedulers(cluster: Cluster) -> Iterator[CheckResult]:
     """KAI may be told to be another scheduler than policies name."""
     conditions = [
         condition.expression

@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from service.findings import Finding, ok, warning
+from service.check_results import CheckResult, ok, warning
+from service.text import counted, listed
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, Namespace
-from webhook.doctor.reading import Extent, Question, Reader
-from webhook.doctor.words import counted, listed
 
 _CHECK: Final = "limit ranges"
-_LIMIT_RANGES: Final = Question(
+_LIMIT_RANGES: Final = ListSpec(
     resource="limitranges",
     path="/api/v1/limitranges",
     without=f"whether a LimitRange gives {keys.GPU_RESOURCE} to every container was not checked",
@@ -45,7 +45,7 @@ class _LimitRange(Struct, frozen=True):
 _limit_range = msgspec.json.Decoder(_LimitRange).decode
 
 
-async def limit_range_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[Finding]:
+async def limit_range_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
     """Name the LimitRanges with a default for nvidia.com/gpu in namespaces whose pods are changed."""
     if not cluster.acting:
         return
@@ -57,7 +57,7 @@ async def limit_range_findings(reader: Reader, cluster: Cluster) -> AsyncIterato
             f" {listed(found.items)}. Every container gets one; it is removed beside the policy's share only",
             f"remove {keys.GPU_RESOURCE} from default and defaultRequest",
         )
-    elif found.extent is Extent.WHOLE:
+    elif found.extent is Completeness.WHOLE:
         yield ok(_CHECK, f"no default for {keys.GPU_RESOURCE} in managed namespaces")
 
 

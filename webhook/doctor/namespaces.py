@@ -4,24 +4,23 @@ from collections.abc import Iterator
 from typing import Final
 
 from kai import keys
-from service.findings import Finding, ok, problem, warning
-from service.text import one_line
+from service.check_results import CheckResult, ok, problem, warning
+from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.cluster import Cluster, Namespace
-from webhook.doctor.words import MOST_LINES, counted, listed
-from webhook.policy import Mode, idle_labels, label_problems, own_labels
+from webhook.policy.labels import Mode, idle_labels, label_problems, own_labels
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
 
 
-def namespace_findings(cluster: Cluster) -> Iterator[Finding]:
+def namespace_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Go through every namespace that has a label of ours."""
     if cluster.namespaces.is_known:
         yield from _managed(cluster)
         yield from _invalid(cluster)
 
 
-def _managed(cluster: Cluster) -> Iterator[Finding]:
+def _managed(cluster: Cluster) -> Iterator[CheckResult]:
     with_policy = [one for one in cluster.namespaces.items if one.policy]
     if not with_policy:
         yield warning(
@@ -46,7 +45,7 @@ def _managed(cluster: Cluster) -> Iterator[Finding]:
     yield from _not_selected(cluster, managed)
 
 
-def _not_selected(cluster: Cluster, managed: dict[str, Namespace]) -> Iterator[Finding]:
+def _not_selected(cluster: Cluster, managed: dict[str, Namespace]) -> Iterator[CheckResult]:
     """Namespaces that the API server does not send to us, though their labels ask for it."""
     if cluster.mutate is not None:
         selector = cluster.mutate.namespace_selector
@@ -80,7 +79,7 @@ def keys_mode(value: str) -> str:
     return f"kaishare.dev/mode={value}"
 
 
-def _invalid(cluster: Cluster) -> Iterator[Finding]:
+def _invalid(cluster: Cluster) -> Iterator[CheckResult]:
     """Labels that are not followed, one a line."""
     policy_labels = {one.name: own_labels(one.labels) for one in cluster.namespaces.items}
     problems = {name: label_problems(labels, labels.keys()) for name, labels in policy_labels.items()}

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from kai.pod import Owner
 from kube.watch import METADATA_ONLY
-from service.findings import Finding, ok, warning
+from service.check_results import CheckResult, ok, warning
+from service.text import counted, listed
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.reading import Extent, Question, Reader
-from webhook.doctor.words import counted, listed
-from webhook.owners import CLUSTER_SCOPED_OWNERS, is_cluster_scoped
+from webhook.policy.checks import CLUSTER_SCOPED_OWNERS, is_cluster_scoped
 
 _CHECK: Final = "cluster-scoped owners"
 _MIRROR_OWNER: Final = ("", "Node")
@@ -34,8 +34,8 @@ _owned = msgspec.json.Decoder(_Owned).decode
 
 
 async def owner_findings(
-    reader: Reader, cluster: Cluster, kinds: Iterable[tuple[str, str, str]]
-) -> AsyncIterator[Finding]:
+    reader: ApiReader, cluster: Cluster, kinds: Iterable[tuple[str, str, str]]
+) -> AsyncIterator[CheckResult]:
     """Name pods and workloads of managed namespaces with an owner that is not namespaced.
 
     Args:
@@ -49,7 +49,7 @@ async def owner_findings(
     is_known = True
     owned: list[str] = []
     for group, version, resource in (("", "v1", "pods"), *kinds):
-        question = Question(
+        question = ListSpec(
             resource=resource,
             group=group,
             path=f"/apis/{group}/{version}/{resource}" if group else f"/api/{version}/{resource}",
@@ -57,7 +57,7 @@ async def owner_findings(
             without="whether workloads belong to an object without a namespace was not checked",
         )
         found = await reader.list(question, partial(_with_owner, managed=managed, resource=resource))
-        is_known &= found.extent in (Extent.WHOLE, Extent.UNSERVED)
+        is_known &= found.extent in (Completeness.WHOLE, Completeness.UNSERVED)
         owned += found.items
     if owned:
         yield warning(

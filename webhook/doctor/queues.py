@@ -10,24 +10,23 @@ from itertools import islice
 from typing import Final
 
 from kai.installation import Installation
-from service.findings import Finding, ok, problem, unknown, warning
-from service.text import one_line
+from service.check_results import CheckResult, ok, problem, unknown, warning
+from service.text import MOST_LINES, counted, listed, one_line
+from webhook.doctor.api_reader import Completeness
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.reading import Extent
-from webhook.doctor.words import MOST_LINES, counted, listed
 
 _QUEUES: Final = "queues"
 _PRIORITIES: Final = "priorities"
 
 
-def queue_findings(cluster: Cluster, served: str) -> Iterator[Finding]:
+def queue_findings(cluster: Cluster, served: str) -> Iterator[CheckResult]:
     """Check what managed namespaces name.
 
     Args:
         cluster: as it was read.
         served: versions of KAI's API that the API server has instead, if it has no queues of v2.
     """
-    if cluster.queues.extent is Extent.UNSERVED:
+    if cluster.queues.extent is Completeness.UNSERVED:
         yield unknown(
             _QUEUES,
             f"not checked: the API server has queues of {served}, and not of v2"
@@ -42,7 +41,7 @@ def queue_findings(cluster: Cluster, served: str) -> Iterator[Finding]:
         yield from _priorities(cluster)
 
 
-def _queues(cluster: Cluster) -> Iterator[Finding]:
+def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     named: defaultdict[str, list[str]] = defaultdict(list)
     for name, one in cluster.managed.items():
         if one.policy and one.policy.queue:
@@ -51,7 +50,7 @@ def _queues(cluster: Cluster) -> Iterator[Finding]:
     children: defaultdict[str, list[str]] = defaultdict(list)
     for queue, parent in parents.items():
         children[parent].append(queue)
-    is_whole = cluster.queues.extent is Extent.WHOLE
+    is_whole = cluster.queues.extent is Completeness.WHOLE
     wrong = []
     for queue in sorted(named):
         by = f'"{one_line(queue)}" (for {listed(named[queue])})'
@@ -100,8 +99,8 @@ def _of_root(installed: Installation | None) -> str:
     return "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"
 
 
-def _priorities(cluster: Cluster) -> Iterator[Finding]:
-    if cluster.priorities.extent is not Extent.WHOLE:
+def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
+    if cluster.priorities.extent is not Completeness.WHOLE:
         return
     missing: defaultdict[str, list[str]] = defaultdict(list)
     for name, one in cluster.managed.items():

@@ -5,9 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from service.findings import Finding, ok, problem, warning
-from service.text import one_line
-from webhook.configurations import (
+from service.check_results import CheckResult, ok, problem, warning
+from service.text import joined, listed, one_line
+from webhook.doctor.cluster import Cluster, excluded_by
+from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,
     UrlTarget,
@@ -15,10 +16,8 @@ from webhook.configurations import (
     sorts_behind,
     validating_configuration,
 )
-from webhook.doctor.cluster import Cluster, excluded_by
-from webhook.doctor.words import joined, listed
-from webhook.hooks import Configuration, Hook, LabelSelector
-from webhook.order import Mutator, called_before_us
+from webhook.registration.objects import LabelSelector, Webhook, WebhookConfiguration
+from webhook.registration.order import Mutator, called_before_us
 
 _ORDER: Final = "order"
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
@@ -37,7 +36,7 @@ _MAY: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSec
 """What an administrator may have reasons to change."""
 
 
-def registration_findings(cluster: Cluster) -> Iterator[Finding]:
+def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Say whether both are there and as they are meant, and in what order they are called."""
     for kind, all_of_them, own, build in (
         ("MutatingWebhookConfiguration", cluster.mutating, cluster.our_mutating, mutating_configuration),
@@ -49,12 +48,14 @@ def registration_findings(cluster: Cluster) -> Iterator[Finding]:
         ),
     ):
         if all_of_them.is_known:
-            meant = msgspec.convert(build(UrlTarget("https://x.invalid")), Configuration)
+            meant = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
             yield from _registered(kind, own, meant, cluster.name)
     yield from _order(cluster)
 
 
-def _registered(kind: str, own: Configuration | None, meant: Configuration, name: str) -> Iterator[Finding]:
+def _registered(
+    kind: str, own: WebhookConfiguration | None, meant: WebhookConfiguration, name: str
+) -> Iterator[CheckResult]:
     check = "mutating webhook" if kind.startswith("Mutating") else "validating webhooks"
     if own is None:
         yield problem(
@@ -90,7 +91,7 @@ def _registered(kind: str, own: Configuration | None, meant: Configuration, name
         yield ok(check, f"{one_line(own.name)} is as it is meant")
 
 
-def _differences(check: str, found: Hook, meant: Hook) -> Iterator[Finding]:
+def _differences(check: str, found: Webhook, meant: Webhook) -> Iterator[CheckResult]:
     conditions = found.match_conditions or []
     if any("namespaceObject" in condition.expression for condition in conditions):
         yield problem(
@@ -139,7 +140,7 @@ def _said(value: Any) -> str:
     return one_line(msgspec.json.encode(value).decode())
 
 
-def _conditions(found: Hook, meant: Hook) -> str:
+def _conditions(found: Webhook, meant: Webhook) -> str:
     own, expected = (
         {one.name: one.expression for one in hook.match_conditions or ()} for hook in (found, meant)
     )
@@ -151,13 +152,13 @@ def _conditions(found: Hook, meant: Hook) -> str:
     return joined(f"{what}: {listed(names)}" for what, names in parts.items() if names) or "in another order"
 
 
-def _requirements(hook: Hook) -> frozenset[tuple[str, str, tuple[str, ...]]]:
+def _requirements(hook: Webhook) -> frozenset[tuple[str, str, tuple[str, ...]]]:
     """What namespaces must be like, but for the list of excluded ones, which is the administrator's."""
     names = tuple(sorted(excluded_by(hook)))
     return frozenset(one for one in hook.namespace_selector.requirements if not names or one[2] != names)
 
 
-def _order(cluster: Cluster) -> Iterator[Finding]:
+def _order(cluster: Cluster) -> Iterator[CheckResult]:
     own = cluster.our_mutating
     if own is None:
         return
@@ -180,13 +181,13 @@ def _order(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _neighbour(cluster: Cluster, own: str, other: Configuration) -> Iterator[Finding]:
+def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
     """What the place of another mutating webhook for pods means."""
     is_family = other in cluster.kai_mutating or other.name in _NEIGHBOURS
     hooks = [hook for hook in other.hooks if hook.covers_new_pods]
     if is_family:
         is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in hooks)
-        if sorts_behind(own, other.name) and is_once and not other.asks_for_scheduler:
+        if sorts_behind(own, other.name) and is_once and not other.matches_on_scheduler_name:
             yield problem(
                 _ORDER,
                 f"{one_line(other.name)} is called before {one_line(own)} and never again (reinvocationPolicy"

@@ -19,12 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.authority import names_of
-from service.findings import Finding, State, ok, problem, unknown, warning
-from service.text import one_line
-from webhook.doctor.addresses import CHECK, Address, addresses_of
-from webhook.doctor.reading import Reader
-from webhook.doctor.words import listed
-from webhook.hooks import ClientConfig, Hook
+from service.check_results import CheckResult, State, ok, problem, unknown, warning
+from service.text import listed, one_line
+from webhook.doctor.addresses import CHECK, ProbeAddress, addresses_of
+from webhook.doctor.api_reader import ApiReader
+from webhook.registration.objects import ClientConfig, Webhook
 
 _CA: Final = "caBundle"
 _MOST_DIALLED: Final = 4
@@ -34,8 +33,8 @@ _LATE: Final = 5 / 6
 
 
 async def serving_findings(
-    reader: Reader, hooks: Sequence[Hook], *, is_inside: bool, now: datetime
-) -> AsyncIterator[Finding]:
+    reader: ApiReader, hooks: Sequence[Webhook], *, is_inside: bool, now: datetime
+) -> AsyncIterator[CheckResult]:
     """Check every place that our webhooks are at.
 
     Args:
@@ -44,7 +43,7 @@ async def serving_findings(
         is_inside: whether this runs in the cluster, so that addresses of its pods are theirs.
         now: the time, in UTC.
     """
-    by_place: defaultdict[tuple[str, bytes], list[Hook]] = defaultdict(list)
+    by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
     for hook in hooks:
         by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
     for (place, bundle), there in by_place.items():
@@ -77,7 +76,7 @@ def _place(client: ClientConfig) -> str:
     return client.url or ""
 
 
-def _bundle_finding(bundle: bytes, names: str, now: datetime, *, is_service: bool) -> Finding:
+def _bundle_finding(bundle: bytes, names: str, now: datetime, *, is_service: bool) -> CheckResult:
     if not bundle.strip():
         make = problem if is_service else warning  # nobody else issues for a name that ends in .svc
         return make(
@@ -106,11 +105,11 @@ def _bundle_finding(bundle: bytes, names: str, now: datetime, *, is_service: boo
     return ok(_CA, f"for {names}: valid until {_day(ends)}")
 
 
-def _away(address: Address, why: str) -> Finding:
+def _away(address: ProbeAddress, why: str) -> CheckResult:
     return problem(CHECK, f"{address}: {why}", "is the webhook running?")
 
 
-def _elsewhere(address: Address, why: str) -> Finding:
+def _elsewhere(address: ProbeAddress, why: str) -> CheckResult:
     """The same address may be another machine's as seen from outside the cluster, or nobody's."""
     return unknown(
         CHECK,
@@ -119,7 +118,7 @@ def _elsewhere(address: Address, why: str) -> Finding:
     )
 
 
-def _host(reader: Reader) -> str:
+def _host(reader: ApiReader) -> str:
     return urlsplit(reader.client.server).hostname or ""
 
 
@@ -130,7 +129,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _dial(address: Address) -> x509.Certificate | str:
+async def _dial(address: ProbeAddress) -> x509.Certificate | str:
     """Return the certificate that is served there, whatever it is worth; or why there is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -143,7 +142,9 @@ async def _dial(address: Address) -> x509.Certificate | str:
         return "its certificate cannot be read"
 
 
-async def _judged(address: Address, served: x509.Certificate, bundle: bytes | None, now: datetime) -> Finding:
+async def _judged(
+    address: ProbeAddress, served: x509.Certificate, bundle: bytes | None, now: datetime
+) -> CheckResult:
     start, end = served.not_valid_before_utc, served.not_valid_after_utc
     names = listed(names_of(served)) or "no name"
     shown = f"{address}: for {names}, until {_day(end)}"
@@ -175,7 +176,7 @@ def _as_der(bundle: bytes) -> bytes:
     return b"".join(one.public_bytes(Encoding.DER) for one in found)
 
 
-async def _handshake(address: Address, context: ssl.SSLContext) -> bytes | BaseException:
+async def _handshake(address: ProbeAddress, context: ssl.SSLContext) -> bytes | BaseException:
     """Return the certificate (DER), or what went wrong."""
     try:
         async with asyncio.timeout(_DIAL_SECONDS):

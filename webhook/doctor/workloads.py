@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from kai import keys
 from kube.watch import METADATA_ONLY
-from service.findings import Finding, ok, problem, warning
+from service.check_results import CheckResult, ok, problem, warning
+from service.text import counted, listed
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, Namespace
-from webhook.doctor.reading import Extent, Question, Reader
-from webhook.doctor.words import counted, listed
-from webhook.policy import Mode
+from webhook.policy.labels import Mode
 
 _OWNERS: Final = "owners"
 _GROUPS: Final = "PodGroups"
@@ -36,7 +36,7 @@ WORKLOAD_KINDS: Final = (
 )
 """What KAI has a pod grouper for and clusters commonly have; a kind that is not served is left out."""
 
-_POD_GROUPS: Final = Question(
+_POD_GROUPS: Final = ListSpec(
     resource="podgroups",
     group="scheduling.run.ai",
     path="/apis/scheduling.run.ai/v2alpha2/podgroups",
@@ -76,7 +76,7 @@ _owning = msgspec.json.Decoder(_Owning).decode
 _group = msgspec.json.Decoder(_Group).decode
 
 
-async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[Finding]:
+async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
     """List what belongs to a queue, and keep what is in another than its namespace says."""
     managed = cluster.acting
     if not managed:
@@ -84,7 +84,7 @@ async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[F
     astray: list[Astray] = []
     is_known = True
     for group, version, resource in WORKLOAD_KINDS:
-        asked = Question(
+        asked = ListSpec(
             resource=resource,
             group=group,
             path=f"/apis/{group}/{version}/{resource}",
@@ -93,7 +93,7 @@ async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[F
             without="whether workloads are labelled with another queue was not checked",
         )
         found = await reader.list(asked, partial(_owner_astray, managed=managed, kind=resource))
-        is_known &= found.extent in (Extent.WHOLE, Extent.UNSERVED)
+        is_known &= found.extent in (Completeness.WHOLE, Completeness.UNSERVED)
         astray += found.items
     for finding in _told(
         _OWNERS, "workload", managed, astray, "labelled with another queue, and KAI goes by that"
@@ -104,7 +104,7 @@ async def workload_findings(reader: Reader, cluster: Cluster) -> AsyncIterator[F
     groups = await reader.list(_POD_GROUPS, partial(_group_astray, managed=managed))
     for finding in _told(_GROUPS, "PodGroup", managed, groups.items, "in another queue than the namespace's"):
         yield finding
-    if groups.extent is Extent.WHOLE and not groups.items:
+    if groups.extent is Completeness.WHOLE and not groups.items:
         yield ok(_GROUPS, "all of managed namespaces are in their namespace's queue")
 
 
@@ -129,7 +129,9 @@ def _astray(managed: Managed, found: _Metadata, kind: str, queue: str) -> Astray
     return found.namespace, f"{kind}{found.namespace}/{found.name} in {queue}"
 
 
-def _told(check: str, one: str, managed: Managed, astray: Iterable[Astray], what: str) -> Iterator[Finding]:
+def _told(
+    check: str, one: str, managed: Managed, astray: Iterable[Astray], what: str
+) -> Iterator[CheckResult]:
     """One line for those that enforce forbids, and one for those that default allows."""
     by_mode: defaultdict[bool, list[str]] = defaultdict(list)
     for namespace, name in astray:

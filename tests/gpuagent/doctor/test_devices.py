@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from gpuagent.doctor.devices import MOUNTS, device_findings
-from service.findings import Finding, State
-from tests.gpuagent.doctor.machines import ALL_CAPABILITIES, Machine, one, states
+from service.check_results import CheckResult, State
+from tests.support.machine_files import ALL_CAPABILITIES, Machine, one, states
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 OPERATOR = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
@@ -15,7 +15,7 @@ HARDENED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
 GPU_1 = "GPU-11111111-1111-1111-1111-111111111111"
 
 
-def looked(machine: Machine, runtime_class: str | None = None) -> list[Finding]:
+def looked(machine: Machine, runtime_class: str | None = None) -> list[CheckResult]:
     return list(device_findings(machine.host, runtime_class))
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from certs.authority import Authority
 from gpuagent.cli import main
-from gpuagent.gpus.scenario import FaultKind
+from gpuagent.simulation.scenario import FaultKind
 from tests.gpuagent.doctor.test_rights import Cluster
-from tests.gpuagent.objects import NODE, bind_request, fraction, listed, node, pod, reservation
-from tests.kube.api_server import ApiServer
+from tests.support.api_server import ApiServer
+from tests.support.kube_objects import NODE, bind_request, fraction, listed, node, pod, reservation
 
 ROOT = Path(__file__).parents[3]
 SCENARIO: dict[str, Any] = {

@@ -10,15 +10,15 @@ import pytest
 
 from gpuagent.doctor.driver import driver_findings, loaded_library, module_version
 from gpuagent.doctor.host import Host
-from gpuagent.doctor.look import Look, Looker
+from gpuagent.doctor.probe import Observation, Probe
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.reading import Gpu, GpuReading, GpuSource
-from gpuagent.gpus.scenario_loading import parse_scenario
-from gpuagent.processes.lookup import Processes
-from service.findings import Finding, State
-from tests.gpuagent.doctor.machines import Machine, one, states
-from tests.gpuagent.gpus.nodes import A, node, process
-from tests.gpuagent.nvml_stub.build import ANSWERS, Answers, built_library, use_library
+from gpuagent.sampling.processes import Processes
+from gpuagent.simulation.loading import parse_scenario
+from service.check_results import CheckResult, State
+from tests.support.machine_files import Machine, one, states
+from tests.support.nvml_stub.build import ANSWERS, Answers, built_library, use_library
+from tests.support.scenarios import A, node, process
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@x)\nGCC version: 13.3.0\n"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -27,8 +27,8 @@ MAPS = f"7f0 r-xp 0 08:01 11 /bin/x\n7f1a-7f1b r-xp 00000000 08:01 12345        
 
 
 @contextmanager
-def looking(source: GpuSource, machine: Machine, seconds: float = 10.0) -> Iterator[Looker]:
-    looker = Looker(source=source, processes=Processes(proc_root=machine.proc.root), seconds=seconds)
+def looking(source: GpuSource, machine: Machine, seconds: float = 10.0) -> Iterator[Probe]:
+    looker = Probe(source=source, processes=Processes(proc_root=machine.proc.root), seconds=seconds)
     try:
         yield looker
     finally:
@@ -41,10 +41,10 @@ def examined(
     tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., list[Finding]]:
+) -> Callable[..., list[CheckResult]]:
     """What is said of a node that a scenario describes."""
 
-    def examine(*processes: dict[str, Any], contained: bool = True, **scenario: Any) -> list[Finding]:
+    def examine(*processes: dict[str, Any], contained: bool = True, **scenario: Any) -> list[CheckResult]:
         use_library(built_library(tmp_path_factory.getbasetemp()), monkeypatch)
         answers = Answers(tmp_path / "answers", parse_scenario(node(*processes, **scenario), "test"))
         monkeypatch.setenv(ANSWERS, str(answers.path))
@@ -57,7 +57,7 @@ def examined(
     return examine
 
 
-def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[Finding]]) -> None:
+def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[CheckResult]]) -> None:
     machine.write_own("maps", MAPS)
     findings = examined(process(77), process(78, gpu=1), process(79, gpu=1))
     assert {finding.state for finding in findings} == {State.OK}
@@ -81,7 +81,7 @@ def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[Fi
 )  # fmt: skip
 def test_a_driver_that_does_not_work(
     machine: Machine,
-    examined: Callable[..., list[Finding]],
+    examined: Callable[..., list[CheckResult]],
     fault: str,
     contained: bool,
     check: str,
@@ -111,7 +111,7 @@ def test_a_driver_that_does_not_work(
     ],
 )
 def test_one_gpu_that_does_not_work_leaves_the_other(
-    examined: Callable[..., list[Finding]], scenario: dict[str, Any], what: str, advice: str
+    examined: Callable[..., list[CheckResult]], scenario: dict[str, Any], what: str, advice: str
 ) -> None:
     findings = examined(process(77), **scenario)
     assert states(findings, "driver") == [State.OK]
@@ -121,14 +121,14 @@ def test_one_gpu_that_does_not_work_leaves_the_other(
     assert advice in found.advice
 
 
-def test_a_list_that_is_cut_off(examined: Callable[..., list[Finding]]) -> None:
+def test_a_list_that_is_cut_off(examined: Callable[..., list[CheckResult]]) -> None:
     findings = examined(process(100, "1Mi", count=960))
     (found,) = [finding for finding in findings if finding.state is State.PROBLEM]
     assert found.check == "GPU 0"
     assert "950" in found.advice
 
 
-def test_mig_is_reported(examined: Callable[..., list[Finding]]) -> None:
+def test_mig_is_reported(examined: Callable[..., list[CheckResult]]) -> None:
     findings = examined(mig=[{"uuid": "MIG-1", "memory": "8Gi"}])
     assert one(findings, "GPU 0").what.endswith("MIG: reported, never judged")
 
@@ -203,14 +203,14 @@ def test_the_library_of_this_process(machine: Machine, maps: str, wanted: tuple[
     assert loaded_library(machine.host) == wanted
 
 
-def test_the_library_that_is_really_loaded_is_found(examined: Callable[..., list[Finding]]) -> None:
+def test_the_library_that_is_really_loaded_is_found(examined: Callable[..., list[CheckResult]]) -> None:
     examined()
     assert loaded_library(Host.here(Path("/proc")))[0].endswith("libnvidia-ml.so.1")
 
 
 def test_a_gpu_without_a_list_of_processes_says_so() -> None:
     silent = Gpu(index=0, uuid=A, model="X", total_bytes=1, used_bytes=0, reserved_bytes=None, processes=None)
-    (_, found) = driver_findings(Look(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
+    (_, found) = driver_findings(Observation(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
     assert "processes unknown" in found.what
 
 

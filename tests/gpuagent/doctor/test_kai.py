@@ -5,7 +5,7 @@ import pytest
 from gpuagent.doctor.kai import kai_findings
 from kai.installation import KaiContainer, KaiPod, KaiSpec
 from kai.version import Version
-from service.findings import State
+from service.check_results import State
 
 VERSION, SHARING = "KAI's version", "KAI's GPU sharing"
 PREFIX = "example.invalid/kai-scheduler"

@@ -4,16 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpuagent.doctor.look import Look
 from gpuagent.doctor.pods import pod_findings
+from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.pods.inventory import Inventory
-from gpuagent.processes.origin import Found, Origin
-from service.findings import Finding, State
-from tests.gpuagent.doctor.machines import one, states
-from tests.gpuagent.inventories import built, inventory
-from tests.gpuagent.nodes import HOST, gpu
-from tests.gpuagent.objects import (
+from gpuagent.sampling.sample import LookupResult, Origin
+from service.check_results import CheckResult, State
+from tests.support.inventories import built, inventory
+from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
     GROUP_0,
@@ -26,24 +24,28 @@ from tests.gpuagent.objects import (
     reservation,
     uid,
 )
+from tests.support.machine_files import one, states
+from tests.support.samples import HOST, gpu
 
 GPUS = GpuReading(gpus=(gpu((5, 1), (6, 1), uuid=GPU_0), gpu((7, 1), uuid=GPU_1, index=1)))
 
 
 def origin(number: int) -> Origin:
-    return Origin(found=Found.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
+    return Origin(found=LookupResult.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
 
 
 def said(
     known: Inventory, origins: dict[int, Origin] | None = None, reading: GpuReading = GPUS
-) -> list[Finding]:
-    look = Look(reading=reading, origins=origins or {})
+) -> list[CheckResult]:
+    look = Observation(reading=reading, origins=origins or {})
     return list(pod_findings(known, look, node=NODE, source="the cluster", kai_version=None))
 
 
 def test_a_node_in_order() -> None:
     known = inventory(fraction(), bind_request(), reservation(), pod("plain", 2), node())
-    findings = said(known, {5: origin(1), 6: HOST, 7: Origin(found=Found.CONTAINER, container_id="b" * 64)})
+    findings = said(
+        known, {5: origin(1), 6: HOST, 7: Origin(found=LookupResult.CONTAINER, container_id="b" * 64)}
+    )
     assert {finding.state for finding in findings} == {State.OK}
     assert one(findings, "pods").what == f"3 pods on the node {NODE}, from the cluster"
     assert (

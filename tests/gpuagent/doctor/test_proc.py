@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from gpuagent.doctor.host import Host
-from gpuagent.doctor.look import Look
+from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.proc import proc_findings
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.problems import Cause, Problem
-from gpuagent.processes.origin import Found, Origin
-from service.findings import State
-from tests.gpuagent.doctor.machines import (
+from gpuagent.sampling.sample import LookupResult, Origin
+from service.check_results import State
+from tests.support.machine_files import (
     ALL_CAPABILITIES,
     NO_CAPABILITIES,
     OTHER_NAMESPACE,
@@ -19,13 +19,13 @@ from tests.gpuagent.doctor.machines import (
     one,
     states,
 )
-from tests.gpuagent.nodes import HOST, gpu, in_pod
-from tests.gpuagent.proc_tree import in_pod as cgroup
+from tests.support.proc_files import in_pod as cgroup
+from tests.support.samples import HOST, gpu, in_pod
 
 NAMESPACE = "PID namespace"
-NOBODY = Look()
-SEEN = Look(reading=GpuReading(gpus=(gpu((5, 1)),)), origins={5: in_pod("a"), 6: HOST})
-GONE = Look(origins={5: Origin(found=Found.GONE)})
+NOBODY = Observation()
+SEEN = Observation(reading=GpuReading(gpus=(gpu((5, 1)),)), origins={5: in_pod("a"), 6: HOST})
+GONE = Observation(origins={5: Origin(found=LookupResult.GONE)})
 
 
 def test_a_machine_in_order(machine: Machine) -> None:
@@ -60,7 +60,7 @@ def own_first(machine: Machine) -> None:
     machine.proc.add(1, cgroup("11111111-2222-4333-8444-555555555555"), name="kaishare-agent")
 
 
-HIDDEN = Look(problems=(Problem(Cause.PID_NAMESPACE, "", "the driver names no process"),))
+HIDDEN = Observation(problems=(Problem(Cause.PID_NAMESPACE, "", "the driver names no process"),))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_proc_root_that_is_none(tmp_path: Path, exists: bool, said: str) -> No
 
 
 def test_what_the_agents_own_look_up_was_denied(machine: Machine) -> None:
-    look = Look(problems=(Problem(Cause.PROC_DENIED, "GPU-1", "/proc/5/cgroup: Permission denied"),))
+    look = Observation(problems=(Problem(Cause.PROC_DENIED, "GPU-1", "/proc/5/cgroup: Permission denied"),))
     findings = list(proc_findings(look, machine.host))
     assert states(findings, "/proc") == [State.OK, State.PROBLEM]
     assert findings[-1].what == "a process on a GPU: /proc/5/cgroup: Permission denied"

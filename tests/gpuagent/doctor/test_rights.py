@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.doctor.cluster import Question, cluster_findings, own_runtime_class
-from gpuagent.doctor.look import Look
+from gpuagent.doctor.cluster import ApiQuestion, cluster_findings, own_runtime_class
+from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, right_findings
 from kube.access import InCluster
 from kube.client import KubeClient
-from service.findings import Finding, State
-from tests.gpuagent.doctor.machines import one
-from tests.gpuagent.objects import NODE, fraction, node, pod, reservation
-from tests.kube.api_server import ApiServer, initial_events, lists, refuses, says, streams
+from service.check_results import CheckResult, State
+from tests.support.api_server import ApiServer, initial_events, lists, refuses, says, streams
+from tests.support.kube_objects import NODE, fraction, node, pod, reservation
+from tests.support.machine_files import one
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 NEEDED = ["list pods", "watch pods", "get bindrequests.scheduling.run.ai", "create events", "patch events"]
@@ -86,7 +86,7 @@ def cluster(server: ApiServer) -> Cluster:
     return Cluster(server)
 
 
-async def rights(client: KubeClient, *, config_maps: bool = False) -> dict[str, Finding]:
+async def rights(client: KubeClient, *, config_maps: bool = False) -> dict[str, CheckResult]:
     return {
         finding.check.removeprefix("right to "): finding
         async for finding in right_findings(client, reads_config_maps=config_maps)
@@ -142,8 +142,8 @@ def test_the_table_of_rights_is_the_contracts() -> None:
     assert [str(right) for right in RIGHTS if not right.is_needed] + [str(CONFIG_MAPS)] == OPTIONAL
 
 
-def question(**more: Any) -> Question:
-    return Question(
+def question(**more: Any) -> ApiQuestion:
+    return ApiQuestion(
         **{
             "node": NODE,
             "reservation_namespace": "kai-resource-reservation",
@@ -154,9 +154,9 @@ def question(**more: Any) -> Question:
     )
 
 
-async def everything(server: ApiServer, account: Path, **more: Any) -> list[Finding]:
+async def everything(server: ApiServer, account: Path, **more: Any) -> list[CheckResult]:
     access = InCluster(folder=account, environment=server.environment)
-    return [finding async for finding in cluster_findings(access, question(**more), Look())]
+    return [finding async for finding in cluster_findings(access, question(**more), Observation())]
 
 
 async def test_a_cluster_in_order(cluster: Cluster, server: ApiServer, account: Path) -> None:
@@ -209,7 +209,7 @@ async def test_an_object_that_cannot_be_used_is_named(
 async def test_a_server_that_is_gone_is_a_problem(server: ApiServer, account: Path) -> None:
     access = InCluster(folder=account, environment=server.environment)
     await server.stop()
-    findings = [finding async for finding in cluster_findings(access, question(), Look())]
+    findings = [finding async for finding in cluster_findings(access, question(), Observation())]
     assert [(f.check, f.state) for f in findings] == [("API server", State.PROBLEM)]
     assert "Connection refused" in findings[0].what
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
-from tests.gpuagent.gpus.nodes import GIB, A, B, causes, node, process
+from tests.support.scenarios import GIB, A, B, causes, node, process
 
 C = "GPU-cccccccc-0000-0000-0000-000000000000"
 

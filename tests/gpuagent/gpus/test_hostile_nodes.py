@@ -23,11 +23,11 @@ from gpuagent.gpus.driver import (
 from gpuagent.gpus.reader import GpuReader
 from gpuagent.pods.inventory import Inventory
 from gpuagent.problems import Cause
-from gpuagent.processes.origin import Found
+from gpuagent.sampling.sample import LookupResult
 from kai import keys
-from tests.gpuagent.gpus.chain import Chain
-from tests.gpuagent.nodes import pod, uid_of
-from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
+from tests.support.driver_chain import Chain
+from tests.support.proc_files import HOST, ProcTree, in_pod
+from tests.support.samples import pod, uid_of
 
 UUIDS = ("GPU-0", "GPU-1", "GPU-2", "")
 FAILURES = (
@@ -248,7 +248,7 @@ def check_sums(chain: Chain, series: dict[str, Any], listed_before: set[int]) ->
             for process in part.processes or ():
                 listed.add(process.pid)
                 found = sample.origins[process.pid].found
-                if found is Found.GONE:
+                if found is LookupResult.GONE:
                     assert process.pid not in listed_before  # of one sample only
                     continue
                 all_known &= process.used_bytes is not None

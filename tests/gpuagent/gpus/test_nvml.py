@@ -5,7 +5,7 @@ import pytest
 from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.gpus.reading import DriverReplaced, GpuProcess, MigInstance
 from gpuagent.problems import Cause
-from tests.gpuagent.gpus.nodes import GIB, A, B, causes, node, process
+from tests.support.scenarios import GIB, A, B, causes, node, process
 
 
 def test_everything_a_healthy_driver_tells(driven):

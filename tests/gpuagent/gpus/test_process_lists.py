@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList
-from gpuagent.gpus.moment import moment_of
 from gpuagent.gpus.process_lists import ProcessLists, merge
-from gpuagent.gpus.scenario_loading import parse_scenario
-from gpuagent.gpus.simulated_driver import SimulatedDriver
-from tests.gpuagent.gpus.nodes import GIB, node, process
+from gpuagent.simulation.driver import SimulatedDriver
+from gpuagent.simulation.loading import parse_scenario
+from gpuagent.simulation.state import state_at
+from tests.support.scenarios import GIB, node, process
 
 entries = st.builds(
     ListedProcess,
@@ -42,14 +42,14 @@ def test_neither_order_nor_repetition_matters(given, random):
     assert set(merge(again)) == set(merge(given))
 
 
-class Watched(SimulatedDriver):
+class FileWatch(SimulatedDriver):
     """A simulated node whose clock the test moves, and that remembers which lists were asked for."""
 
     def __init__(self, *processes):
         self.time = 0.0
         self.asked = Counter()
         scenario = parse_scenario(node(*processes), "test")
-        super().__init__(scenario=scenario, look=lambda: moment_of(scenario, self.time))
+        super().__init__(scenario=scenario, look=lambda: state_at(scenario, self.time))
 
     def processes(self, device, which):
         self.asked[which] += 1
@@ -67,7 +67,7 @@ class Watched(SimulatedDriver):
 
 
 def test_lists_that_tell_nothing_are_asked_for_now_and_then():
-    driver = Watched(process(100))
+    driver = FileWatch(process(100))
     driver.reads(ProcessLists(driver), *range(25))
     assert driver.asked[ProcessList.COMPUTE] == 25
     assert driver.asked[ProcessList.GRAPHICS] == driver.asked[ProcessList.MPS] == 5
@@ -76,7 +76,7 @@ def test_lists_that_tell_nothing_are_asked_for_now_and_then():
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
 def test_a_list_that_tells_something_is_asked_for_every_time(kind):
     memory = {second: f"{100 + second}Mi" for second in range(25)}
-    driver = Watched(process(100, memory, kind=kind))
+    driver = FileWatch(process(100, memory, kind=kind))
     lists = ProcessLists(driver)
     for second in range(25):
         assert driver.reads(lists, second) == {100: (100 + second) << 20}
@@ -85,7 +85,7 @@ def test_a_list_that_tells_something_is_asked_for_every_time(kind):
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
 def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
-    driver = Watched(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
+    driver = FileWatch(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
     lists = ProcessLists(driver)
     assert driver.reads(lists, *range(9)) == {100: GIB}
     asked = driver.asked[kind_of(kind)]
@@ -94,7 +94,7 @@ def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
 
 
 def test_processes_that_trade_memory_are_seen_at_once():
-    driver = Watched(
+    driver = FileWatch(
         process(100, {0: "3Gi", 5: "1Gi"}), process(101, {0: "1Gi", 5: "3Gi"}), process(102, until=7),
         process(103, **{"from": 7}),
     )  # fmt: skip

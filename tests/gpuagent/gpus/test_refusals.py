@@ -9,10 +9,10 @@ import pytest
 
 from gpuagent.pods.inventory import Inventory
 from kai import keys
-from tests.gpuagent.gpus.chain import Chain, Series
-from tests.gpuagent.gpus.nodes import GIB, A, B, node, process
-from tests.gpuagent.nodes import pod, uid_of
-from tests.gpuagent.proc_tree import HOST, ProcTree, in_pod
+from tests.support.driver_chain import Chain, Series
+from tests.support.proc_files import HOST, ProcTree, in_pod
+from tests.support.samples import pod, uid_of
+from tests.support.scenarios import GIB, A, B, node, process
 
 NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN = 4, 3, 13, 999
 LISTS = tuple(f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute"))

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.pods import launches, reading
+from gpuagent.pods.assemble import build
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS
-from gpuagent.pods.building import build
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.objects import ObjectError
-from gpuagent.processes.origin import Found, Origin
+from gpuagent.sampling.sample import LookupResult, Origin
 from kai import keys
-from tests.gpuagent.inventories import inventory
-from tests.gpuagent.objects import NODE, RESERVATIONS, fraction, pod, uid
+from tests.support.inventories import inventory
+from tests.support.kube_objects import NODE, RESERVATIONS, fraction, pod, uid
 
 MOST_KEPT = 72 * 1024
 SCRIPT = "vllm serve " + "'a b' " * 2700
@@ -164,7 +164,7 @@ class TestNothingHidesBehindOtherContainers:
         found = read_pod(encoded(pod(containers=names(60), containerStatuses=statuses(60))))
         index = PodIndex.from_inventory(Inventory(pods={found.uid: found}))
         for number in (0, 39, 59):
-            origin = Origin(found=Found.CONTAINER, container_id=f"{number:064x}")
+            origin = Origin(found=LookupResult.CONTAINER, container_id=f"{number:064x}")
             assert index.pod_of(origin) is found
 
     def test_containers_beyond_the_bound_are_told_of(self) -> None:
@@ -266,7 +266,7 @@ def test_a_rebuild_reads_no_pod_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: object, **_more: object) -> NodePod:
         raise AssertionError
 
-    monkeypatch.setattr("gpuagent.pods.building.node_pod", fail)
+    monkeypatch.setattr("gpuagent.pods.assemble.node_pod", fail)
     built = build(pods, node=NODE, reservation_namespace=RESERVATIONS).inventory
     assert all(built.pods[found.uid] is found for found in pods)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpuagent.pods.decoding import decoder, read_pod
 from gpuagent.pods.objects import ConfigMap, ObjectError
-from tests.gpuagent.inventories import inventory
-from tests.gpuagent.objects import config_map, fraction, uid
+from tests.support.inventories import inventory
+from tests.support.kube_objects import config_map, fraction, uid
 
 read_config_map = decoder("ConfigMap", ConfigMap)
 

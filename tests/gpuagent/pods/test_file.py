@@ -15,7 +15,7 @@ import yaml
 from gpuagent.pods.file import FilePods
 from service.documents import DocumentError
 from service.log import JsonLog
-from tests.gpuagent.objects import GROUP_0, NODE, RESERVATIONS, fraction, listed, node, pod, reservation
+from tests.support.kube_objects import GROUP_0, NODE, RESERVATIONS, fraction, listed, node, pod, reservation
 
 
 class Source:

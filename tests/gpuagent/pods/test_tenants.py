@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gpuagent.pods.inventory import NodePod
-from gpuagent.tenants import Tenant, tenant_of
-from tests.gpuagent.inventories import inventory
-from tests.gpuagent.objects import pod
+from gpuagent.pods.tenants import Tenant, tenant_of
+from tests.support.inventories import inventory
+from tests.support.kube_objects import pod
 
 HOST_NAME = "train-0-x-ml-x-team-a"
 SYNCED = {

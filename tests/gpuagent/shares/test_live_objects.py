@@ -10,12 +10,12 @@ import pytest
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.shares.claims import Amount, Claims, PodClaim, ShareSource
-from gpuagent.tenants import Tenant
+from gpuagent.pods.tenants import Tenant
+from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
 from kai.version import Version
 from service.log import JsonLog
-from tests.builders import folder_from
-from tests.gpuagent.objects import GPU_0, GPU_1, listed, node
+from tests.support.kube_objects import GPU_0, GPU_1, listed, node
+from tests.support.pods import folder_from
 
 MIB = 1 << 20
 BOUND, CONFIGURED, WRITTEN = ShareSource.BIND_REQUEST, ShareSource.KAI_CONFIGMAP, ShareSource.ANNOTATION
@@ -65,17 +65,17 @@ def read(tmp_path: Path, found: list[dict[str, Any]], on: str = "gpu-node-0") ->
     return source.inventory
 
 
-def settle(found: Inventory, version: str) -> dict[str, PodClaim]:
-    claims = Claims(kai_version=Version.parse(version)).settle(found, DEVICES)
-    return {f"{claim.pod.namespace}/{claim.pod.name}": claim for claim in claims}
+def resolve(found: Inventory, version: str) -> dict[str, PodShare]:
+    pod_shares = ShareResolver(kai_version=Version.parse(version)).resolve(found, DEVICES)
+    return {f"{pod_share.pod.namespace}/{pod_share.pod.name}": pod_share for pod_share in pod_shares}
 
 
-def brief(claim: PodClaim) -> tuple[dict[str, int], ShareSource | None, str, bool]:
-    sources = {amount.source for amount in claim.shares.values()}
+def brief(pod_share: PodShare) -> tuple[dict[str, int], ShareSource | None, str, bool]:
+    sources = {amount.source for amount in pod_share.shares.values()}
     source = sources.pop() if sources else None
     assert source is None or isinstance(source, ShareSource)
-    amounts = {gpu: amount.bytes // MIB for gpu, amount in claim.shares.items()}
-    return amounts, source, claim.queue, claim.lacks_reservation
+    amounts = {gpu: amount.bytes // MIB for gpu, amount in pod_share.shares.items()}
+    return amounts, source, pod_share.queue, pod_share.lacks_reservation
 
 
 # Shares in MiB on a card of 23000 (label 23028), source, queue, whether a reservation pod is missing.
@@ -98,37 +98,39 @@ EXPECTED = {
 
 @pytest.mark.parametrize("version", EXPECTED)
 def test_shares_sources_queues_and_gpus(tmp_path: Path, version: str) -> None:
-    claims = settle(read(tmp_path, [*documents(f"kai-live-{version}"), node()]), version)
-    assert {name: brief(claims[name]) for name in EXPECTED[version]} == EXPECTED[version]
-    assert {name: claim.changed for name, claim in claims.items() if claim.changed} == {}
-    assert {name: claim.notes for name, claim in claims.items() if claim.notes} == {}
+    pod_shares = resolve(read(tmp_path, [*documents(f"kai-live-{version}"), node()]), version)
+    assert {name: brief(pod_shares[name]) for name in EXPECTED[version]} == EXPECTED[version]
+    assert {name: pod_share.changed for name, pod_share in pod_shares.items() if pod_share.changed} == {}
+    assert {name: pod_share.notes for name, pod_share in pod_shares.items() if pod_share.notes} == {}
 
 
 def test_the_pods_that_share_a_deployments_and_a_jobs_gpu(tmp_path: Path) -> None:
-    claims = settle(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")
+    pod_shares = resolve(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")
     for owner, gpu in (("server-", GPU_0), ("batch-", GPU_1)):
-        (claim,) = (claim for claim in claims.values() if claim.pod.name.startswith(owner))
-        assert claim.shares == {gpu: Amount(1150 * MIB, WRITTEN)}
+        (pod_share,) = (
+            pod_share for pod_share in pod_shares.values() if pod_share.pod.name.startswith(owner)
+        )
+        assert pod_share.shares == {gpu: Amount(1150 * MIB, WRITTEN)}
 
 
 def test_the_pod_without_a_reservation_left(tmp_path: Path) -> None:
     """Its label names one group, its BindRequest another; no reservation pod carries either."""
-    claim = settle(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")["default/quarter"]
-    assert claim.groups == ("7c417063-1c19-4f02-957f-14bf93d41d0a",)
-    assert (claim.gpu_uuids, claim.is_unresolved, claim.changed) == ((GPU_0,), False, "")
+    pod_share = resolve(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")["default/quarter"]
+    assert pod_share.groups == ("7c417063-1c19-4f02-957f-14bf93d41d0a",)
+    assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.changed) == ((GPU_0,), False, "")
 
 
 def test_the_same_where_config_maps_may_not_be_read(tmp_path: Path) -> None:
     found = [each for each in documents("kai-live-v0.13.4") if each["kind"] != "ConfigMap"]
-    claim = settle(read(tmp_path, found), "v0.13.4")["default/quarter"]
-    assert (claim.gpu_uuids, claim.is_unresolved, claim.lacks_reservation) == ((), True, True)
-    assert claim.candidates[0].bytes_per_gpu == {"": 5750 * MIB}
+    pod_share = resolve(read(tmp_path, found), "v0.13.4")["default/quarter"]
+    assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.lacks_reservation) == ((), True, True)
+    assert pod_share.candidates[0].bytes_per_gpu == {"": 5750 * MIB}
 
 
 def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
     found = documents("kai-live-v0.13.4")
-    claims = settle(read(tmp_path, found, on="gpu-node-1"), "v0.13.4")
-    whole = claims["research/whole"]
+    pod_shares = resolve(read(tmp_path, found, on="gpu-node-1"), "v0.13.4")
+    whole = pod_shares["research/whole"]
     assert (whole.asks_for_share, whole.is_unresolved, whole.changed) == (True, True, "")
     assert [candidate.source for candidate in whole.candidates] == [ShareSource.WHOLE_GPU]
 
@@ -140,18 +142,18 @@ def test_without_bind_requests_and_config_maps_the_annotation_is_what_there_is(
     found = [
         each for each in documents(f"kai-live-{version}") if each["kind"] not in ("ConfigMap", "BindRequest")
     ]
-    claim = settle(read(tmp_path, [*found, node()]), version)["research/half"]
-    assert brief(claim) == ({GPU_0: 11500}, WRITTEN, "team-a", False)
+    pod_share = resolve(read(tmp_path, [*found, node()]), version)["research/half"]
+    assert brief(pod_share) == ({GPU_0: 11500}, WRITTEN, "team-a", False)
 
 
 def test_a_pod_of_a_tenant_by_the_hosts_kai(tmp_path: Path) -> None:
     found = read(tmp_path, documents("vcluster-live-v0.36.1"))
-    claim = settle(found, "v0.13.4")["vcluster-team-a/train-0-x-ml-x-team-a"]
-    assert claim.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
-    assert brief(claim) == ({GPU_0: 11500}, CONFIGURED, "team-a", True)
+    pod_share = resolve(found, "v0.13.4")["vcluster-team-a/train-0-x-ml-x-team-a"]
+    assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
+    assert brief(pod_share) == ({GPU_0: 11500}, CONFIGURED, "team-a", True)
 
 
 def test_what_a_tenant_wrote_over_vclusters_annotations(tmp_path: Path) -> None:
     found = read(tmp_path, documents("vcluster-live-v0.36.1"), on="gpu-node-1")
-    claim = settle(found, "v0.13.4")["vcluster-team-a/spoof22250-x-ml-x-team-a"]
-    assert claim.tenant == Tenant(vcluster="team-a", namespace="ml", pod="spoof22250")
+    pod_share = resolve(found, "v0.13.4")["vcluster-team-a/spoof22250-x-ml-x-team-a"]
+    assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="spoof22250")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.report.words import message
-from gpuagent.shares.claims import ShareSource
-from tests.gpuagent.inventories import built
-from tests.gpuagent.objects import (
+from gpuagent.actions.event_messages import message
+from gpuagent.shares.pod_shares import ShareSource
+from tests.support.inventories import built
+from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
     GROUP_0,
@@ -20,7 +20,7 @@ from tests.gpuagent.objects import (
     reservation,
     uid,
 )
-from tests.gpuagent.pipeline import Pipeline
+from tests.support.sample_pipeline import Pipeline
 
 GIB = 1 << 30
 POD = uid(1)
@@ -45,9 +45,14 @@ def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, s
     seen.see(*NODE, pod(annotations=annotations), held={POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
-    claim = seen.claim(POD)
-    assert (claim.asks_for_share, claim.gpu_uuids, claim.shares, claim.limits) == (False, (), {}, {})
-    (candidate,) = claim.candidates
+    pod_share = seen.pod_share(POD)
+    assert (pod_share.asks_for_share, pod_share.gpu_uuids, pod_share.shares, pod_share.limits) == (
+        False,
+        (),
+        {},
+        {},
+    )
+    (candidate,) = pod_share.candidates
     assert not candidate.counts
     assert "KAI did not act on" in candidate.text
 
@@ -58,13 +63,13 @@ def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str
     seen = Pipeline()
     made = built(*NODE, pod(annotations=annotations)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
-    seen.take(unknown, {POD: {GPU_1: GIB}}, times=4)
+    seen.process(unknown, {POD: {GPU_1: GIB}}, times=4)
     assert seen.flagged == set()
     assert not [
         key for key in seen.judged[-1].verdicts.judged if key.reason in ("no-share", "unassigned-gpu")
     ]
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0), "nor is anything promised"
-    seen.take(made, {POD: {GPU_1: GIB}}, times=3)
+    seen.process(made, {POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
 
 
@@ -73,11 +78,11 @@ def test_a_flag_outlives_a_time_in_which_the_bind_request_is_unknown() -> None:
     seen, held = Pipeline(), {POD: {GPU_1: GIB}}
     made = built(*NODE, fraction(group=None)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
-    seen.take(made, held, times=3)
+    seen.process(made, held, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
-    seen.take(unknown, held, times=3)
+    seen.process(unknown, held, times=3)
     assert seen.flagged == set()
-    seen.take(made, held)
+    seen.process(made, held)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert len(seen.said("pod flagged")) == 1
     assert seen.said("flag cleared") == seen.said("flag dropped") == []
@@ -89,11 +94,13 @@ def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotatio
     made = built(*NODE, pod(annotations=annotations, labels={"runai-gpu-group": GROUP_0})).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
     for inventory in (unknown, made):
-        seen.take(inventory, {POD: {GPU_0: GIB // 8}}, times=3)
-        claim = seen.claim(POD)
-        assert claim.gpu_uuids == (GPU_0,), "by the group; gpus.devices places no share that is not recorded"
-        assert claim.shares[GPU_0].source is ShareSource.ANNOTATION
-        assert not claim.lacks_reservation
+        seen.process(inventory, {POD: {GPU_0: GIB // 8}}, times=3)
+        pod_share = seen.pod_share(POD)
+        assert pod_share.gpu_uuids == (GPU_0,), (
+            "by the group; gpus.devices places no share that is not recorded"
+        )
+        assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
+        assert not pod_share.lacks_reservation
 
 
 @asking
@@ -120,7 +127,7 @@ def test_a_group_label_that_goes_takes_no_share() -> None:
     seen, held = Pipeline(), {POD: {GPU_0: GIB}}
     seen.see(*NODE, fraction(), held=held)
     seen.see(*NODE, fraction(group=None), held=held, times=3)
-    assert seen.claim(POD).shares[GPU_0].bytes == 11500 << 20
+    assert seen.pod_share(POD).shares[GPU_0].bytes == 11500 << 20
     assert {reason for _, _, reason in seen.flagged} == {"share-changed"}
 
 
@@ -128,7 +135,7 @@ def test_a_group_label_that_goes_takes_no_share() -> None:
 def test_a_bind_request_alone_is_enough(portion: str) -> None:
     seen = Pipeline()
     seen.see(*NODE, fraction(group=None), bind_request(portion=portion), held={POD: {GPU_0: GIB}}, times=3)
-    assert seen.claim(POD).asks_for_share
+    assert seen.pod_share(POD).asks_for_share
     assert seen.flagged == set()
 
 
@@ -176,7 +183,7 @@ STARTED: dict[str, Any] = {
 def test_a_pod_that_does_not_run_yet_has_the_share_it_asks_for_and_promises_nothing() -> None:
     seen, made = Pipeline(), config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
     seen.see(*NODE, fraction(group=None, phase="Pending"), made, held={}, times=2)
-    assert seen.claim(POD).is_unresolved
+    assert seen.pod_share(POD).is_unresolved
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
     seen.see(
         *NODE, fraction(group=None, phase="Pending", **STARTED), held={POD: {GPU_1: GIB}}, times=3
@@ -248,5 +255,5 @@ def test_an_annotation_beside_a_whole_gpu_excuses_it_from_nothing() -> None:
     assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}
     seen = Pipeline()
     seen.see(*NODE, whole, pod("other", 2, gpus="1"), held={POD: {GPU_0: GIB}}, times=3)
-    assert seen.claim(POD).gpu_uuids == ()
+    assert seen.pod_share(POD).gpu_uuids == ()
     assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}, "nor while its own GPU is unknown"

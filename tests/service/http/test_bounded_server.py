@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.http.protocols import MAX_FIELD_BYTES, MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
-from tests.service.http.servers import LARGE, Client, RunningServer, get, limits, serving, until
+from tests.support.page_server import LARGE, Client, RunningServer, get, limits, serving, until
 
 Prepare = Callable[[Client], Awaitable[Any]]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from service.http.host_names import HostNames, parse_host_name
-from tests.service.http.servers import serving
+from tests.support.page_server import serving
 
 HOSTS = HostNames(names=frozenset({"gpu-node-1", "agent.example.com"}), forwarded_paths=frozenset({"/small"}))
 MISDIRECTED = 'this server does not answer to the host "{}"; --host-name adds one\n'

@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from service.address import Address
-from service.http.listeners import open_listeners
+from service.http.listeners import Address, open_listeners
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.service.http.servers import LARGE, get, limits, serving, until
+from tests.support.page_server import LARGE, get, limits, serving, until
 
 
 @pytest.mark.parametrize(

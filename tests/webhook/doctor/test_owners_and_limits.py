@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
-from service.findings import Finding, State
-from tests.kube.api_server import ApiServer, refuses
-from tests.webhook.doctor.clusters import WELL
+from service.check_results import CheckResult, State
+from tests.support.api_server import ApiServer, refuses
+from tests.support.cluster_facts import WELL
+from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.owners import owner_findings
-from webhook.doctor.reading import Reader
 
 KINDS = (("apps", "v1", "deployments"), ("example.com", "v1", "unserved"))
 PODS, DEPLOYMENTS, LIMITS = "/api/v1/pods", "/apis/apps/v1/deployments", "/api/v1/limitranges"
@@ -37,7 +37,7 @@ def serve(server: ApiServer, **items: dict[str, Any]) -> None:
         server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": found}
 
 
-async def told(findings: AsyncIterator[Finding]) -> list[tuple[State, str]]:
+async def told(findings: AsyncIterator[CheckResult]) -> list[tuple[State, str]]:
     return [(finding.state, finding.what) async for finding in findings]
 
 
@@ -58,7 +58,7 @@ async def test_owners_without_a_namespace_are_named(
     server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
 ) -> None:
     serve(server, **items)
-    ((state, what),) = await told(owner_findings(Reader(client), WELL, KINDS))
+    ((state, what),) = await told(owner_findings(ApiReader(client), WELL, KINDS))
     assert state is (State.WARNING if named else State.OK)
     assert named in what
 
@@ -77,14 +77,14 @@ async def test_limit_ranges_that_give_whole_gpus_are_named(
     server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
 ) -> None:
     serve(server, **items)
-    ((state, what),) = await told(limit_range_findings(Reader(client), WELL))
+    ((state, what),) = await told(limit_range_findings(ApiReader(client), WELL))
     assert state is (State.WARNING if named else State.OK)
     assert named in what
 
 
 async def test_without_the_right_to_list_it_is_unknown(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(403, "Forbidden")
-    reader = Reader(client)
+    reader = ApiReader(client)
     assert await told(limit_range_findings(reader, WELL)) == []
     assert await told(owner_findings(reader, WELL, KINDS)) == []
-    assert [finding.state for finding in reader.lacks] == [State.UNKNOWN, State.UNKNOWN]
+    assert [finding.state for finding in reader.missing] == [State.UNKNOWN, State.UNKNOWN]

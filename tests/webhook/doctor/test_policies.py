@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from kai.installation import Installation
-from service.findings import State
-from tests.builders import folder_from
-from tests.webhook.doctor.clusters import (
+from service.check_results import State
+from tests.support.cluster_facts import (
     KAI_CONDITION,
     WELL,
     but,
@@ -21,11 +20,12 @@ from tests.webhook.doctor.clusters import (
     validating,
     whole,
 )
+from tests.support.pods import folder_from
+from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Cluster, Queue
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings
-from webhook.doctor.reading import Extent, Listed
 
 SELECTS_NOTHING = {"matchExpressions": [{"key": "never", "operator": "Exists"}]}
 DEPARTMENT = queue("department", "")
@@ -53,13 +53,13 @@ def test_a_cluster_in_which_all_is_well() -> None:
         (but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), "problem: managed namespaces: vision: the namespaceSelector of pods.mutate"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, and no validating"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
-        (but(namespaces=whole(namespace("a", mode="enforce")), validating=Listed()), ""),
+        (but(namespaces=whole(namespace("a", mode="enforce")), validating=ListResult()), ""),
         (but(namespaces=whole(namespace("a", mode="enforce"))), ""),
         (but(namespaces=whole(namespace("a", gpu_fraction="2"))), 'problem: policies: a: kaishare.dev/gpu-fraction: "2" is not allowed'),
         (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, mode="observe"))), "warning: policies: a: labels of kaishare without"),
         (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, over_share="evict"))), ""),
         (but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
-        (but(namespaces=Listed()), ""),
+        (but(namespaces=ListResult()), ""),
     ],
 )  # fmt: skip
 def test_namespaces_are_told_by_name(cluster: Cluster, expected: str) -> None:
@@ -80,17 +80,17 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     ("cluster", "expected"),
     [
         (but(queues=whole(DEPARTMENT)), 'problem: queues: there is no queue "team-a" (for vision): pods stay Pending'),
-        (but(queues=Listed((DEPARTMENT,), Extent.PART)), ""),  # it may be among those that were not looked at
+        (but(queues=ListResult((DEPARTMENT,), Completeness.PART)), ""),  # it may be among those that were not looked at
         (but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), 'problem: queues: "team-a" (for vision) has queues below it (below)'),
         (but(queues=whole(queue("team-a", ""))), 'problem: queues: "team-a" (for vision) has no parent'),
         (but(queues=whole(queue("team-a", "gone"))), 'problem: queues: "team-a" (for vision) is below "gone", which does not exist'),
         (but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
         (but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
         (but(queues=whole(), namespaces=whole(namespace("a", **{"kai.scheduler/queue": "Not A Queue"}))), ""),
-        (but(queues=Listed()), ""),
+        (but(queues=ListResult()), ""),
         (but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: there is no PriorityClass "nowhere" (for vision)'),
         (but(namespaces=whole(namespace("vision", priority="train"))), ""),
-        (but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=Listed()), ""),
+        (but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=ListResult()), ""),
     ],
 )  # fmt: skip
 def test_queues_that_kai_cannot_use_are_told(cluster: Cluster, expected: str) -> None:
@@ -101,7 +101,7 @@ def test_queues_that_kai_cannot_use_are_told(cluster: Cluster, expected: str) ->
 
 @pytest.mark.parametrize("served", ["", "v1"])
 def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
-    (found,) = queue_findings(but(queues=Listed(extent=Extent.UNSERVED)), served)
+    (found,) = queue_findings(but(queues=ListResult(extent=Completeness.UNSERVED)), served)
     assert found.state is State.UNKNOWN
     assert ("v1" in found.what) is bool(served)
 
@@ -117,7 +117,7 @@ def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
         (but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
         (but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission looks only at pods labelled team/kai (podLabelSelector)"),
         (but(mutating=whole(mutating())), ""),
-        (but(installation=None, mutating=Listed()), ""),
+        (but(installation=None, mutating=ListResult()), ""),
     ],
 )  # fmt: skip
 def test_kai_must_take_the_pods_that_policies_give_it(cluster: Cluster, expected: str) -> None:
@@ -193,9 +193,9 @@ def test_its_queue_label_selector_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("is_there", "state"),
-    [(True, State.OK), (False, State.PROBLEM), (Extent.UNREAD, State.UNKNOWN)],
+    [(True, State.OK), (False, State.PROBLEM), (Completeness.UNREAD, State.UNKNOWN)],
 )
-def test_the_runtime_class_must_be_there(is_there: bool | Extent, state: State) -> None:
+def test_the_runtime_class_must_be_there(is_there: bool | Completeness, state: State) -> None:
     assert runtime_class_finding("nvidia", "pods with a share", is_there).state is state
 
 

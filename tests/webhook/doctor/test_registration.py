@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.findings import State
-from tests.builders import folder_from
-from tests.webhook.doctor.clusters import (
+from service.check_results import State
+from tests.support.cluster_facts import (
     KAI_CONDITION,
     WELL,
     but,
@@ -20,8 +19,9 @@ from tests.webhook.doctor.clusters import (
     validating,
     whole,
 )
+from tests.support.pods import folder_from
+from webhook.doctor.api_reader import ListResult
 from webhook.doctor.cluster import Cluster, is_of_kai
-from webhook.doctor.reading import Listed
 from webhook.doctor.registration import registration_findings
 
 MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
@@ -135,7 +135,7 @@ def test_ours_is_known_by_its_webhooks_whatever_its_name() -> None:
 
 
 def test_what_could_not_be_listed_is_not_missing() -> None:
-    assert list(registration_findings(but(mutating=Listed(), validating=Listed()))) == []
+    assert list(registration_findings(but(mutating=ListResult(), validating=ListResult()))) == []
 
 
 def test_kais_own_is_known_by_its_service_or_by_what_it_asks() -> None:
@@ -152,7 +152,7 @@ def test_what_kais_operator_wrote_is_read(suffix: str) -> None:
     file = folder / "kai-live-v0.13.4" / f"operator-mutating-kai-admission{suffix}.json"
     found = configuration(json.loads(file.read_text()))
     assert is_of_kai(found)
-    assert found.asks_for_scheduler
+    assert found.matches_on_scheduler_name
     selector = found.hooks[0].namespace_selector
     assert selector.matches({"kubernetes.io/metadata.name": "vision"}) is (suffix == "")
     assert selector.matches({"kubernetes.io/metadata.name": "vision", "kai.scheduler/queue": "a"})

@@ -12,14 +12,14 @@ from typing import Any, cast
 import pytest
 
 from certs.authority import Authority
-from service.findings import Finding, State
-from webhook.doctor.reading import Reader
+from service.check_results import CheckResult, State
+from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.serving import _bundle_finding, serving_findings
-from webhook.hooks import ClientConfig, Hook
+from webhook.registration.objects import ClientConfig, Webhook
 
 NOW = datetime.now(UTC)
 DAYS = timedelta(days=1)
-HERE = cast(Reader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
+HERE = cast(ApiReader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
 
 
 @contextlib.asynccontextmanager
@@ -41,8 +41,8 @@ async def served(
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
 
 
-async def found(url: str, bundle: bytes, **options: Any) -> dict[str, Finding]:
-    hook = Hook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
+async def found(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
+    hook = Webhook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
     told = {"is_inside": False, "now": NOW, **options}
     return {one.check: one async for one in serving_findings(HERE, [hook], **told)}
 

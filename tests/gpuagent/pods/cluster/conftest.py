@@ -2,10 +2,6 @@
 
 import pytest
 
-from tests.kube.fixtures import account, authority, client, served, server
-
-__all__ = ["account", "authority", "client", "served", "server"]
-
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.pods.lookups import Reason
+from gpuagent.pods.lookups import UnavailableReason
 from kube.client import KubeClient
-from tests.gpuagent.inventories import inventory
-from tests.gpuagent.objects import (
+from tests.support.api_server import ApiServer, event, refuses, says
+from tests.support.cluster_pods import running
+from tests.support.inventories import inventory
+from tests.support.kube_objects import (
     GROUP_1,
     NODE,
     RESERVATIONS,
@@ -21,9 +23,7 @@ from tests.gpuagent.objects import (
     pod,
     reservation,
 )
-from tests.gpuagent.pods.cluster.running import running
-from tests.kube.api_server import ApiServer, event, refuses, says
-from tests.kube.watching import until
+from tests.support.watches import until
 
 BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/namespaces/research/bindrequests"
 CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
@@ -386,7 +386,7 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.names == {"half"})
         lack = next(lack for lack in run.pods.lacks if lack.resource == resource)
-        assert lack.reason is Reason.DENIED
+        assert lack.reason is UnavailableReason.DENIED
         assert lack.line.startswith(line)
         await until(lambda: len(server.asked(part)) > 2)
         assert run.said("going on without").count(resource) == 1, "asked again and again, and said once"
@@ -429,7 +429,7 @@ async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_on
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
         (lack,) = run.pods.lacks
-        assert lack.reason is Reason.NOT_SERVED
+        assert lack.reason is UnavailableReason.NOT_SERVED
         assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares are")
         assert len(server.asked("bindrequests")) <= 8
         server.refusals = {}
@@ -463,7 +463,7 @@ async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
     async with running(client) as run:
         await until(lambda: run.pods.lacks)
         (lack,) = run.pods.lacks
-        assert lack.reason is Reason.ERROR
+        assert lack.reason is UnavailableReason.ERROR
         assert line in lack.line
         await until(lambda: len(server.asked("bindrequests")) > 4)
         assert run.said("going on without") == ["bindrequests.scheduling.run.ai"]

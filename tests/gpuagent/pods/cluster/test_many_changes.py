@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpuagent.pods.lookups import Lookups, Wanted
+from gpuagent.pods.lookups import Fetcher, ObjectRef
 from kube.client import KubeClient
-from tests.gpuagent.objects import fraction
-from tests.gpuagent.pods.cluster.running import running
-from tests.kube.api_server import ApiServer
-from tests.kube.watching import until
+from tests.support.api_server import ApiServer
+from tests.support.cluster_pods import running
+from tests.support.kube_objects import fraction
+from tests.support.watches import until
 
 CHANGES = 200
 
@@ -24,13 +24,13 @@ async def test_related_objects_are_worked_out_once_for_many_changes(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[int] = []
-    want = Lookups.want
+    want = Fetcher.request
 
-    def counted(lookups: Lookups, objects: Iterable[Wanted]) -> None:
+    def counted(lookups: Fetcher, objects: Iterable[ObjectRef]) -> None:
         wanted.append(1)
         want(lookups, objects)
 
-    monkeypatch.setattr(Lookups, "want", counted)
+    monkeypatch.setattr(Fetcher, "request", counted)
     async with running(client) as run:
         await until(lambda: run.names == set())
         before = len(wanted)

@@ -1,0 +1,71 @@
+"""The tables of the documentation, written from the code's own: `python -m docs.tables FILE…`.
+
+A document marks where a table belongs with `<!-- table: NAME -->` and `<!-- end -->`; what stands between is
+replaced, the prose around it is not touched.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from kai.own_labels import EXCLUDED_NAMESPACES
+from webhook.policy.labels import LABELS
+from webhook.policy.reasons import Group, Reason
+
+_PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def written(document: str) -> str:
+    """Return the document with every marked table as it is now.
+
+    Raises:
+        KeyError: a table of that name does not exist.
+    """
+    return _PLACE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", document)
+
+
+def _labels() -> str:
+    rows = [(f"`{label.key}`", label.allowed, label.absent) for label in LABELS.values()]
+    return _table(("namespace label", "allowed", "absent means"), rows)
+
+
+def _excluded() -> str:
+    return ", ".join(f"`{name}`" for name in sorted(EXCLUDED_NAMESPACES)) + "\n"
+
+
+def _reasons(*groups: Group) -> Callable[[], str]:
+    def table() -> str:
+        rows = [(f"`{reason.code}`", reason.text) for reason in Reason if reason.group in groups]
+        return _table(("reason", "what it says"), rows)
+
+    return table
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "labels": _labels,
+    "excluded-namespaces": _excluded,
+    "reasons-left-alone": _reasons(Group.LEFT_ALONE),
+    "reasons-share": _reasons(Group.SHARE),
+    "reasons-warnings": _reasons(Group.WARNING, Group.WARNING_OR_DENIAL),
+    "reasons-denials": _reasons(Group.DENIED, Group.WARNING_OR_DENIAL),
+    "reasons-admitted": _reasons(Group.ADMITTED),
+    "reasons-labels": _reasons(Group.LABELS),
+    "reasons-failed": _reasons(Group.FAILED),
+}
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def main(files: list[str]) -> None:
+    """Rewrite the files whose tables are not up to date."""
+    for file in map(Path, files):
+        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What follows from verdicts: log lines, Events and evictions."""

@@ -1,0 +1,138 @@
+"""What follows from verdicts beyond metrics, where pods come from the API server: Events, and evictions."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.actions.events import COMPONENT, FlagEvents
+from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.actions.evictor import Evictor
+from gpuagent.pods.inventory import NodePod
+from gpuagent.status import Judged
+from gpuagent.verdicts.judge import Verdict
+from kube.client import KubeClient
+from kube.events import EventWriter
+from kube.eviction import Evicted, evict
+from service.log import INFO, WARNING, JsonLog
+from service.tasks import restart_on_error
+
+_TO_WRITE_SECONDS: Final = 5.0
+_TO_MIRROR_SECONDS: Final = 1.0
+"""A vCluster copies an Event in some 20 ms (seen on v0.36.1), and no more once its own pod is gone."""
+_NOTHING: Final[Mapping[str, int]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionSettings:
+    """What may follow from a verdict."""
+
+    events: bool
+    eviction: EvictionMode
+    budget: Budget
+    rules: EvictionRules
+
+
+class VerdictActions:
+    """Tells people of flags, and evicts. Metrics and verdicts go on whatever becomes of it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: ActionSettings,
+        *,
+        node: str,
+        sample_now: Callable[[], None],
+        log: JsonLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            client: to the API server.
+            settings: what may be done.
+            node: name of this node.
+            sample_now: takes a sample that begins after the call.
+            log: where trouble is said.
+            clock: monotonic seconds, the samples' own.
+        """
+        self.events: Counter[tuple[str, str]] = Counter()
+        """By reason and result."""
+        self._client = client
+        self._log = log
+        self._clock = clock
+        self._writer: EventWriter | None = None
+        self._flags: FlagEvents | None = None
+        if settings.events:
+            self._writer = EventWriter(
+                client,
+                component=COMPONENT,
+                host=node,
+                on_result=lambda reason, result: self.events.update([(reason, result)]),
+                on_trouble=self._say_trouble,
+                clock=clock,
+            )
+            self._flags = FlagEvents(self._writer, clock=clock)
+        self._evictor: Evictor | None = None
+        if settings.eviction is not EvictionMode.OFF:
+            self._evictor = Evictor(
+                rules=settings.rules,
+                budget=settings.budget,
+                ask=self._ask if settings.eviction is EvictionMode.ON else None,
+                announce=self._announce,
+                sample_now=sample_now,
+                log=log,
+                clock=clock,
+            )
+
+    @property
+    def evictions(self) -> Mapping[str, int]:
+        """Decisions by result."""
+        return self._evictor.results if self._evictor else _NOTHING
+
+    def handle(self, judged: Judged) -> None:
+        """Take the newest verdicts. Never waits."""
+        if self._flags is not None:
+            self._flags.take(judged.snapshot, judged.transitions)
+        if self._evictor is not None:
+            self._evictor.take(judged)
+
+    async def run(self) -> None:
+        """Do what there is to do until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self._writer is not None:
+                group.create_task(restart_on_error(self._writer.run, on_error=self._failed("writing Events")))
+            if self._evictor is not None:
+                group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evicting")))
+
+    async def _ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
+        return await evict(
+            self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=is_trial
+        )
+
+    async def _announce(self, verdict: Verdict, judged: Judged) -> None:
+        """Have the Event written before the pod goes, if the API server has a moment for it."""
+        if self._flags is None or self._writer is None:
+            return
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in judged.snapshot.gpus}
+        lasted = verdict.lasted(judged.snapshot.taken_at)
+        self._flags.evicting(verdict, lasted, totals.get(verdict.key.gpu_uuid))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TO_WRITE_SECONDS):
+                await self._writer.settled()
+        if verdict.pod_share.tenant is not None:
+            await asyncio.sleep(_TO_MIRROR_SECONDS)
+
+    def _failed(self, what: str) -> Callable[[Exception], None]:
+        """What nobody foresaw must not take the agent with it."""
+        return lambda error: self._log.failure(f"{what} failed, and begins anew", error)
+
+    def _say_trouble(self, problem: str) -> None:
+        if problem:
+            self._log("trouble with writing Events", WARNING, error=problem)
+        else:
+            self._log("Events are written again", INFO)

@@ -1,0 +1,147 @@
+"""Which pods may be evicted, and why not. Pure.
+
+A pod is evicted for what its own processes hold, by the kernel's word, against a figure that nobody but KAI
+or the pod itself could write: so that no tenant can have another's pod evicted.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuagent.ledger.slack import Slack
+from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.status import Judged
+from gpuagent.verdicts.grounds import FlagReason, Key
+from gpuagent.verdicts.judge import Verdict
+from kai import keys
+
+_EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
+_WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
+"""Whoever may make a ConfigMap in the pod's namespace could have written these."""
+
+
+class EvictionRefusal(StrEnum):
+    """Why a pod is not evicted, whatever its namespace asks; results of `kaishare_agent_evictions_total`."""
+
+    EXCLUDED_NAMESPACE = "excluded-namespace"
+    RESERVATION_POD = "reservation-pod"
+    STATIC_POD = "static-pod"
+    TERMINATING = "terminating"
+    NOT_RUNNING = "not-running"
+    WEAK_EVIDENCE = "weak-evidence"
+
+
+_LINES: Final = {
+    EvictionRefusal.EXCLUDED_NAMESPACE: "its namespace is one of --exclude-namespaces",
+    EvictionRefusal.RESERVATION_POD: "it is a reservation pod of KAI's, or in the namespace of these",
+    EvictionRefusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
+    EvictionRefusal.TERMINATING: "it is being deleted already, and leaves when its own grace period is over",
+    EvictionRefusal.NOT_RUNNING: "by its status no container of it has started yet, not even an init container",
+    EvictionRefusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others could have"
+    " written: that is no ground to evict it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionRules:
+    """What the administrator set."""
+
+    excluded_namespaces: frozenset[str]
+    reservation_namespace: str
+    slack: Slack
+
+    def refusal(self, verdict: Verdict, judged: Judged) -> EvictionRefusal | None:
+        """Say why a pod must not be evicted; None: nothing speaks against it."""
+        pod = verdict.pod_share.pod
+        if pod.uid in judged.reservation_uids or pod.namespace == self.reservation_namespace:
+            return EvictionRefusal.RESERVATION_POD
+        if pod.namespace in self.excluded_namespaces:
+            return EvictionRefusal.EXCLUDED_NAMESPACE
+        if keys.MIRROR_POD in pod.annotations:
+            return EvictionRefusal.STATIC_POD
+        if pod.is_terminating:
+            return EvictionRefusal.TERMINATING
+        if not pod.is_running:
+            return EvictionRefusal.NOT_RUNNING
+        if not self._is_proven(verdict, judged):
+            return EvictionRefusal.WEAK_EVIDENCE
+        return None
+
+    def _is_proven(self, verdict: Verdict, judged: Judged) -> bool:
+        key, amount = verdict.key, _figure(verdict)
+        if amount is None or verdict.used_bytes is None:
+            return False
+        if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
+            return False
+        return (key.uid, key.gpu_uuid) in judged.held_by_uid
+
+
+def explained(refusal: EvictionRefusal) -> str:
+    """Say it for the log."""
+    return _LINES[refusal]
+
+
+def candidates(judged: Judged) -> list[Verdict]:
+    """Find the pods that are flagged, are over in this very sample, and are to be evicted for it.
+
+    One verdict for each pod, the worst first.
+    """
+    worst: dict[str, Verdict] = {}
+    for verdict in sorted(_asked(judged), key=_excess, reverse=True):
+        worst.setdefault(verdict.key.uid, verdict)
+    return list(worst.values())
+
+
+def still(key: Key, judged: Judged) -> Verdict | None:
+    """Return the candidate of that key, if it is one by a newer sample."""
+    return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
+
+
+def is_settled(key: Key, judged: Judged) -> bool:
+    """Whether the flag of a key is known to be gone, or its pod: a later flag is another matter.
+
+    A flag that cannot be judged now still stands.
+    """
+    verdict = judged.verdicts.judged.get(key)
+    if verdict is None:
+        return key.uid not in judged.snapshot.pod_uids
+    return not verdict.is_flagged
+
+
+def owner_of(pod_share: PodShare) -> str:
+    """Name what would make the pod anew, or the pod itself where nothing would.
+
+    In a vCluster the host's owner is none or the vCluster, so what the tenant's pod says of its owners
+    counts, for pods of that vCluster only: a tenant who writes there what is not true harms himself.
+    """
+    pod, tenant = pod_share.pod, pod_share.tenant
+    if tenant is None:
+        return pod.controller_uid or f"{pod.namespace}/{pod.name}"
+    said = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
+    owner = hashlib.sha256(said.encode()).hexdigest() if said else f"{tenant.namespace}/{tenant.pod}"
+    return f"{pod.namespace}/{tenant.vcluster}/{owner}"
+
+
+def _asked(judged: Judged) -> Iterator[Verdict]:
+    for verdict in judged.verdicts.judged.values():
+        over_share_policy = judged.over_share_policies.get(verdict.key.uid)
+        is_asked = over_share_policy is not None and over_share_policy.evict
+        if is_asked and verdict.key.reason in _EVICTABLE and verdict.is_flagged and verdict.is_over:
+            yield verdict
+
+
+def _excess(verdict: Verdict) -> int:
+    return (verdict.used_bytes or 0) - (verdict.allowed_bytes or 0)
+
+
+def _figure(verdict: Verdict) -> Amount | None:
+    """The figure that the verdict is held against, or the share where others could have written that one."""
+    pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
+    share = pod_share.shares.get(gpu)
+    judged_by = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share
+    for amount in (judged_by, share):
+        if amount is not None and amount.source not in _WEAK:
+            return amount
+    return None

@@ -1,0 +1,86 @@
+"""What changed, as log lines: each flag, problem and unreadable value once when it comes or goes."""
+
+from collections.abc import Iterable
+
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.problems import Cause, Problem
+from gpuagent.shares.pod_shares import PodShare
+from gpuagent.verdicts.judge import Change, Transition
+from service.log import INFO, WARNING, JsonLog
+
+_MESSAGES = {
+    Change.FLAGGED: ("pod flagged", WARNING),
+    Change.CLEARED: ("flag cleared", INFO),
+    Change.DROPPED: ("flag dropped", INFO),
+}
+
+_MOST_LINES = 20
+"""Lines of one kind in one sample: owners of pods can write a new unreadable value at any time."""
+
+
+class TransitionLog:
+    """Remembers what it said, and says only what is different."""
+
+    def __init__(self, log: JsonLog) -> None:
+        self._log = log
+        self._problems: dict[tuple[Cause, str], Problem] = {}
+        self._notes: frozenset[str] = frozenset()
+        self._wish_notes: frozenset[str] = frozenset()
+        self._gpus: tuple[str, ...] | None = None
+
+    def problems(self, present: Iterable[Problem]) -> None:
+        """Take every problem that is present now."""
+        now = {(problem.cause, problem.gpu_uuid): problem for problem in present}
+        for key in now.keys() - self._problems.keys():
+            self._problem("problem appeared", WARNING, now[key])
+        for key in self._problems.keys() - now.keys():
+            self._problem("problem gone", INFO, self._problems[key])
+        self._problems = now
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Take the GPUs that answer now, and the values of pods that cannot be read."""
+        gpus = tuple(account.gpu.uuid for account in snapshot.gpus)
+        if gpus != self._gpus:
+            self._gpus = gpus
+            self._log("gpus answer", gpus=gpus, driver=snapshot.driver_version)
+        notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
+        new = sorted(notes.keys() - self._notes)
+        for note in new[:_MOST_LINES]:
+            self._log("pod has an unreadable value", WARNING, **named(notes[note]), problem=note)
+        if len(new) > _MOST_LINES:
+            self._log("more pods have unreadable values", WARNING, more=len(new) - _MOST_LINES)
+        self._notes = frozenset(notes)
+
+    def over_share_policies(self, notes: Iterable[str]) -> None:
+        """Take what namespaces ask for and cannot have."""
+        now = frozenset(notes)
+        for note in sorted(now - self._wish_notes):
+            self._log("namespace asks for what cannot be had", WARNING, problem=note)
+        self._wish_notes = now
+
+    def transitions(self, transitions: Iterable[Transition]) -> None:
+        """Take flags that were raised or went away."""
+        for transition in transitions:
+            verdict = transition.verdict
+            message, level = _MESSAGES[transition.change]
+            known = {"usedBytes": verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
+            self._log(
+                message,
+                level,
+                reason=verdict.key.reason,
+                **named(verdict.pod_share),
+                gpu=verdict.key.gpu_uuid,
+                **{name: figure for name, figure in known.items() if figure is not None},
+            )
+
+    def _problem(self, message: str, level: str, problem: Problem) -> None:
+        self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
+
+
+def named(pod_share: PodShare) -> dict[str, str]:
+    """Return the fields by which lines of the log name a pod."""
+    fields = {"namespace": pod_share.pod.namespace, "pod": pod_share.pod.name, "uid": pod_share.pod.uid}
+    if pod_share.tenant:
+        tenant = pod_share.tenant
+        fields |= {"vcluster": tenant.vcluster, "virtualPod": f"{tenant.namespace}/{tenant.pod}"}
+    return fields

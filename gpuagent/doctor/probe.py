@@ -1,0 +1,85 @@
+"""One look at the GPUs and at the processes on them, as the agent takes it; and what may come in its way."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuagent.doctor.worker import Hung, Worker
+from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuProcess, GpuReading, GpuSource
+from gpuagent.problems import Problem
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import LookupResult, Origin
+
+LOOK_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What was seen."""
+
+    reading: GpuReading = field(default_factory=lambda: GpuReading(gpus=()))
+    """Empty if the driver was replaced, or hangs."""
+    origins: Mapping[int, Origin] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    """Of the look-up in /proc."""
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(call, error) of the driver to its count."""
+    replaced: str = ""
+    """Why only a new process can help; empty if it is not so."""
+    is_hung: bool = False
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Those that answered."""
+        return self.reading.gpus
+
+    @property
+    def found(self) -> Counter[LookupResult]:
+        """How looking up ended, by how often."""
+        return Counter(origin.found for origin in self.origins.values())
+
+
+class Probe:
+    """Looks, always from one thread, as the driver's library must be called."""
+
+    def __init__(self, *, source: GpuSource, processes: Processes, seconds: float = LOOK_SECONDS) -> None:
+        self._source = source
+        self._processes = processes
+        self._seconds = seconds
+        self._worker = Worker("driver")
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a call of the driver has not returned."""
+        return self._worker.is_hung
+
+    def look(self) -> Observation:
+        """Look once."""
+        try:
+            return self._worker.call(self._look, seconds=self._seconds)
+        except Hung:
+            return Observation(is_hung=True)
+
+    def close(self) -> None:
+        """Let go of the driver, unless it hangs."""
+        try:
+            self._worker.call(self._source.close, seconds=self._seconds)
+        except Hung:
+            return
+        self._worker.stop()
+
+    def _look(self) -> Observation:
+        try:
+            reading = self._source.read()
+        except DriverReplaced as replaced:
+            return Observation(replaced=str(replaced), errors=self._source.errors)
+        origins, problems = self._processes.look_up(reading)
+        return Observation(reading=reading, origins=origins, problems=problems, errors=self._source.errors)
+
+
+def processes_of(gpu: Gpu) -> Iterator[GpuProcess]:
+    """Every process on a GPU, those on its MIG devices included."""
+    yield from gpu.processes or ()
+    for instance in gpu.instances:
+        yield from instance.processes or ()

@@ -1,0 +1,132 @@
+"""Whether a process started here is found again: on its GPU, with its memory, and as this container's."""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from gpuagent.doctor import cuda_process
+from gpuagent.doctor.host import Host
+from gpuagent.doctor.probe import Observation, processes_of
+from gpuagent.gpus.reading import Gpu
+from gpuagent.sampling.sample import LookupResult
+from service.check_results import CheckResult, ok, problem, unknown
+from service.text import one_line
+from service.units import size
+
+HELD_BYTES: Final = 16 << 20
+_CHECK: Final = "a process of its own"
+_NEEDED_BYTES: Final = 2 << 30
+"""What a GPU must have free: a context takes up to some 500 MiB, and no pod may fail to allocate for this."""
+_START_SECONDS: Final = 30.0
+_LEAVE_SECONDS: Final = 5.0
+PROGRAM: Final = (sys.executable, "-I", str(Path(cuda_process.__file__)))
+
+
+def trial_finding(
+    look: Observation,
+    look_again: Callable[[], Observation],
+    host: Host,
+    *,
+    program: Sequence[str] = PROGRAM,
+    seconds: float = _START_SECONDS,
+) -> CheckResult:
+    """Start a process on the emptiest GPU, and look for it.
+
+    Args:
+        look: what was seen before.
+        look_again: sees what is there now.
+        host: this container.
+        program: what to run; it is given the bytes to hold.
+        seconds: how long the program may take to hold them.
+    """
+    candidates = [gpu for gpu in look.gpus if not gpu.mig]
+    if not candidates:
+        return unknown(_CHECK, "not checked: no GPU answers that is not split by MIG")
+    gpu = max(candidates, key=_free)
+    if gpu.used_bytes is None:
+        return unknown(_CHECK, f"not checked: no GPU tells what it has free ({gpu.memory_unknown})")
+    if _free(gpu) < _NEEDED_BYTES:
+        return unknown(_CHECK, f"not checked: no GPU has {size(_NEEDED_BYTES)} free")
+    with _started(program, gpu) as process:
+        said = _first_line(process, seconds)
+        if said != "held":
+            return unknown(_CHECK, f"not checked: {said or f'it held nothing within {seconds:.0f} s'}")
+        return _judge(process.pid, gpu, look_again(), host)
+
+
+def _free(gpu: Gpu) -> int:
+    """Bytes that are free; -1 if the GPU does not tell."""
+    if gpu.total_bytes is None or gpu.used_bytes is None:
+        return -1
+    return gpu.total_bytes - gpu.used_bytes - (gpu.reserved_bytes or 0)
+
+
+@contextmanager
+def _started(program: Sequence[str], gpu: Gpu) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [*program, str(HELD_BYTES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                process.wait(_LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:
+    """What it says first; empty if it says nothing in time."""
+    if process.stdout is None or not select.select([process.stdout], [], [], seconds)[0]:
+        return ""
+    line = process.stdout.readline().decode("utf-8", "replace")
+    return one_line(line) or "it ended without a word"
+
+
+def _judge(pid: int, gpu: Gpu, look: Observation, host: Host) -> CheckResult:
+    if look.is_hung:
+        return problem(_CHECK, "the driver does not answer any more")
+    now = next((one for one in look.gpus if one.uuid == gpu.uuid), None)
+    if now is None or now.processes is None:
+        return unknown(_CHECK, f"GPU {gpu.index} does not tell its processes any more")
+    held = next((process for process in processes_of(now) if process.pid == pid), None)
+    if held is None:
+        return problem(
+            _CHECK,
+            f"PID {pid} holds memory of GPU {gpu.index}, and the driver does not list it",
+            "PIDs are counted in another namespace than the agent's: set hostPID: true in its pod",
+        )
+    if held.used_bytes is None or held.used_bytes < HELD_BYTES:
+        return problem(
+            _CHECK,
+            f"PID {pid} holds {size(HELD_BYTES)} and more of GPU {gpu.index}; the driver says"
+            f" {size(held.used_bytes)}",
+            "figures of this driver cannot be relied on",
+        )
+    origin = look.origins.get(pid)
+    if origin is None or origin.found in (LookupResult.GONE, LookupResult.DENIED):
+        return problem(
+            _CHECK,
+            f"the driver lists PID {pid}, and {host.proc_root} does not show it",
+            "the agent must see /proc of its own PID namespace: leave --proc-root away and set hostPID: true",
+        )
+    own = host.names
+    if (origin.pod_uids, origin.container_id) != (own.pod_uids, own.container_id):
+        return problem(
+            _CHECK,
+            f"PID {pid} is found in another container than the one it was started in",
+            f"name the /proc of this PID namespace with --proc-root; it is {host.proc_root} now",
+        )
+    return ok(_CHECK, f"PID {pid} was found on GPU {gpu.index} with {size(held.used_bytes)}, and where it is")

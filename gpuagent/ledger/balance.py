@@ -1,0 +1,254 @@
+"""The accounts of one moment: a sample, the pods' claims and the list of pods make a Snapshot. Pure.
+
+A figure that one unknown amount could change is None. What is known stays: an error on one GPU, or of one
+process, takes away no more than it touches.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpuagent.gpus.reading import Gpu, GpuProcess
+from gpuagent.ledger.slack import DEFAULT_SLACK
+from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
+from gpuagent.pods.index import PodIndex
+from gpuagent.pods.inventory import NodePod
+from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.sample import LookupResult, Origin, Sample
+from gpuagent.shares.pod_shares import PodShare
+
+_GONE: Final = Origin(found=LookupResult.GONE)
+
+_MOST_PROMISED: Final = (1 << 63) - 1
+"""Bytes; JSON has no larger integer. A thousand shares of the largest size read come to more."""
+_LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
+_OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What is known beside the sample when the accounts are made."""
+
+    pod_shares: Sequence[PodShare]
+    """One for every pod of the index."""
+    pods: PodIndex | None
+    """None while no list of pods could be had: then nobody's memory is known to be anybody's."""
+    problems: tuple[Problem, ...] = ()
+    """Of the source of pods."""
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    is_simulated: bool = False
+
+
+def balance(sample: Sample, books: Books) -> Snapshot:
+    """Settle who holds what on which GPU.
+
+    A process whose pod is not in the list, or is a reservation pod, belongs to no pod that a series is about
+    and counts as the host's: what the process of a deleted pod keeps must stay visible somewhere. Only a
+    process that vanished before it was looked up counts as a process and nowhere else, in one sample.
+    """
+    reading = sample.reading
+    problems = list(dict.fromkeys((*reading.problems, *sample.problems, *books.problems)))
+    present = {gpu.uuid for gpu in reading.gpus} | {i.uuid for gpu in reading.gpus for i in gpu.instances}
+    pod_shares = {pod_share.pod.uid: _as_of_now(pod_share, present) for pod_share in books.pod_shares}
+    assigned = _assigned(pod_shares.values())
+    accounts, holdings = [], []
+    for gpu in reading.gpus:
+        tally = _Tally(gpu, problems, sample.origins, books.pods)
+        problems += tally.problems
+        promised = sum(
+            pod_share.shares[gpu.uuid].bytes
+            for pod_share in pod_shares.values()
+            if gpu.uuid in pod_share.shares
+        )
+        is_promise_known = books.pods is not None and promised <= _MOST_PROMISED
+        if gpu.total_bytes is None:  # then shares that are parts of it may be unknown
+            is_promise_known &= all(gpu.uuid in pod_shares[uid].shares for uid in assigned.get(gpu.uuid, ()))
+        accounts.append(
+            GpuAccount(
+                gpu=gpu,
+                promised_bytes=promised if is_promise_known else None,
+                host_bytes=tally.host_bytes,
+                unattributed_bytes=tally.unattributed_bytes,
+            )
+        )
+        holdings += tally.holdings(pod_shares, assigned)
+    held = {holding.pod_share.pod.uid for holding in holdings}
+    return Snapshot(
+        taken_at=sample.taken_at,
+        wall_time=sample.wall_time,
+        gpus=tuple(accounts),
+        holdings=tuple(holdings),
+        pod_shares=tuple(
+            pod_share for uid, pod_share in pod_shares.items() if uid in held or _says_something(pod_share)
+        ),
+        pod_uids=frozenset(uid for uid, pod_share in pod_shares.items() if not pod_share.pod.is_finished),
+        problems=tuple(problems),
+        errors=books.errors,
+        driver_version=reading.driver_version,
+        is_simulated=books.is_simulated,
+        pods_are_listed=books.pods is not None,
+    )
+
+
+def holders(sample: Sample, pods: PodIndex) -> dict[str, set[str]]:
+    """Return the GPUs on which each pod has a process, by pod UID."""
+    found: dict[str, set[str]] = {}
+    for gpu in sample.reading.gpus:
+        for process in gpu.processes or ():
+            owner = pods.pod_of(sample.origins.get(process.pid, _GONE))
+            if isinstance(owner, NodePod):
+                found.setdefault(owner.uid, set()).add(gpu.uuid)
+    return found
+
+
+def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
+    """Take away what a finished pod no longer has, and the shares of GPUs that are lost."""
+    if pod_share.pod.is_finished:
+        return replace(
+            pod_share,
+            asks_for_share=False,
+            gpu_uuids=(),
+            shares={},
+            limits={},
+            changed="",
+            lacks_reservation=False,
+        )
+    if pod_share.shares.keys() <= present and pod_share.limits.keys() <= present:
+        return pod_share
+    return replace(
+        pod_share,
+        shares={uuid: amount for uuid, amount in pod_share.shares.items() if uuid in present},
+        limits={uuid: amount for uuid, amount in pod_share.limits.items() if uuid in present},
+    )
+
+
+def _says_something(pod_share: PodShare) -> bool:
+    return not pod_share.pod.is_finished and bool(
+        pod_share.asks_for_share or pod_share.gpu_uuids or pod_share.notes
+    )
+
+
+def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
+    """Pod UIDs by the GPU that is theirs."""
+    assigned: dict[str, list[str]] = {}
+    for pod_share in pod_shares:
+        for uuid in pod_share.gpu_uuids:
+            assigned.setdefault(uuid, []).append(pod_share.pod.uid)
+    return assigned
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one owner's processes hold on one device, as far as the driver can tell."""
+
+    known_bytes: int = 0
+    processes: int = 0
+    unknown: int = 0
+    is_by_uid: bool = True
+
+    def add(self, process: GpuProcess, *, is_by_uid: bool = True) -> None:
+        self.processes += 1
+        self.is_by_uid &= is_by_uid
+        if process.used_bytes is None:
+            self.unknown += 1
+        else:
+            self.known_bytes += process.used_bytes
+
+    @property
+    def bytes(self) -> int | None:
+        return None if self.unknown else self.known_bytes
+
+
+class _Tally:
+    """One GPU's processes, added up by owner: for the GPU, or for each of its MIG devices."""
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problems: Sequence[Problem],
+        origins: Mapping[int, Origin],
+        pods: PodIndex | None,
+    ) -> None:
+        self._gpu = gpu
+        self._everybody = _Held()
+        self._host = _Held()
+        self._by_device: dict[str, dict[str, _Held]] = {}
+        self._without_list: set[str] = set()
+        scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
+        causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
+        self._is_incomplete = not causes.isdisjoint(_LIST_INCOMPLETE)
+        self._hides_owners = pods is None or not causes.isdisjoint(_OWNER_HIDDEN)
+        for uuid, processes in ((gpu.uuid, gpu.processes), *((i.uuid, i.processes) for i in gpu.instances)):
+            self._add_device(uuid, processes, origins, pods)
+
+    def _add_device(
+        self,
+        uuid: str,
+        processes: Sequence[GpuProcess] | None,
+        origins: Mapping[int, Origin],
+        pods: PodIndex | None,
+    ) -> None:
+        by_pod = self._by_device[uuid] = {}
+        if processes is None:
+            self._without_list.add(uuid)
+            return
+        for process in processes:
+            self._everybody.add(process)
+            origin = origins.get(process.pid, _GONE)
+            if origin.found is LookupResult.DENIED:
+                self._hides_owners = True
+            if pods is None or origin.found in (LookupResult.DENIED, LookupResult.GONE):
+                continue
+            owner = pods.pod_of(origin)
+            if not isinstance(owner, NodePod):
+                self._host.add(process)
+            else:
+                held = by_pod.setdefault(owner.uid, _Held())
+                held.add(process, is_by_uid=owner.uid in origin.pod_uids)
+
+    @property
+    def host_bytes(self) -> int | None:
+        return None if self._hides_owners or self._without_list else self._host.bytes
+
+    @property
+    def unattributed_bytes(self) -> int | None:
+        used, held = self._gpu.used_bytes, self._everybody.bytes
+        if self._is_incomplete or self._without_list or used is None or held is None:
+            return None
+        return used - held
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What the sums themselves bring to light."""
+        uuid, found = self._gpu.uuid, []
+        if self._everybody.unknown:
+            detail = f"the driver cannot tell the memory of {self._everybody.unknown} process(es) on {uuid}"
+            found.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
+        left = self.unattributed_bytes
+        if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):
+            detail = f"the processes on {uuid} hold {-left} bytes more than the device says are in use"
+            found.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
+        return found
+
+    def holdings(
+        self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
+    ) -> list[Holding]:
+        """Every pod that holds something here, or whose GPU this is: then it may hold 0."""
+        made = []
+        for device, by_pod in self._by_device.items():
+            is_hidden = self._hides_owners or device in self._without_list
+            for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
+                held = by_pod.get(uid) or _Held()
+                made.append(
+                    Holding(
+                        pod_share=pod_shares[uid],
+                        gpu_uuid=device,
+                        gpu_index=self._gpu.index,
+                        used_bytes=None if is_hidden else held.bytes,
+                        processes=held.processes,
+                        is_mig=self._gpu.mig,
+                        has_unknown_memory=held.unknown > 0,
+                        is_by_uid=held.is_by_uid,
+                    )
+                )
+        return made

@@ -1,0 +1,128 @@
+"""What the event loop does with each sample: claims, accounts, verdicts, and the status they add up to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from gpuagent.actions.log import TransitionLog
+from gpuagent.ledger.balance import Books, balance, holders
+from gpuagent.pods.index import PodIndex
+from gpuagent.pods.inventory import Inventory, PodSource
+from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.sample import Sample
+from gpuagent.shares.pod_shares import PodShare, ShareResolver
+from gpuagent.status import PODS_STALE_SECONDS, Facts, Judged, Status, pods_stale, status_at
+from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
+from gpuagent.verdicts.reservations import Reservations
+
+_UNRESOLVED_GRACE: Final = 120.0
+"""Seconds; the usual `--grace`."""
+
+
+class SamplePipeline:
+    """Keeps the facts. For the event loop's thread only."""
+
+    def __init__(  # noqa: PLR0913 - all parts meet here
+        self,
+        *,
+        pods: PodSource,
+        pod_shares: ShareResolver,
+        judge: Judge,
+        is_simulated: bool,
+        interval: float,
+        clock: Callable[[], float],
+        changes: TransitionLog,
+        over_share_policies: OverSharePolicies | None = None,
+        reservations: Reservations | None = None,
+        on_judged: Callable[[Judged], None] = lambda _judged: None,
+    ) -> None:
+        """Take the parts; `interval` is in seconds, and `on_judged` gets what came of each sample."""
+        self._pods = pods
+        self._pod_shares = pod_shares
+        self._judge = judge
+        self._is_simulated = is_simulated
+        self._interval = interval
+        self._clock = clock
+        self._changes = changes
+        self._over_share_policies = over_share_policies or OverSharePolicies()
+        self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
+        self._on_judged = on_judged
+        self._facts = Facts(started_at=clock())
+        self._index: tuple[Inventory, PodIndex] | None = None
+
+    def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
+        """Settle one sample, with what failed of the driver so far; from then on the status shows it."""
+        inventory = self._pods.inventory
+        pod_shares: tuple[PodShare, ...] = ()
+        pods = None
+        over_share_policies: dict[str, OverSharePolicy] = {}
+        if inventory is not None:
+            pods = self._indexed(inventory)
+            pod_shares = self._pod_shares.resolve(inventory, sample.reading.gpus, holders(sample, pods))
+            over_share_policies = self._over_share_policies.read(inventory, pod_shares, sample.taken_at)
+        snapshot = balance(
+            sample,
+            Books(
+                pod_shares=pod_shares,
+                pods=pods,
+                problems=self._problems_of_pods(inventory),
+                errors=errors,
+                is_simulated=self._is_simulated,
+            ),
+        )
+        if inventory is not None:
+            found = self._reservations.problems(inventory, snapshot)
+            snapshot = replace(snapshot, problems=(*snapshot.problems, *found)) if found else snapshot
+        graces = {
+            uid: over_share_policy.grace
+            for uid, over_share_policy in over_share_policies.items()
+            if over_share_policy.grace is not None
+        }
+        verdicts, transitions = self._judge.judge(snapshot, graces)
+        before = self._facts
+        self._facts = Facts(
+            started_at=before.started_at,
+            snapshot=snapshot,
+            verdicts=verdicts,
+            over_share_policies=over_share_policies,
+            good_at=snapshot.taken_at if snapshot.is_good else before.good_at,
+            good_wall_time=snapshot.wall_time if snapshot.is_good else before.good_wall_time,
+        )
+        self._changes.snapshot(snapshot)
+        self._changes.over_share_policies(self._over_share_policies.notes)
+        self._changes.transitions(transitions)
+        self.log_problems()
+        self._on_judged(
+            Judged(
+                snapshot=snapshot,
+                verdicts=verdicts,
+                transitions=transitions,
+                over_share_policies=over_share_policies,
+                reservation_uids=inventory.reservation_uids if inventory else frozenset(),
+            )
+        )
+
+    def status(self) -> Status:
+        """Say what holds now."""
+        return status_at(
+            self._clock(),
+            self._facts,
+            interval=self._interval,
+            pods_silent_for=self._pods.seconds_since_contact(),
+        )
+
+    def log_problems(self) -> None:
+        """Log which problems came and went, those of mere time among them."""
+        self._changes.problems(self.status().problems)
+
+    def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
+        if inventory is None:
+            return (Problem(Cause.PODS_STALE, "", "there is no list of this node's pods yet"),)
+        silent = self._pods.seconds_since_contact()
+        return (pods_stale(silent),) if silent > PODS_STALE_SECONDS else ()
+
+    def _indexed(self, inventory: Inventory) -> PodIndex:
+        if self._index is None or self._index[0] is not inventory:
+            self._index = inventory, PodIndex.from_inventory(inventory)
+        return self._index[1]

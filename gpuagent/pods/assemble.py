@@ -1,0 +1,194 @@
+"""From Kubernetes objects to an Inventory, wherever the objects came from. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuagent.pods import objects
+from gpuagent.pods.bounds import LABELS, LONGEST_NAME, bounded, kept_data
+from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
+from gpuagent.pods.objects import KubernetesObject, ObjectError
+from gpuagent.pods.reading import node_pod
+from gpuagent.pods.tenants import tenant_of
+from kai import keys
+from kai.memory import Card
+
+_MOST_GROUPS: Final = 1024
+_UNKNOWN_GPU: Final = "-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembledInventory:
+    """An inventory, and what had to be left out of it."""
+
+    inventory: Inventory
+    lines: tuple[str, ...] = ()
+    """One line for each object that could not be used."""
+    elsewhere: int = 0
+    """How many pods are not this node's."""
+
+
+def build(
+    found: Iterable[NodePod | KubernetesObject],
+    *,
+    node: str,
+    reservation_namespace: str,
+    bind_requests_unknown: Collection[tuple[str, str]] = (),
+) -> AssembledInventory:
+    """Put together what is known of one node's pods.
+
+    Args:
+        found: objects; a NodePod is one of this node's that was read before, and costs next to nothing.
+        node: name of the node.
+        reservation_namespace: where KAI keeps its reservation pods.
+        bind_requests_unknown: namespace and name of pods whose BindRequest is not known to exist or to be
+            absent.
+    """
+    parts = _Assembly(
+        node=node,
+        reservation_namespace=reservation_namespace,
+        bind_requests_unknown=bind_requests_unknown,
+    )
+    for each in found:
+        try:
+            parts.add(each)
+        except ObjectError as error:
+            parts.lines.append(f"{' '.join(str(error).split())}; it is left out")
+    return AssembledInventory(
+        inventory=parts.inventory(), lines=tuple(parts.lines), elsewhere=parts.elsewhere
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Assembly:
+    node: str
+    reservation_namespace: str
+    bind_requests_unknown: Collection[tuple[str, str]]
+    pods: dict[str, NodePod] = field(default_factory=dict)
+    reservations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """GPUs by host namespace and group; the namespace is empty for those of the cluster's own KAI."""
+    reservation_pods: list[ReservationPod] = field(default_factory=list)
+    tenant_reservation_uids: set[str] = field(default_factory=set)
+    reservation_uids: set[str] = field(default_factory=set)
+    bind_requests: dict[tuple[str, str], BindRequest] = field(default_factory=dict)
+    unreadable_bind_requests: set[tuple[str, str]] = field(default_factory=set)
+    config_maps: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    config_map_owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    node_labels: Mapping[str, str] | None = None
+    lines: list[str] = field(default_factory=list)
+    elsewhere: int = 0
+
+    def add(self, found: NodePod | KubernetesObject) -> None:
+        if isinstance(found, NodePod):
+            self._add_pod(found)
+            return
+        metadata = found.metadata
+        key = (metadata.namespace or "default", metadata.name or "")
+        match found:
+            case objects.Pod():
+                if found.spec.node_name == self.node:
+                    self._add_pod(node_pod(found))
+                else:
+                    self.elsewhere += 1
+            case objects.BindRequestObject():
+                self.unreadable_bind_requests.add(key)
+                self.bind_requests[key] = _bind_request(found)
+                self.unreadable_bind_requests.remove(key)
+            case objects.ConfigMap():
+                self._add_config_map(key, found)
+            case objects.Namespace():
+                self.namespaces[key[1]] = LABELS.kept(metadata.labels)
+            case objects.Node():
+                if metadata.name == self.node:
+                    self._add_node(found)
+
+    def _add_pod(self, pod: NodePod) -> None:
+        if pod.uid in self.pods or pod.uid in self.reservation_uids:
+            raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} is another pod's already")
+        group = pod.labels.get(keys.GPU_GROUP, "")
+        is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
+        if not pod.whole_gpus:
+            is_reservation = False  # a pod without a GPU of its own holds none for others
+        if pod.namespace == self.reservation_namespace and is_reservation:
+            self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
+            self._reserve(group, pod, is_tenants=False)
+            return
+        tenant = tenant_of(pod) if group and is_reservation else None
+        if tenant and tenant.namespace == self.reservation_namespace:
+            self.tenant_reservation_uids.add(pod.uid)
+            self._reserve(group, pod, is_tenants=True)
+        self.pods[pod.uid] = pod
+
+    def _reserve(self, group: str, pod: NodePod, *, is_tenants: bool) -> None:
+        if pod.is_finished:
+            return
+        gpu = bounded(pod.annotations.get(keys.RESERVED_GPU, "").strip())
+        gpu = "" if gpu == _UNKNOWN_GPU else gpu
+        self.reservation_pods.append(
+            ReservationPod(
+                namespace=pod.namespace, name=pod.name, uid=pod.uid, gpu=gpu, is_tenants=is_tenants
+            )
+        )
+        if not group:
+            return
+        gpus = self.reservations.setdefault((pod.namespace if is_tenants else "", group), set())
+        if gpu and gpus and gpu not in gpus:
+            where = f"Pod {pod.namespace}/{pod.name}"
+            self.lines.append(
+                f"{where}: another reservation pod of its group names another GPU; neither counts"
+            )
+        gpus.update({gpu} - {""})
+
+    def _add_config_map(self, key: tuple[str, str], found: objects.ConfigMap) -> None:
+        data = kept_data(found.data)
+        if not data or keys.VCLUSTER_MANAGED_BY in (found.metadata.labels or ()):
+            return  # none of KAI's; a tenant's own, if vCluster's syncer made it
+        self.config_maps[key] = data
+        owner = found.metadata.pod_owner_uid
+        if owner is not None:
+            self.config_map_owners[key] = owner
+
+    def _add_node(self, found: objects.Node) -> None:
+        labels = self.node_labels = LABELS.kept(found.metadata.labels)
+        memory = labels.get(keys.NODE_GPU_MEMORY)
+        if memory is not None:
+            try:
+                Card.from_label(memory)
+            except ValueError as error:
+                where = f"Node {self.node}: label {keys.NODE_GPU_MEMORY}"
+                self.lines.append(f"{where}: {error}; the driver's own total counts instead")
+
+    def inventory(self) -> Inventory:
+        reservations = {
+            key: next(iter(gpus)) if len(gpus) == 1 else "" for key, gpus in self.reservations.items()
+        }
+        return Inventory(
+            pods=self.pods,
+            reservations={group: gpu for (scope, group), gpu in reservations.items() if not scope},
+            tenant_reservations={key: gpu for key, gpu in reservations.items() if key[0]},
+            reservation_pods=tuple(self.reservation_pods),
+            tenant_reservation_uids=frozenset(self.tenant_reservation_uids),
+            bind_requests=self.bind_requests,
+            bind_requests_unknown=frozenset((*self.bind_requests_unknown, *self.unreadable_bind_requests)),
+            config_maps=self.config_maps,
+            config_map_owners=self.config_map_owners,
+            node_labels=self.node_labels,
+            namespaces=self.namespaces,
+            reservation_uids=frozenset(self.reservation_uids),
+        )
+
+
+def _bind_request(found: objects.BindRequestObject) -> BindRequest:
+    spec, received = found.spec, found.spec.received_gpu or objects.ReceivedGpu()
+    groups = tuple(spec.selected_gpu_groups or ())
+    if len(groups) > _MOST_GROUPS:
+        where = f"BindRequest {found.metadata.namespace or 'default'}/{found.metadata.name}"
+        raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
+    return BindRequest(
+        pod_uid=bounded(found.metadata.pod_owner_uid),
+        portion=(received.portion or "")[:LONGEST_NAME],  # a valid one is far shorter
+        count=received.count or 0,
+        groups=tuple(map(bounded, groups)),
+        resource_type=bounded(spec.received_resource_type),
+    )

@@ -1,1 +1,0 @@
-"""PID to container, by the kernel's word."""

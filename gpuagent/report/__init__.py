@@ -1,1 +1,0 @@
-"""How the agent speaks: metrics, the HTTP port, events."""

@@ -1,0 +1,176 @@
+"""`/metrics`: every series built afresh from the status, so that what is gone leaves none behind."""
+
+import os
+import resource
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.server.exposition import Exposition, label_text
+from gpuagent.server.families import GPU, POD, SECONDS_BUCKETS, Family
+from gpuagent.shares.pod_shares import PodShare
+from gpuagent.status import Status
+from kube.watch import Watch
+from service.version import version
+
+_NO_EVENTS: Final[Mapping[tuple[str, str], int]] = {}
+_NO_EVICTIONS: Final[Mapping[str, int]] = {}
+
+
+class Metrics:
+    """Everything the agent exports."""
+
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        *,
+        node: str,
+        is_simulated: bool,
+        watch: Watch[Any] | None = None,
+        events: Mapping[tuple[str, str], int] = _NO_EVENTS,
+        evictions: Mapping[str, int] = _NO_EVICTIONS,
+        log_lines_lost: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Take where to read: `events` counts by reason and result, `evictions` by result; both may grow."""
+        self._status = status
+        self._node = node
+        self._is_simulated = is_simulated
+        self._watch = watch
+        self._events = events
+        self._evictions = evictions
+        self._log_lines_lost = log_lines_lost
+        self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
+        self._seconds_sum = 0.0
+
+    def observe_sample(self, seconds: float) -> None:
+        """Count how long one sample took."""
+        self._seconds[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+        self._seconds_sum += seconds
+
+    def text(self) -> bytes:
+        """Render everything in Prometheus' text format."""
+        status = self._status()
+        page = Exposition()
+        if status.snapshot is not None:
+            self._add_gpus(page, status.snapshot)
+            self._add_pods(page, status, status.snapshot)
+        self._add_agent(page, status)
+        self._add_durations(page)
+        for family, value in process_figures():
+            page.add(family, "", value)
+        return page.text()
+
+    def _add_gpus(self, page: Exposition, snapshot: Snapshot) -> None:
+        for account in snapshot.gpus:
+            gpu = account.gpu
+            labels = label_text(GPU, (gpu.uuid, str(gpu.index), gpu.model, self._node))
+            for family, value in (
+                (Family.GPU_TOTAL, gpu.total_bytes),
+                (Family.GPU_USED, gpu.used_bytes),
+                (Family.GPU_RESERVED, gpu.reserved_bytes),
+                (Family.GPU_PROMISED, account.promised_bytes),
+                (Family.GPU_HOST, account.host_bytes),
+                (Family.GPU_UNATTRIBUTED, account.unattributed_bytes),
+            ):
+                if value is not None:
+                    page.add(family, labels, value)
+
+    def _add_pods(self, page: Exposition, status: Status, snapshot: Snapshot) -> None:
+        verdicts = status.verdicts
+        written: dict[tuple[str, str], str] = {}
+        for holding in snapshot.holdings:
+            pod_share, uuid = holding.pod_share, holding.gpu_uuid
+            place = (pod_share.pod.uid, uuid)
+            labels = written[place] = self._pod_labels(pod_share, uuid, holding.gpu_index)
+            if holding.used_bytes is not None:
+                page.add(Family.POD_USED, labels, holding.used_bytes)
+            share, limit = pod_share.shares.get(uuid), pod_share.limits.get(uuid)
+            if share is not None:
+                page.add(Family.POD_SHARE, f'{labels},source="{share.source}"', share.bytes)
+                if place in verdicts.over_seconds:
+                    page.add(Family.POD_OVER_SECONDS, labels, verdicts.over_seconds[place])
+            if limit is not None:
+                page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
+        for key, verdict in verdicts.judged.items():
+            place = (key.uid, key.gpu_uuid)
+            labels = written.get(place) or self._pod_labels(
+                verdict.pod_share, key.gpu_uuid, verdict.gpu_index
+            )
+            page.add(Family.POD_FLAGGED, f'{labels},reason="{key.reason}"', verdict.is_flagged)
+
+    def _add_agent(self, page: Exposition, status: Status) -> None:
+        if status.attribution_ok is not None:
+            page.add(Family.ATTRIBUTION_OK, "", status.attribution_ok)
+        for problem in status.problems:
+            page.add(
+                Family.ATTRIBUTION_PROBLEM,
+                _labels(Family.ATTRIBUTION_PROBLEM, problem.cause, problem.gpu_uuid),
+                1,
+            )
+        if status.good_wall_time is not None:
+            page.add(Family.LAST_SAMPLE, "", status.good_wall_time)
+        for (call, error), count in sorted(status.errors.items()):
+            page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
+        for (reason, result), count in sorted(self._events.items()):
+            page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
+        for result, count in sorted(self._evictions.items()):
+            page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
+        if self._watch is not None:
+            self._add_watch(page, self._watch)
+        page.add(Family.LOG_LINES_LOST, "", self._log_lines_lost())
+        simulated = "true" if self._is_simulated else "false"
+        page.add(Family.BUILD, _labels(Family.BUILD, version(), "agent", status.driver_version, simulated), 1)
+
+    def _add_watch(self, page: Exposition, watch: Watch[Any]) -> None:
+        resource = watch.resource.name
+        if watch.last_contact is not None:
+            page.add(Family.WATCH_CONTACT, _labels(Family.WATCH_CONTACT, resource), watch.last_contact)
+        for cause, count in sorted(watch.restarts.items()):
+            page.add(Family.WATCH_RESTARTS, _labels(Family.WATCH_RESTARTS, resource, cause), count)
+
+    def _add_durations(self, page: Exposition) -> None:
+        total = 0
+        for bound, count in zip((*SECONDS_BUCKETS, "+Inf"), self._seconds, strict=True):
+            total += count
+            page.add(Family.SAMPLE_SECONDS, f'le="{bound}"', total, suffix="_bucket")
+        page.add(Family.SAMPLE_SECONDS, "", total, suffix="_count")
+        page.add(Family.SAMPLE_SECONDS, "", self._seconds_sum, suffix="_sum")
+
+    def _pod_labels(self, pod_share: PodShare, gpu_uuid: str, gpu_index: int | None) -> str:
+        pod, tenant = pod_share.pod, pod_share.tenant
+        index = "" if gpu_index is None else str(gpu_index)
+        virtual = (tenant.vcluster, tenant.namespace, tenant.pod) if tenant else ("", "", "")
+        values = (pod.namespace, pod.name, pod.uid, gpu_uuid, index, self._node, pod_share.queue, *virtual)
+        return label_text(POD, values)
+
+
+def _labels(family: Family, *values: str) -> str:
+    return label_text(family.value.labels, values)
+
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGESIZE")
+_PROC: Final = Path("/proc")
+
+
+def process_figures() -> Iterator[tuple[Family, float]]:
+    """Yield this process's figures, as far as /proc tells them."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield Family.PROCESS_CPU, usage.ru_utime + usage.ru_stime
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield Family.PROCESS_MAX_FILES, most_files
+    try:
+        fields = (_PROC / "self" / "stat").read_text().rpartition(")")[2].split()
+        booted = next(
+            int(line.split()[1])
+            for line in (_PROC / "stat").read_text().splitlines()
+            if line.startswith("btime ")
+        )
+        files = len(list((_PROC / "self" / "fd").iterdir()))
+    except (OSError, StopIteration):
+        return
+    yield Family.PROCESS_RESIDENT, int(fields[21]) * _PAGE
+    yield Family.PROCESS_STARTED, booted + int(fields[19]) / _TICKS
+    yield Family.PROCESS_FILES, files

@@ -1,0 +1,1 @@
+"""The made-up node: GPUs, pods and processes from a scenario."""

@@ -1,0 +1,153 @@
+"""A Driver that answers as a scenario says, failures included."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from gpuagent.gpus.driver import (
+    MEMORY_INFO,
+    CallFailed,
+    DeviceMemory,
+    DriverGone,
+    ErrorCounts,
+    GpuLost,
+    ListedProcess,
+    NotOffered,
+    NotPermitted,
+    ProcessList,
+)
+from gpuagent.gpus.reading import DriverReplaced
+from gpuagent.simulation.scenario import Scenario
+from gpuagent.simulation.state import DeviceMoment, DriverState
+
+_HANG_STEP_SECONDS: Final = 0.05
+_ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
+    1: (DriverGone, "Uninitialized"),
+    3: (NotOffered, "NotSupported"),
+    4: (NotPermitted, "NoPermission"),
+    7: (CallFailed, "InsufficientSize"),
+    9: (DriverGone, "DriverNotLoaded"),
+    12: (DriverGone, "LibraryNotFound"),
+    13: (NotOffered, "FunctionNotFound"),
+    15: (GpuLost, "GpuIsLost"),
+    16: (GpuLost, "ResetRequired"),
+    17: (CallFailed, "OperatingSystem"),
+    27: (DriverGone, "NotReady"),
+    999: (CallFailed, "Unknown"),
+}
+_REPLACED: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    index: int
+    place: int | None = None
+    """Of a MIG device in its GPU."""
+
+
+class SimulatedDriver:
+    """Answers as at the moment it was last told to look; `hang` blocks the caller, as a driver does."""
+
+    def __init__(
+        self,
+        *,
+        scenario: Scenario,
+        look: Callable[[], DriverState],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.errors = ErrorCounts()
+        self._scenario = scenario
+        self._look = look
+        self._sleep = sleep
+        self._now = look()
+
+    def refresh(self) -> None:
+        """Go to the present moment."""
+        self._now = self._look()
+
+    def start(self) -> None:
+        """Initialise."""
+        self._enter("nvmlInit")
+
+    def stop(self) -> None:
+        """Nothing is held."""
+
+    def version(self) -> str:
+        """Return the version the scenario names."""
+        self._enter("nvmlSystemGetDriverVersion")
+        return self._scenario.node.driver
+
+    def count(self) -> int:
+        """Return how many GPUs the scenario has."""
+        self._enter("nvmlDeviceGetCount")
+        return len(self._scenario.gpus)
+
+    def open(self, index: int) -> _Device:
+        """Return the GPU at an index."""
+        self._enter("nvmlDeviceGetHandleByIndex", index)
+        return _Device(index)
+
+    def uuid(self, device: _Device) -> str:
+        """Return the UUID of a GPU or MIG device."""
+        self._enter("nvmlDeviceGetUUID", device.index)
+        return self._at(device).uuid
+
+    def name(self, device: _Device) -> str:
+        """Return the model the scenario names."""
+        self._enter("nvmlDeviceGetName", device.index)
+        return self._scenario.gpus[device.index].model
+
+    def memory(self, device: _Device) -> DeviceMemory:
+        """Return the memory; without what is reserved while the driver plays an old one."""
+        version = "_v2"
+        try:
+            self._enter(MEMORY_INFO, device.index, version)
+        except NotOffered:
+            version = ""
+            self._enter(MEMORY_INFO, device.index)
+        now = self._at(device)
+        free = now.total - now.reserved - now.used
+        return DeviceMemory(total=now.total, free=free, reserved=now.reserved if version else None)
+
+    def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
+        """Return one list."""
+        self._enter(which.value, device.index)
+        if self._now.races & {None, device.index}:
+            self._fail(which.value, 7)
+        return self._at(device).lists[which]
+
+    def is_mig(self, device: _Device) -> bool:
+        """Whether the scenario gives the GPU MIG devices."""
+        self._enter("nvmlDeviceGetMigMode", device.index)
+        return bool(self._at(device).instances)
+
+    def mig_places(self, device: _Device) -> int:
+        """Return how many MIG devices the scenario gives the GPU."""
+        self._enter("nvmlDeviceGetMaxMigDeviceCount", device.index)
+        return len(self._at(device).instances)
+
+    def instance(self, device: _Device, place: int) -> _Device | None:
+        """Return one MIG device of a GPU."""
+        self._enter("nvmlDeviceGetMigDeviceHandleByIndex", device.index)
+        return _Device(device.index, place)
+
+    def _at(self, device: _Device) -> DeviceMoment:
+        gpu = self._now.devices[device.index]
+        return gpu if device.place is None else gpu.instances[device.place]
+
+    def _enter(self, call: str, gpu: int | None = None, version: str = "") -> None:
+        while self._now.hangs:
+            self._sleep(_HANG_STEP_SECONDS)
+            self.refresh()
+        for failure in self._now.failures:
+            if failure.call in ("*", call, call + version) and failure.gpu in (None, gpu):
+                self._fail(call, failure.code)
+
+    def _fail(self, call: str, code: int) -> NoReturn:
+        if code == _REPLACED:
+            self.errors.add(call, "LibRmVersionMismatch")
+            raise DriverReplaced(f"{call}: simulated: the driver and its library are of different versions")
+        kind, error = _ERRORS[code]
+        self.errors.add(call, error)
+        raise kind(call, error)

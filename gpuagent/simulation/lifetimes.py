@@ -1,0 +1,74 @@
+"""The processes of a simulated node in time, each from its start to its end."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from gpuagent.simulation.scenario import Scenario, SimulatedProcess
+
+
+class Contradiction(ValueError):
+    """Two entries of a scenario cannot both be true."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLifetime:
+    """One process, whatever it holds on which GPU."""
+
+    pid: int
+    start: float
+    until: float | None
+    owner: SimulatedProcess
+    """The first entry; all of them say the same of whose it is."""
+
+    def is_at(self, time: float) -> bool:
+        """Whether it lives at a moment."""
+        return self.start <= time and (self.until is None or time < self.until)
+
+
+def lives(scenario: Scenario) -> list[ProcessLifetime]:
+    """Return every life. Entries of one PID and owner are one life where they overlap or touch.
+
+    Raises:
+        Contradiction: one PID belongs to two owners at a time, or is twice on one GPU.
+    """
+    by_pid: dict[int, list[SimulatedProcess]] = defaultdict(list)
+    for process in scenario.processes:
+        for pid in range(process.pid, process.pid + process.count):
+            by_pid[pid].append(process)
+    found: list[ProcessLifetime] = []
+    for pid, entries in by_pid.items():
+        ends: dict[int | str, float | None] = {}
+        last: ProcessLifetime | None = None
+        for entry in sorted(entries, key=lambda process: process.start):
+            if entry.gpu in ends and _reaches(ends[entry.gpu], entry.start):
+                raise Contradiction(
+                    f"PID {pid} is on GPU {entry.gpu} twice at second {entry.start:g};"
+                    " kinds of one process are joined, as in compute+graphics"
+                )
+            ends[entry.gpu] = entry.until
+            if (
+                last is not None
+                and _is_same_owner(last.owner, entry)
+                and (_reaches(last.until, entry.start) or last.until == entry.start)
+            ):
+                until = None if last.until is None or entry.until is None else max(last.until, entry.until)
+                last = found[-1] = ProcessLifetime(pid, last.start, until, last.owner)
+                continue
+            if last is not None and _reaches(last.until, entry.start):
+                raise Contradiction(f"PID {pid} belongs to two owners at second {entry.start:g}")
+            last = ProcessLifetime(pid, entry.start, entry.until, entry)
+            found.append(last)
+    return found
+
+
+def _reaches(until: float | None, time: float) -> bool:
+    return until is None or until > time
+
+
+def _is_same_owner(one: SimulatedProcess, other: SimulatedProcess) -> bool:
+    return (one.pod, one.container, one.name, one.cgroup) == (
+        other.pod,
+        other.container,
+        other.name,
+        other.cgroup,
+    )

@@ -1,0 +1,62 @@
+"""A /proc for a simulated node: what the kernel would say of its processes."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from gpuagent.simulation.lifetimes import ProcessLifetime, lives
+from gpuagent.simulation.objects import PodIdentity
+from gpuagent.simulation.scenario import FaultKind, Scenario
+
+_TICKS_PER_SECOND: Final = 100
+_UP_BEFORE: Final = 1000  # seconds from boot to the start of the simulation
+
+
+class ProcTree:
+    """Keeps a folder of `<pid>/{cgroup,comm,stat}` as it is at the moment it was last asked for."""
+
+    def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
+        self._root = root
+        self._pods = pods
+        self._lives = lives(scenario)
+        self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
+        self._written: dict[int, dict[str, str]] = {}
+
+    def show(self, time: float) -> None:
+        """Bring the folder up to a moment; touches only what changed."""
+        is_hidden = any(fault.is_at(time) for fault in self._hiding)
+        wanted = {
+            1: _files(1, "systemd", 0, "0::/init.scope\n"),
+            2: _files(2, "sh" if is_hidden else "kthreadd", 0, "0::/\n"),
+        }
+        for life in self._lives:
+            if life.is_at(time) and not is_hidden:
+                wanted[life.pid] = _files(life.pid, life.owner.name, life.start, self._cgroup(life))
+        for pid in self._written.keys() - wanted.keys():
+            shutil.rmtree(self._root / str(pid))
+            del self._written[pid]
+        for pid, files in wanted.items():
+            if self._written.get(pid) != files:
+                folder = self._root / str(pid)
+                folder.mkdir(exist_ok=True)
+                for name, text in files.items():
+                    (folder / name).write_text(text, encoding="utf-8")
+                self._written[pid] = files
+
+    def _cgroup(self, life: ProcessLifetime) -> str:
+        owner = life.owner
+        if owner.cgroup:
+            return owner.cgroup if owner.cgroup.endswith("\n") else f"{owner.cgroup}\n"
+        if not owner.pod:
+            return f"0::/system.slice/{owner.name}.service\n"
+        pod = self._pods[owner.pod]
+        container = pod.containers.get(owner.container) or next(iter(pod.containers.values()), "")
+        slices = f"/kubepods.slice/kubepods-pod{pod.uid.replace('-', '_')}.slice"
+        return f"0::{slices}/cri-containerd-{container}.scope\n" if container else f"0::{slices}\n"
+
+
+def _files(pid: int, name: str, start: float, cgroup: str) -> dict[str, str]:
+    name = name[:15]  # TASK_COMM_LEN
+    ticks = int((_UP_BEFORE + start) * _TICKS_PER_SECOND) if pid > 2 else 1
+    after_name = ["S", "1", *["0"] * 17, str(ticks), *["0"] * 30]  # fields 3 to 52; 22 is the start
+    return {"cgroup": cgroup, "comm": f"{name}\n", "stat": f"{pid} ({name}) {' '.join(after_name)}\n"}

@@ -1,0 +1,204 @@
+"""A simulated node as a file: its GPUs, pods, processes over time and faults. docs/scenario.md describes it.
+
+Times are seconds from the start of the simulation; amounts of memory are bytes, or Kubernetes quantities.
+"""
+
+import math
+import re
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from gpuagent.gpus.driver import ProcessList
+from gpuagent.simulation.values import Bytes, Kinds, Steps
+from kai import keys
+from kai.share import Share
+
+MOST_PROCESSES: Final = 10_000
+
+
+class FaultKind(StrEnum):
+    """What can go wrong with a simulated driver."""
+
+    GPU_LOST = "gpu-lost"
+    RESET_REQUIRED = "reset-required"
+    DRIVER_NOT_LOADED = "driver-not-loaded"
+    UNINITIALIZED = "uninitialized"
+    NOT_READY = "not-ready"
+    LIBRARY_MISSING = "library-missing"
+    DRIVER_REPLACED = "driver-replaced"
+    NO_PERMISSION = "no-permission"
+    BLOCKED = "blocked"
+    UNKNOWN_ERROR = "unknown-error"
+    NOT_SUPPORTED = "not-supported"
+    OLD_DRIVER = "old-driver"
+    SIZE_RACE = "size-race"
+    MEMORY_UNKNOWN = "memory-unknown"
+    GARBAGE = "garbage"
+    PID_NAMESPACE = "pid-namespace"
+    HANG = "hang"
+
+
+_OF_ONE_GPU: Final = frozenset(
+    {FaultKind.GPU_LOST, FaultKind.RESET_REQUIRED, FaultKind.GARBAGE, FaultKind.NOT_SUPPORTED}
+)
+_OF_A_GPU_OR_ALL: Final = _OF_ONE_GPU | {
+    FaultKind.NO_PERMISSION,
+    FaultKind.BLOCKED,
+    FaultKind.UNKNOWN_ERROR,
+    FaultKind.OLD_DRIVER,
+    FaultKind.SIZE_RACE,
+}
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One mapping of the file."""
+
+
+class _Passing(_Part, frozen=True, kw_only=True):
+    """Something that is there for a while."""
+
+    start: float = msgspec.field(name="from", default=0.0)
+    until: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < math.inf or (self.until is not None and self.until <= self.start):
+            raise ValueError("`from` must be 0 or more and before `until`")
+
+    def is_at(self, time: float) -> bool:
+        """Whether it is there at a moment; at `until` no more."""
+        return self.start <= time and (self.until is None or time < self.until)
+
+
+class SimulatedNode(_Part, frozen=True, kw_only=True):
+    """The node itself."""
+
+    name: str = "simulated"
+    labels: dict[str, str] = {}
+    driver: str = "580.65.06"
+
+
+class SimulatedMig(_Part, frozen=True, kw_only=True):
+    """One MIG device of a GPU."""
+
+    uuid: str
+    memory: Bytes
+
+
+class SimulatedGpu(_Part, frozen=True, kw_only=True):
+    """One GPU; its index is its place in the list."""
+
+    uuid: str
+    memory: Bytes
+    reserved: Bytes = Bytes(0)
+    unaccounted: Bytes = Bytes(0)
+    """Used, but by no process: page tables, and what the driver keeps for itself."""
+    model: str = "Simulated GPU"
+    mig: tuple[SimulatedMig, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.uuid:
+            raise ValueError("`uuid` must not be empty")
+
+
+class SimulatedPod(_Part, frozen=True, kw_only=True):
+    """A pod in few words, with the objects that KAI makes for it."""
+
+    name: str
+    """`namespace/name`."""
+    queue: str = ""
+    fraction: str | float | None = None
+    memory: int | None = None
+    """`gpu-memory`, MiB."""
+    whole: int = 0
+    """Whole GPUs instead of a share."""
+    gpu: int | tuple[int, ...] = ()
+    """Where KAI placed the share; without it, KAI has not."""
+    reservation: bool = True
+    """Whether a reservation pod holds the GPU for the pod's group."""
+    containers: tuple[str, ...] = ("main",)
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    """Win over those that the share gives, as an edit after binding does."""
+    phase: str = "Running"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[^/]+/[^/]+", self.name):
+            raise ValueError("`name` must be namespace/name")
+        if (self.fraction is not None) + (self.memory is not None) + (self.whole > 0) > 1:
+            raise ValueError("only one of `fraction`, `memory` and `whole` is allowed")
+        Share.from_annotations(self.share_annotations)
+        if not self.containers:
+            raise ValueError("`containers` must name at least one")
+
+    @property
+    def share_annotations(self) -> dict[str, str]:
+        """What a user writes on the pod for this share."""
+        found = {keys.GPU_FRACTION: self.fraction, keys.GPU_MEMORY: self.memory}
+        if len(self.gpus) > 1:
+            found[keys.NUM_DEVICES] = len(self.gpus)
+        return {key: str(value) for key, value in found.items() if value is not None}
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Where KAI placed the share, as indices."""
+        return (self.gpu,) if isinstance(self.gpu, int) else self.gpu
+
+
+class SimulatedProcess(_Passing, frozen=True, kw_only=True):
+    """A process on one GPU; several entries with one PID are one process on several GPUs."""
+
+    pid: int
+    gpu: int | str
+    """Index, or the UUID of a MIG device."""
+    memory: Steps
+    kind: Kinds = Kinds({ProcessList.COMPUTE})
+    pod: str = ""
+    """`namespace/name`; empty: a process of the host."""
+    container: str = ""
+    """Empty: the pod's first."""
+    name: str = "python"
+    cgroup: str = ""
+    """The text of its cgroup file, instead of the one that pod and container give."""
+    count: int = 1
+    """So many processes with PIDs from `pid` on, each with that memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (1 <= self.count <= MOST_PROCESSES and 3 <= self.pid <= (1 << 22) - self.count):
+            raise ValueError(
+                f"`pid` must be from 3 to {1 << 22} (1 and 2 belong to the system),"
+                f" and `count` from 1 to {MOST_PROCESSES}"
+            )
+
+
+class SimulatedFault(_Passing, frozen=True, kw_only=True):
+    """Something that goes wrong for a while."""
+
+    fault: FaultKind
+    gpu: int | None = None
+    """Which; some faults need one, some are of one or (without) of all, others are of the node."""
+    pid: int | None = None
+    """The process whose memory is unknown."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fault in _OF_ONE_GPU and self.gpu is None:
+            raise ValueError(f"{self.fault} needs `gpu`")
+        if self.fault not in _OF_A_GPU_OR_ALL and self.gpu is not None:
+            raise ValueError(f"{self.fault} takes no `gpu`")
+        if (self.fault is FaultKind.MEMORY_UNKNOWN) != (self.pid is not None):
+            raise ValueError(f"`pid` belongs to {FaultKind.MEMORY_UNKNOWN}, which needs it")
+
+
+class Scenario(_Part, frozen=True, kw_only=True):
+    """The whole file."""
+
+    node: SimulatedNode = SimulatedNode()
+    gpus: tuple[SimulatedGpu, ...]
+    pods: tuple[SimulatedPod, ...] = ()
+    objects: tuple[dict[str, Any], ...] = ()
+    """Kubernetes objects as they are; what a pod lacks to run here is filled in."""
+    processes: tuple[SimulatedProcess, ...] = ()
+    faults: tuple[SimulatedFault, ...] = ()

@@ -1,0 +1,68 @@
+"""A node of a scenario file: GPUs for the agent, and a /proc tree and a pod list that go with them."""
+
+import json
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuagent.gpus.reader import GpuReader
+from gpuagent.gpus.reading import GpuReading
+from gpuagent.simulation.driver import SimulatedDriver
+from gpuagent.simulation.objects import node_objects, pod_identities
+from gpuagent.simulation.procfs import ProcTree
+from gpuagent.simulation.scenario import Scenario
+from gpuagent.simulation.state import DriverState, state_at
+
+
+class SimulatedGpus(GpuReader):
+    """A GpuSource that reads a scenario as it would a driver, from the moment it is made.
+
+    Owns a temporary folder with the files, until it is closed or the process ends.
+    """
+
+    is_simulated = True
+
+    def __init__(
+        self,
+        *,
+        scenario: Scenario,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._scenario = scenario
+        self._time = clock
+        self._since = clock()
+        folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.node = scenario.node.name
+        """Name of the simulated node, for `--node`."""
+        self.proc_root = folder / "proc"
+        """A folder shaped like /proc; at the time of the last read."""
+        self.pods_file = folder / "pods.json"
+        """A v1 List of the node's objects."""
+        objects = node_objects(scenario)
+        self.pods_file.write_text(
+            json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}), encoding="utf-8"
+        )
+        self.proc_root.mkdir()
+        self._tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
+        self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
+        super().__init__(driver=self._simulated_driver, clock=clock)
+
+    def read(self) -> GpuReading:
+        """Bring /proc up to the present and read every GPU."""
+        self._simulated_driver.refresh()
+        return super().read()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        super().close()
+        self._remove_folder()
+
+    def _look(self) -> DriverState:
+        seconds = self._time() - self._since
+        self._tree.show(seconds)
+        return state_at(self._scenario, seconds)

@@ -1,0 +1,130 @@
+"""What a simulated driver would answer at one moment: figures, lists and failures. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList
+from gpuagent.gpus.process_lists import MOST_LISTED
+from gpuagent.simulation.scenario import FaultKind, Scenario, SimulatedFault
+
+_UNKNOWN: Final = 999
+_EVERY_CALL: Final = ("*",)
+_LISTS: Final = tuple(which.value for which in ProcessList)
+
+_FAILS: Final[dict[FaultKind, tuple[tuple[str, ...], int]]] = {
+    FaultKind.GPU_LOST: (_EVERY_CALL, 15),
+    FaultKind.RESET_REQUIRED: (_EVERY_CALL, 16),
+    FaultKind.DRIVER_NOT_LOADED: (_EVERY_CALL, 9),
+    FaultKind.UNINITIALIZED: (("nvmlDeviceGetMemoryInfo",), 1),
+    FaultKind.NOT_READY: (_EVERY_CALL, 27),
+    FaultKind.LIBRARY_MISSING: (_EVERY_CALL, 12),
+    FaultKind.DRIVER_REPLACED: (_EVERY_CALL, 18),
+    FaultKind.NO_PERMISSION: (_EVERY_CALL, 4),
+    FaultKind.BLOCKED: (_EVERY_CALL, 17),
+    FaultKind.UNKNOWN_ERROR: (_EVERY_CALL, _UNKNOWN),
+    FaultKind.NOT_SUPPORTED: (_LISTS, 3),
+    FaultKind.OLD_DRIVER: (("nvmlDeviceGetMemoryInfo_v2", *(f"{name}_v3" for name in _LISTS)), 13),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that fails with an error code of NVML."""
+
+    call: str
+    """Name with or without version, or `*`."""
+    gpu: int | None
+    """None: on every device; with `*` also the calls that name no device."""
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMoment:
+    """One GPU or MIG device."""
+
+    uuid: str
+    total: int
+    reserved: int
+    used: int
+    lists: dict[ProcessList, list[ListedProcess]]
+    instances: tuple["DeviceMoment", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverState:
+    """The driver of a simulated node at one moment."""
+
+    devices: tuple[DeviceMoment, ...]
+    failures: tuple[Failure, ...] = ()
+    races: frozenset[int | None] = frozenset()
+    """GPUs (None: all) whose lists grow between asking for their size and asking for them."""
+    hangs: bool = False
+    """Whether every call blocks for as long as this lasts."""
+
+
+def state_at(scenario: Scenario, time: float) -> DriverState:
+    """What the driver answers `time` seconds after the start."""
+    faults = [fault for fault in scenario.faults if fault.is_at(time)]
+    return DriverState(
+        devices=tuple(
+            _gpu(scenario, index, time, [fault for fault in faults if fault.gpu in (None, index)])
+            for index in range(len(scenario.gpus))
+        ),
+        failures=tuple(
+            Failure(call, fault.gpu, _FAILS[fault.fault][1])
+            for fault in faults
+            if fault.fault in _FAILS
+            for call in _FAILS[fault.fault][0]
+        ),
+        races=frozenset(fault.gpu for fault in faults if fault.fault is FaultKind.SIZE_RACE),
+        hangs=any(fault.fault is FaultKind.HANG for fault in faults),
+    )
+
+
+def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFault]) -> DeviceMoment:
+    gpu = scenario.gpus[index]
+    kinds = {fault.fault for fault in faults}
+    unknown = frozenset(fault.pid for fault in faults if fault.pid is not None)
+    own, used = _lists(scenario, index, time, unknown)
+    instances = []
+    for number, mig in enumerate(gpu.mig, 1):
+        lists, held = _lists(scenario, mig.uuid, time, unknown, number)
+        instances.append(DeviceMoment(uuid=mig.uuid, total=mig.memory, reserved=0, used=held, lists=lists))
+        used += held
+        for which in ProcessList:
+            own[which].extend(lists[which])
+    if FaultKind.PID_NAMESPACE in kinds:
+        for device in (own, *(instance.lists for instance in instances)):
+            for entries in device.values():
+                entries.clear()
+    if FaultKind.GARBAGE in kinds:
+        compute = own[ProcessList.COMPUTE]
+        compute[:1] = [ListedProcess(compute[0].pid if compute else 3, gpu.memory + 1)]
+    return DeviceMoment(
+        uuid=gpu.uuid,
+        total=gpu.memory,
+        reserved=gpu.reserved,
+        used=used + gpu.unaccounted,
+        lists={which: entries[:MOST_LISTED] for which, entries in own.items()},
+        instances=tuple(instances),
+    )
+
+
+def _lists(
+    scenario: Scenario, device: int | str, time: float, unknown: frozenset[int], instance: int | None = None
+) -> tuple[dict[ProcessList, list[ListedProcess]], int]:
+    """The lists of a device as long as they are, and the sum of what its processes hold."""
+    gpu_instance, compute_instance = (NO_INSTANCE, NO_INSTANCE) if instance is None else (instance, 0)
+    lists: dict[ProcessList, list[ListedProcess]] = {which: [] for which in ProcessList}
+    used = 0
+    for process in scenario.processes:
+        if process.gpu != device or not process.is_at(time):
+            continue
+        held = process.memory.at(time)
+        for pid in range(process.pid, process.pid + process.count):
+            shown = None if pid in unknown else held
+            entry = ListedProcess(pid, shown, gpu_instance, compute_instance)
+            for which in process.kind:
+                lists[which].append(entry)
+        used += held * process.count
+    return lists, used

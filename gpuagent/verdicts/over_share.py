@@ -1,0 +1,143 @@
+"""What the namespaces of pods ask for, within the bounds set for this node. Pure but for a memory.
+
+On a plain cluster the labels of a namespace are its policy owner's. Inside a vCluster they are the tenant's,
+mirrored onto the host pods; a label of the same form that a tenant puts on a pod lasts until vCluster's first
+sync (seen on v0.36.1). So what is mirrored counts only once it has stood for a while, and only ever adds to
+what the host's own namespace asks: evict if either asks, the shorter grace of both.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.pods.tenants import Tenant, namespace_label_key
+from gpuagent.shares.pod_shares import PodShare
+from kai.own_labels import (
+    GRACE_FORM,
+    MODE,
+    MODE_OFF,
+    OVER_SHARE,
+    OVER_SHARE_GRACE,
+    OverShare,
+    read_grace,
+    read_over_share,
+)
+from service.text import quoted
+from service.units import duration
+
+STANDS_AFTER: Final = 30.0
+"""Seconds; vCluster's first sync of a pod takes a tenth of one."""
+_MOST_NOTES: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSharePolicy:
+    """What is asked for one pod."""
+
+    evict: bool = False
+    """Whether to evict it while it is flagged as over its share."""
+    grace: float | None = None
+    """Seconds it may be over before it is flagged; None: as the agent is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraceBounds:
+    """How much of a grace a namespace may ask for, seconds."""
+
+    shortest: float = 30.0
+    longest: float = 86400.0
+
+    def within(self, grace: float) -> float:
+        """Return the nearest that is allowed."""
+        return min(max(grace, self.shortest), self.longest)
+
+
+_NOTHING: Final = OverSharePolicy()
+_KEYS: Final = (OVER_SHARE, OVER_SHARE_GRACE, MODE)
+_Labels = tuple[str | None, ...]
+"""Over-share, its grace, and the mode."""
+
+
+class OverSharePolicies:
+    """Reads what is asked, and remembers since when."""
+
+    def __init__(self, *, bounds: GraceBounds | None = None) -> None:
+        self._bounds = bounds or GraceBounds()
+        self._mirrored: dict[str, tuple[_Labels, float]] = {}
+        """By pod UID: what vCluster's labels said last, and since when."""
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the last reading cannot be followed, one line each."""
+        return tuple(self._notes)[:_MOST_NOTES]
+
+    def read(
+        self, inventory: Inventory, pod_shares: Iterable[PodShare], now: float
+    ) -> dict[str, OverSharePolicy]:
+        """Return what is asked, by pod UID; nothing for a pod for which nothing is.
+
+        Args:
+            inventory: with the labels of namespaces, as far as they could be had.
+            pod_shares: of the pods, which say whose they are.
+            now: on the clock of the samples, seconds.
+        """
+        self._notes = {}
+        own = {
+            name: self._wish(tuple(map(labels.get, _KEYS)), f"Namespace {name}")
+            for name, labels in inventory.namespaces.items()
+        }
+        found: dict[str, OverSharePolicy] = {}
+        mirrored: dict[str, tuple[_Labels, float]] = {}
+        for pod_share in pod_shares:
+            pod = pod_share.pod
+            over_share_policy = own.get(pod.namespace, _NOTHING)
+            if pod_share.tenant is not None:
+                labels = _mirrored_labels(pod, pod_share.tenant)
+                before = self._mirrored.get(pod.uid)
+                since = now if before is None or before[0] != labels else before[1]
+                mirrored[pod.uid] = labels, since
+                if now - since >= STANDS_AFTER:
+                    over_share_policy = _stricter(
+                        over_share_policy, self._wish(labels, _where(pod, pod_share.tenant))
+                    )
+            if over_share_policy != _NOTHING:
+                found[pod.uid] = over_share_policy
+        self._mirrored = mirrored
+        return found
+
+    def _wish(self, labels: _Labels, where: str) -> OverSharePolicy:
+        asked, grace, mode = labels
+        over_share = None if asked is None else read_over_share(asked)
+        seconds = None if grace is None else read_grace(grace)
+        if asked is not None and over_share is None:
+            self._note(where, OVER_SHARE, asked, "report, evict")
+        if grace is not None and seconds is None:
+            self._note(where, OVER_SHARE_GRACE, grace, GRACE_FORM)
+        evict = over_share is OverShare.EVICT and mode != MODE_OFF
+        if seconds is None:
+            return OverSharePolicy(evict=evict)
+        within = self._bounds.within(seconds)
+        if within != seconds:
+            line = f'{where}: label {OVER_SHARE_GRACE}: "{grace}" is out of the bounds set here'
+            self._notes[f"{line}; {duration(within)} counts"] = None
+        return OverSharePolicy(evict=evict, grace=within)
+
+    def _note(self, where: str, label: str, value: str, allowed: str) -> None:
+        self._notes[f"{where}: label {label}: {quoted(value)} does not count; allowed: {allowed}"] = None
+
+
+def _mirrored_labels(pod: NodePod, tenant: Tenant) -> _Labels:
+    return tuple(pod.labels.get(namespace_label_key(tenant.vcluster, key)) for key in _KEYS)
+
+
+def _where(pod: NodePod, tenant: Tenant) -> str:
+    return f"Namespace {tenant.namespace} of vCluster {tenant.vcluster} in {pod.namespace}"
+
+
+def _stricter(one: OverSharePolicy, other: OverSharePolicy) -> OverSharePolicy:
+    graces = [
+        over_share_policy.grace for over_share_policy in (one, other) if over_share_policy.grace is not None
+    ]
+    return OverSharePolicy(evict=one.evict or other.evict, grace=min(graces, default=None))

@@ -1,0 +1,119 @@
+"""Problems of reservation pods: two namespaces with one GPU, and pods that name no GPU of the node.
+
+A GPU belongs to one client of the device plugin at a time. So reservation pods of two namespaces that name
+one GPU are a mistake, or a lie of a tenant whose KAI runs inside a vCluster: there the tenant writes both the
+pod and its annotation. The problem is told, and suspends no verdict.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from gpuagent.ledger.snapshot import Holding, Snapshot
+from gpuagent.pods.inventory import Inventory, ReservationPod
+from gpuagent.problems import Cause, Problem
+from gpuagent.shares.placement import is_time_sliced
+from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
+from service.text import one_line
+
+_MOST_NAMESPACES: Final = 4
+"""Named in one line; a tenant can have any number of pods."""
+
+
+class Reservations:
+    """Finds what contradicts itself, and remembers since when each reservation pod is there."""
+
+    def __init__(self, *, grace: float) -> None:
+        """Take the age in seconds up to which a reservation pod may name no GPU: KAI names it later."""
+        self._grace = grace
+        self._first_seen: dict[str, float] = {}
+        """By pod UID, on the clock of the samples."""
+
+    def problems(self, inventory: Inventory, snapshot: Snapshot) -> tuple[Problem, ...]:
+        """Return the conflicts of each GPU, and one problem for all pods that name no GPU.
+
+        Nothing is told of GPUs while none answers, since no name can be looked up then.
+        """
+        now = snapshot.taken_at
+        pods = sorted(inventory.reservation_pods, key=_order)
+        self._first_seen = {pod.uid: self._first_seen.get(pod.uid, now) for pod in pods}
+        if not snapshot.gpus:
+            return ()
+        present = {account.gpu.uuid for account in snapshot.gpus}
+        present |= {part.uuid for account in snapshot.gpus for part in account.gpu.instances}
+        by_gpu: dict[str, dict[str, ReservationPod]] = {}
+        for pod in pods:
+            if pod.gpu in present:
+                by_gpu.setdefault(pod.gpu, {}).setdefault(pod.namespace, pod)
+        conflicts = () if is_time_sliced(inventory) else _conflicts(by_gpu, snapshot)
+        known = present | {problem.gpu_uuid for problem in snapshot.problems if problem.cause is Cause.NVML}
+        old = [pod for pod in pods if now - self._first_seen[pod.uid] >= self._grace]
+        return (*conflicts, *_unresolved([pod for pod in old if not pod.gpu or pod.gpu not in known]))
+
+
+def _unresolved(found: Sequence[ReservationPod]) -> Iterator[Problem]:
+    if found:
+        first: dict[str, ReservationPod] = {}
+        counts: dict[str, int] = {}
+        for pod in found:
+            first.setdefault(pod.namespace, pod)
+            counts[pod.namespace] = counts.get(pod.namespace, 0) + 1
+        shown = [
+            _name(pod) + (f" and {counts[namespace] - 1} more there" if counts[namespace] > 1 else "")
+            for namespace, pod in first.items()
+        ]
+        yield Problem(
+            Cause.RESERVATION_UNRESOLVED,
+            "",
+            f"reservation pods name no GPU of this node: {_some(shown)}; shares of their groups have no GPU",
+        )
+
+
+def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Snapshot) -> Iterator[Problem]:
+    users: dict[str, list[Holding]] = {}
+    for holding in snapshot.holdings:
+        if holding.gpu_uuid in by_gpu and _is_whole_gpu_user(holding):
+            users.setdefault(holding.gpu_uuid, []).append(holding)
+    for gpu, pods in sorted(by_gpu.items()):
+        own = [h for h in users.get(gpu, ()) if len(pods) > 1 or h.pod_share.pod.namespace not in pods]
+        parts = []
+        if len(pods) > 1:
+            parts.append(f"reservation pods of {len(pods)} namespaces name it: {_all(pods)}")
+        elif own:
+            parts.append(f"reservation pod {_all(pods)} names it")
+        if own:
+            namespaces = {holding.pod_share.pod.namespace: holding.pod_share.pod for holding in reversed(own)}
+            names = [f"{one_line(pod.namespace)}/{one_line(pod.name)}" for pod in namespaces.values()]
+            parts.append(f"a pod with whole GPUs uses it: {_some(names)}")
+        if parts:
+            detail = "; ".join(parts)
+            yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; no more than one of them has this GPU")
+
+
+def _is_whole_gpu_user(holding: Holding) -> bool:
+    """Whether a pod with whole GPUs uses a GPU that no trusted reservation pod holds against it."""
+    pod_share = holding.pod_share
+    return (
+        (holding.used_bytes or 0) > SMALL_BYTES
+        and not holding.is_mig
+        and not pod_share.pod.is_finished
+        and has_whole_gpus(pod_share)
+        and holding.gpu_uuid not in pod_share.withheld_gpus
+    )
+
+
+def _order(pod: ReservationPod) -> tuple[bool, str, str, str]:
+    """Name those first that no tenant can write."""
+    return pod.is_tenants, pod.namespace, pod.name, pod.uid
+
+
+def _all(pods: Mapping[str, ReservationPod]) -> str:
+    return _some([_name(pod) for pod in pods.values()])
+
+
+def _name(pod: ReservationPod) -> str:
+    return f"{one_line(pod.namespace)}/{one_line(pod.name)}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMESPACES
+    return ", ".join(names[:_MOST_NAMESPACES]) + (f" and {more} more namespaces" if more > 0 else "")

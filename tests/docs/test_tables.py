@@ -1,0 +1,33 @@
+"""The documentation's tables are the code's."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.tables import TABLES, written
+from webhook.policy.labels import POD_KEYS
+from webhook.policy.reasons import Reason
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/policy.md"])
+def test_every_table_is_up_to_date(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "<!-- table: " in text
+    assert written(text) == text, "run `make docs`"
+
+
+def test_every_table_and_every_reason_is_documented() -> None:
+    text = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"<!-- table: ([a-z-]+) -->", text)) == set(TABLES)
+    for reason in Reason:
+        assert f"| `{reason.code}` | " in text
+    for key in POD_KEYS:
+        assert key in text
+
+
+def test_a_table_that_nobody_writes_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        written("<!-- table: nonsense -->\n<!-- end -->")

@@ -1,0 +1,334 @@
+"""What people are told of flags, in which words, and how often."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent.actions.events import EventBounds, FlagEvents
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import NodePod
+from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare
+from gpuagent.verdicts.grounds import FlagReason, Key
+from gpuagent.verdicts.judge import Change, Judge, Transition, Verdict
+from kube.events import Event
+from tests.support.kube_objects import fraction
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+
+DAY = 86400.0
+
+
+@dataclass
+class Told:
+    """Everything that was said, on a clock of our own."""
+
+    bounds: EventBounds | None = None
+    now: float = 0.0
+    events: list[tuple[float, Event]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.flags = FlagEvents(self, clock=lambda: self.now, bounds=self.bounds)
+
+    def emit(self, event: Event) -> None:
+        self.events.append((self.now, event))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event.reason for _, event in self.events]
+
+    def take(self, *transitions: Transition, pods: Iterable[str] = ("train",)) -> None:
+        pod_shares = [pod_share(name, GIB) for name in pods]
+        taken = sample(gpu(), gpu(uuid=B, index=1), at=self.now)
+        self.flags.take(snapshot_of(taken, *pod_shares), transitions)
+
+
+def transition(
+    change: Change = Change.FLAGGED,
+    reason: FlagReason = FlagReason.OVER_SHARE,
+    *,
+    name: str = "train",
+    pod_share: PodShare | None = None,
+    uuid: str = A,
+    seconds: float = 120.0,
+    **fields: Any,
+) -> Transition:
+    said = {"used_bytes": 12 * GIB, "allowed_bytes": 8 * GIB, **fields}
+    verdict = Verdict(
+        key=Key(uid_of(name), uuid, reason),
+        pod_share=pod_share or PodShare(pod=pod(name)),
+        gpu_index=None if not uuid else 0,
+        is_flagged=change is Change.FLAGGED,
+        since=0.0,
+        **said,
+    )
+    return Transition(change=change, verdict=verdict, wall_time=0.0, seconds=seconds)
+
+
+def the_event(*transitions: Transition) -> Event:
+    told = Told()
+    told.take(*transitions)
+    ((_, event),) = told.events
+    return event
+
+
+SAID = [
+    (FlagReason.OVER_SHARE, {}, "GPUMemoryOverShare", f"holds 12.0 GiB of its 8.0 GiB share on GPU 0 ({A}) for 2 min"),
+    (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"holds 12.0 GiB of its 8.0 GiB limit, which nothing enforces, on GPU 0 ({A}) for 2 min"),
+    (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min on a GPU that is not its own; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
+    (FlagReason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min without any share of a GPU; ask for one with the annotation gpu-fraction or gpu-memory, or for nvidia.com/gpu"),
+    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="it says gpu-fraction 0.9, the bind request gives it 0.50")}, "GPUShareChanged", "what it says of its GPU share does not count: it says gpu-fraction 0.9, the bind request gives it 0.50; another share takes a new pod, so put this one back or make the pod anew"),
+    (FlagReason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is not reserved for it any more, so KAI may give the GPU to others or delete the pod; delete the pod to have it scheduled anew"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "fields", "event", "said"), SAID, ids=[case[2] for case in SAID])
+def test_each_flag_is_one_warning_with_figures_and_what_to_do(
+    reason: FlagReason, fields: dict[str, Any], event: str, said: str
+) -> None:
+    made = the_event(transition(reason=reason, **fields))
+    assert (made.reason, made.message, made.is_warning) == (event, said, True)
+    about = made.about
+    assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == (
+        "v1", "Pod", "team-a", "train", uid_of("train"),
+    )  # fmt: skip
+    assert made.namespace == "team-a", "API servers refuse an Event in another namespace than its object's"
+    assert made.name.startswith("train."), "vCluster replaces the pod's name at the beginning"
+
+
+def test_of_what_clears_only_over_share_is_told_and_as_normal() -> None:
+    told = Told()
+    for reason in FlagReason:
+        told.take(transition(reason=reason))
+    told.events.clear()
+    told.now += 3600
+    for reason in FlagReason:
+        told.take(transition(Change.CLEARED, reason, used_bytes=7 * GIB))
+    ((_, event),) = told.events
+    assert (event.reason, event.is_warning) == ("GPUMemoryWithinShare", False)
+    assert event.message == f"holds 7.0 GiB of its 8.0 GiB share on GPU 0 ({A}), within it again"
+
+
+def test_what_was_dropped_is_not_spoken_of() -> None:
+    told = Told()
+    told.take(transition(Change.DROPPED))
+    assert told.events == []
+
+
+def test_the_same_pod_reason_and_gpu_have_the_same_name_and_others_another() -> None:
+    first = the_event(transition()).name
+    assert the_event(transition(used_bytes=20 * GIB)).name == first
+    other = PodShare(pod=replace(pod("train"), uid=uid_of("other")))
+    for different in (transition(uuid=B), transition(reason=FlagReason.NO_SHARE)):
+        assert the_event(different).name != first
+    told = Told()
+    of_another = transition(pod_share=other, name="other")
+    told.take(of_another, pods=("other",))
+    assert told.events[0][1].name != first, "a StatefulSet gives a new pod an old one's name"
+
+
+def runs(*containers: dict[str, Any]) -> NodePod:
+    """A pod with a share, read from the API server's JSON."""
+    made = fraction("train", containers=[{"name": "sidecar"}, *containers])
+    return replace(pod("train"), launches=read_pod(json.dumps(made).encode()).launches)
+
+
+VLLM = {"name": "main", "command": ["vllm", "serve", "M"], "env": [{"name": "HF_TOKEN", "value": "secret"}]}
+TGI = {"name": "main", "image": "ghcr.io/huggingface/text-generation-inference:3"}
+
+
+@pytest.mark.parametrize(
+    ("container", "advice"),
+    [
+        ({"name": "main", "command": ["python", "train.py"]}, ""),
+        (VLLM, "; vLLM: set --gpu-memory-utilization=0.33 (it takes 0.9 of the GPU otherwise)"),
+        ({**VLLM, "args": ["--gpu-memory-utilization", "0.5"]}, "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.5)"),
+        ({**VLLM, "args": ["--gpu-memory-utilization=0.3"]}, ""),
+        ({**VLLM, "args": ["--gpu-memory-utilization=$(PART)"]}, ""),
+        ({**VLLM, "args": ["--config", "x.yaml"]}, ""),
+        ({"name": "main", "command": ["sh", "-c", "exec vllm serve M --gpu-memory-utilization 0.7"]}, "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.7)"),
+        (TGI, "; TGI: set --cuda-memory-fraction=0.33 (it takes all of the GPU otherwise)"),
+        ({**TGI, "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.4"}]}, "; TGI: set --cuda-memory-fraction=0.33 (it is 0.4)"),
+        ({**VLLM, "args": ["x" * 5000]}, ""),
+    ],
+    ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "in a shell", "TGI", "TGI by its environment", "longer than the excerpt"],
+)  # fmt: skip
+def test_the_advice_is_for_what_the_container_runs(container: dict[str, Any], advice: str) -> None:
+    event = the_event(transition(pod_share=PodShare(pod=runs(container))))
+    assert event.message.partition(" for 2 min")[2] == advice
+
+
+def test_a_message_holds_nothing_of_labels_and_annotations() -> None:
+    secret = {"vcluster.loft.sh/token-abcd1234": "eyJhbGciOi", "vcluster.loft.sh/object-name": "victim"}
+    marked = replace(pod("train"), annotations=secret, labels=secret)
+    for reason in FlagReason:
+        event = the_event(transition(reason=reason, pod_share=PodShare(pod=marked)))
+        assert "eyJhbGciOi" not in repr(event)
+        assert "victim" not in repr(event)
+
+
+def times(told: Told, name: str = "train") -> list[float]:
+    """When its flag was told."""
+    return [at for at, event in told.events if event.about.uid == uid_of(name) and event.is_warning]
+
+
+def flap(told: Told, seconds: float, every: float = 10.0, *names: str) -> None:
+    """Let the flags of pods come and go."""
+    end, changes = told.now + seconds, (Change.FLAGGED, Change.CLEARED)
+    step = 0
+    while told.now < end:
+        told.take(
+            *(transition(changes[step % 2], name=name) for name in names or ("train",)),
+            pods=names or ("train",),
+        )
+        step += 1
+        told.now += every
+
+
+def test_a_flag_that_comes_and_goes_is_told_less_and_less_often() -> None:
+    told = Told()
+    flap(told, 4 * 3600)
+    assert times(told) == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
+
+
+def test_that_a_flag_is_gone_is_told_at_once_and_the_next_one_when_its_time_has_come() -> None:
+    told = Told()
+    told.take(transition())
+    told.now = 20
+    told.take(transition(Change.CLEARED))
+    assert told.reasons == ["GPUMemoryOverShare", "GPUMemoryWithinShare"]
+    told.now = 40
+    told.take(transition())
+    told.now = 59
+    told.take()
+    assert len(told.events) == 2
+    told.now = 60
+    told.take()
+    assert told.reasons[2:] == ["GPUMemoryOverShare"]
+    told.now = 4000
+    told.take()
+    assert len(told.events) == 3
+
+
+def test_a_flag_that_is_gone_before_it_could_be_told_is_not_told() -> None:
+    told = Told(EventBounds(burst=1, per_second=0.001))
+    both = ("train", "other")
+    told.take(transition(name="other"), pods=both)
+    told.take(transition(), pods=both)
+    told.take(transition(Change.CLEARED), pods=both)
+    told.now = DAY
+    told.take(pods=both)
+    assert times(told) == []
+    assert times(told, "other") == [0]
+
+
+def test_an_hour_without_a_change_begins_anew() -> None:
+    told = Told()
+    flap(told, 1200)
+    quiet = told.now + 3700
+    told.now = quiet
+    flap(told, 100)
+    assert [at - quiet for at in times(told) if at >= quiet] == [0, 60]
+
+
+def test_pods_that_went_are_forgotten() -> None:
+    told = Told()
+    told.take(transition(), transition(name="other"), pods=("train", "other"))
+    told.take(pods=("other",))
+    assert {key.uid for key in told.flags._pending} == {uid_of("other")}
+
+
+def test_200_pods_that_flap_make_no_more_events_than_a_node_may() -> None:
+    told = Told()
+    names = tuple(f"pod-{number}" for number in range(200))
+    flap(told, 3600, 30.0, *names)
+    by_pod = Counter(event.about.name for _, event in told.events)
+    assert 25 < len(told.events) <= 25 + 360
+    assert max(by_pod.values()) <= 14
+    told.now += 2 * 3600
+    for _ in range(60):  # and in the end all that was told is as it is
+        told.now += 120
+        told.take(pods=names)
+    last = {event.about.name: event.reason for _, event in told.events}
+    assert set(last.values()) == {"GPUMemoryWithinShare"}
+    assert len({event.name for _, event in told.events}) <= 2 * len(by_pod)
+
+
+def test_who_was_never_spoken_of_comes_before_who_was() -> None:
+    told = Told(EventBounds(burst=1, per_second=1 / 3600))
+    both = ("loud", "quiet")
+    told.take(transition(name="loud"), pods=both)
+    told.take(transition(Change.CLEARED, name="loud"), transition(name="quiet"), pods=both)
+    told.now = 3600
+    told.take(pods=both)
+    assert [event.about.name for _, event in told.events] == ["loud", "quiet"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from([5.0, 30.0, 70.0, 900.0, 4000.0])),
+        max_size=60,
+    )
+)
+def test_however_flags_come_and_go_the_last_word_is_true_and_words_are_few(
+    changes: list[tuple[str, float]],
+) -> None:
+    bounds = EventBounds(burst=3, per_second=0.01)
+    told, pods, flagged = Told(bounds), ("a", "b", "c"), dict.fromkeys("abc", False)
+    for name, seconds in changes:
+        flagged[name] = not flagged[name]
+        change = Change.FLAGGED if flagged[name] else Change.CLEARED
+        told.take(transition(change, name=name), pods=pods)
+        told.now += seconds
+    for _ in range(10):
+        told.now += bounds.longest_wait
+        told.take(pods=pods)
+    assert len(told.events) <= bounds.burst + bounds.per_second * told.now
+    last = {event.about.name: event.reason for _, event in told.events}
+    for name, is_flagged in flagged.items():
+        assert (last.get(name) == "GPUMemoryOverShare") is is_flagged
+        for sooner, later in itertools.pairwise(times(told, name)):
+            assert later - sooner >= bounds.first_wait
+
+
+def test_from_samples_to_events() -> None:
+    """The judge's own transitions: once after the grace, once when it clears."""
+    judge, told = Judge(grace=10, longest_gap=15), Told()
+    train = pod_share("train", 8 * GIB)
+
+    def step(at: float, held: int) -> None:
+        taken = sample(gpu((10, held)), origins={10: in_pod("train")}, at=at)
+        snapshot: Snapshot = snapshot_of(taken, train)
+        told.now = at
+        told.flags.take(snapshot, judge.judge(snapshot)[1])
+
+    for at in range(0, 200, 5):
+        step(at, 12 * GIB if at < 100 else 8 * GIB)
+    assert [(at, event.reason) for at, event in told.events] == [
+        (10, "GPUMemoryOverShare"),
+        (105, "GPUMemoryWithinShare"),
+    ]
+    assert told.events[0][1].message.endswith(" for 10 s")
+
+
+def test_time_over_with_breaks_is_told_as_what_counts_in_all() -> None:
+    judge, told, train = Judge(grace=10, longest_gap=15), Told(), pod_share("train", 8 * GIB)
+    for at in range(0, 60, 2):
+        taken = sample(gpu((10, (12 if at % 4 else 8) * GIB)), origins={10: in_pod("train")}, at=at)
+        snapshot = snapshot_of(taken, train)
+        told.take(*judge.judge(snapshot)[1])
+    (event,) = [event for _, event in told.events]
+    assert event.message.endswith(f"holds 12.0 GiB of its 8.0 GiB share on GPU 0 ({A}) for 10 s in all")
+
+
+def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
+    limited = replace(PodShare(pod=runs(VLLM)), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
+    event = the_event(transition(reason=FlagReason.LIMIT_BYPASSED, pod_share=limited, allowed_bytes=6 * GIB))
+    assert event.message.endswith("set --gpu-memory-utilization=0.25 (it takes 0.9 of the GPU otherwise)")

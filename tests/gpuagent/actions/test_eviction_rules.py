@@ -1,0 +1,225 @@
+"""Whom the rules let go, and whom never."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.actions.eviction_rules import (
+    EvictionRefusal,
+    candidates,
+    explained,
+    is_settled,
+    owner_of,
+    still,
+)
+from gpuagent.actions.eviction_settings import Budget
+from gpuagent.pods.tenants import Tenant
+from gpuagent.sampling.sample import LookupResult, Origin
+from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.over_share import OverSharePolicy
+from kai import keys
+from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
+from tests.support.samples import GIB, MIB, A, B, pod_share, uid_of
+
+TRAIN = pod_share("train", SHARE)
+OVER = {"train": 12 * GIB}
+
+
+def names(judged: Any) -> list[str]:
+    return [verdict.pod_share.pod.name for verdict in candidates(judged)]
+
+
+def refusal(made: PodShare = TRAIN, **options: Any) -> EvictionRefusal | None:
+    judged = Node(made).flagged(options.pop("held", OVER), **options)
+    (verdict,) = candidates(judged)
+    return RULES.refusal(verdict, judged)
+
+
+def test_a_flagged_pod_whose_namespace_asks_is_a_candidate() -> None:
+    assert names(Node().flagged(OVER)) == ["train"]
+    assert refusal() is None
+
+
+@pytest.mark.parametrize(
+    "over_share_policies",
+    [
+        {},
+        {uid_of("train"): OverSharePolicy()},
+        {uid_of("train"): OverSharePolicy(grace=30)},
+        {uid_of("other"): EVICT},
+    ],
+)
+def test_nobody_is_a_candidate_whose_namespace_does_not_ask(
+    over_share_policies: dict[str, OverSharePolicy],
+) -> None:
+    assert names(Node().flagged(OVER, over_share_policies=over_share_policies)) == []
+
+
+def test_a_pod_is_a_candidate_only_while_it_is_over_in_the_very_sample() -> None:
+    node = Node()
+    node.flagged(OVER)
+    between = node.judged(15, {"train": SHARE + 100 * MIB})
+    assert any(verdict.is_flagged for verdict in between.verdicts.judged.values())
+    assert names(between) == []
+    assert names(node.judged(20, OVER)) == ["train"]
+
+
+def test_before_the_grace_nobody_is() -> None:
+    node = Node()
+    assert names(node.judged(0, OVER)) == []
+    assert names(node.judged(9, OVER)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"phase": "Pending", "has_started": True}, None),
+        ({"phase": "Unknown", "has_started": True}, None),
+        ({"phase": "Pending"}, EvictionRefusal.NOT_RUNNING),
+        ({"is_terminating": True}, EvictionRefusal.TERMINATING),
+        ({"phase": "Pending", "has_started": True, "is_terminating": True}, EvictionRefusal.TERMINATING),
+    ],
+    ids=["an init container", "a node that was away", "not begun", "leaving", "leaving before it began"],
+)
+def test_a_pod_is_evicted_from_its_first_init_container_on_and_else_the_refusal_is_told(
+    fields: dict[str, Any], refused: EvictionRefusal | None
+) -> None:
+    assert refusal(of_pod(TRAIN, **fields)) is refused
+    if refused is not None:
+        assert "\n" not in explained(refused)
+
+
+def test_a_balance_is_no_ground_without_the_present() -> None:
+    """A pod that is over at times is flagged, and is a candidate only in a sample in which it is over."""
+    node, candidate_at = Node(), []
+    for at in range(0, 60, 2):
+        judged = node.judged(at, OVER if at % 4 else {"train": SHARE})
+        if names(judged):
+            candidate_at.append(at)
+            assert at % 4 == 2
+    assert candidate_at
+
+
+def test_a_flag_that_came_back_is_a_candidate_at_once() -> None:
+    node = Node()
+    node.flagged(OVER)
+    for at in (12, 14):
+        assert names(node.judged(at, {"train": SHARE})) == []
+    assert not any(v.is_flagged for v in node.judged(15, OVER).verdicts.judged.values())
+    assert names(node.judged(16, OVER)) == ["train"]
+
+
+def test_a_flag_is_settled_when_it_is_gone_and_not_when_it_cannot_be_judged() -> None:
+    node = Node()
+    (verdict,) = candidates(node.flagged(OVER))
+    assert not is_settled(verdict.key, node.judged(11, {"train": SHARE}))
+    blind = node.judged(12, {"train": SHARE})
+    unjudged = replace(blind, verdicts=replace(blind.verdicts, judged={}))
+    assert not is_settled(verdict.key, unjudged)
+    assert is_settled(verdict.key, node.judged(13, {"train": SHARE}))
+    ended = replace(unjudged, snapshot=replace(blind.snapshot, pod_uids=frozenset()))
+    assert is_settled(verdict.key, ended)
+
+
+def test_the_worst_comes_first_and_each_pod_once() -> None:
+    two = pod_share("two", 4 * GIB)
+    small = pod_share("small", 2 * GIB)
+    judged = Node(small, two, TRAIN).flagged({"small": 3 * GIB, "two": 10 * GIB, "train": 9 * GIB})
+    assert names(judged) == ["two", "small", "train"]
+
+
+@pytest.mark.parametrize("reason", set(FlagReason) - {FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
+def test_for_no_other_flag_is_anybody_a_candidate(reason: FlagReason) -> None:
+    made = {
+        FlagReason.UNASSIGNED_GPU: pod_share("train", SHARE, gpus=(B,)),
+        FlagReason.NO_SHARE: pod_share("train"),
+        FlagReason.SHARE_CHANGED: replace(TRAIN, changed="it says 0.9"),
+        FlagReason.NO_RESERVATION: replace(TRAIN, lacks_reservation=True),
+    }[reason]
+    within = {"train": SHARE} if made.shares and A in made.shares else OVER
+    judged = Node(made).flagged(within)
+    assert reason in {key.reason for key, verdict in judged.verdicts.judged.items() if verdict.is_flagged}
+    assert names(judged) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "refused"),
+    [
+        (of_pod(TRAIN, namespace="kube-system"), EvictionRefusal.EXCLUDED_NAMESPACE),
+        (of_pod(TRAIN, namespace="kai-resource-reservation"), EvictionRefusal.RESERVATION_POD),
+        (of_pod(TRAIN, annotations={keys.MIRROR_POD: "0" * 32}), EvictionRefusal.STATIC_POD),
+        (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.KAI_CONFIGMAP)}), EvictionRefusal.WEAK_EVIDENCE),
+        (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.ANNOTATION)}), None),
+    ],
+    ids=["excluded", "reservation namespace", "static", "a share of a ConfigMap", "its own word"],
+)
+def test_some_are_never_evicted(made: PodShare, refused: EvictionRefusal | None) -> None:
+    assert refusal(made) is refused
+
+
+def test_what_poses_as_a_reservation_pod_is_not_evicted() -> None:
+    assert refusal(reservations=[uid_of("train")]) is EvictionRefusal.RESERVATION_POD
+
+
+@pytest.mark.parametrize(
+    ("limits", "held", "refused"),
+    [
+        ({A: Amount(9 * GIB, LimitSource.ANNOTATION)}, 12, None),
+        ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 12, None),
+        ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 8, EvictionRefusal.WEAK_EVIDENCE),
+    ],
+    ids=["its own limit", "over its share as well", "only over what a ConfigMap says"],
+)
+def test_a_limit_of_a_config_map_alone_is_no_ground(
+    limits: dict[str, Amount], held: int, refused: EvictionRefusal | None
+) -> None:
+    assert refusal(replace(TRAIN, limits=limits), held={"train": held * GIB}) is refused
+
+
+@pytest.mark.parametrize(
+    ("origin", "refused"),
+    [
+        (Origin(found=LookupResult.CONTAINER, pod_uids=(uid_of("train"),)), None),
+        (Origin(found=LookupResult.CONTAINER, container_id="c" * 64), EvictionRefusal.WEAK_EVIDENCE),
+        (Origin(found=LookupResult.CONTAINER, pod_uids=("0" * 32,)), EvictionRefusal.WEAK_EVIDENCE),
+    ],
+    ids=["the pod's UID", "only a container's ID", "a static pod's hash"],
+)
+def test_processes_count_only_by_the_pods_uid(origin: Origin, refused: EvictionRefusal | None) -> None:
+    made = of_pod(TRAIN, container_ids=("c" * 64,), config_hash="0" * 32)
+    assert refusal(made, origins={"train": origin}) is refused
+
+
+def test_a_candidate_is_looked_for_again_by_its_key() -> None:
+    node = Node()
+    (verdict,) = candidates(node.flagged(OVER))
+    assert still(verdict.key, node.judged(11, OVER)) is not None
+    assert still(verdict.key, node.judged(12, {"train": SHARE})) is None
+
+
+def owner(**fields: Any) -> str:
+    tenant = fields.pop("tenant", None)
+    return owner_of(replace(of_pod(TRAIN, **fields), tenant=tenant))
+
+
+def test_pods_of_one_owner_are_told_by_what_makes_them() -> None:
+    assert owner(controller_uid="rs") == owner(name="other", controller_uid="rs")
+    assert owner() != owner(name="other")
+    vc, other = (Tenant(vcluster=name, namespace="ml", pod="train-0") for name in ("vc", "vc2"))
+    said = {keys.VCLUSTER_OWNER_REFERENCES: '[{"kind":"ReplicaSet","uid":"v"}]'}
+    first = owner(tenant=vc, annotations=said, controller_uid="the vCluster's Service")
+    assert first == owner(tenant=vc, annotations=said, name="other", controller_uid="the same Service")
+    assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
+    assert first != owner(tenant=other, annotations=said)
+    assert first != owner(tenant=vc, annotations=said, namespace="other")
+    assert first != owner(annotations=said), "outside a vCluster anybody may write that annotation"
+
+
+def test_a_budget_is_so_many_in_a_time() -> None:
+    assert Budget.parse("1/10m") == Budget(1, 600)
+    assert Budget.parse("3/1h").per_second == pytest.approx(3 / 3600)
+    for wrong in ("", "1", "10m", "0/1m", "1/0s", "1/10", "-1/1m", "1000/1m", "1/1m/1m"):
+        with pytest.raises(ValueError, match="is not a budget"):
+            Budget.parse(wrong)

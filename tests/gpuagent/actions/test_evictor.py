@@ -1,0 +1,241 @@
+"""From verdicts to evictions: in which order, how often, and never without a fresh look."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.actions.eviction_settings import Budget
+from kube.eviction import Evicted, EvictionAnswer
+from service.backoff import KeyedBackoff
+from tests.support.evaluations import SHARE, Node, of_pod
+from tests.support.running_evictor import OVER, YES, desk
+from tests.support.samples import GIB, pod_share
+from tests.support.watches import until
+
+NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
+
+
+async def test_a_fresh_sample_a_trial_the_event_and_then_the_eviction() -> None:
+    async with desk() as run:
+        await run.step()
+        assert run.done == ["sample", "try train", "tell train", "evict train"]
+        assert run.results == {"evicted": 1}
+        (line,) = run.said()
+    assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")
+    assert (line["usedBytes"], line["allowedBytes"]) == (OVER, SHARE)
+
+
+async def test_a_pod_that_was_evicted_is_not_evicted_again_while_it_leaves() -> None:
+    async with desk(budget=Budget(9, 1)) as run:
+        for _ in range(50):
+            await run.step(60)
+        assert run.results == {"evicted": 1}
+
+
+async def test_a_pod_that_recovered_stays_and_is_looked_at_later() -> None:
+    async with desk(fresh_held={"train": SHARE}) as run:
+        await run.step()
+        assert run.done == ["sample"]
+        assert run.results == {"recovered": 1}
+        await run.step(1)
+        assert run.done == ["sample"]
+        run.fresh_held = None
+        await run.step(40)
+        assert run.results == {"recovered": 1, "evicted": 1}
+
+
+async def test_without_a_fresh_sample_nothing_happens() -> None:
+    async with desk(samples=False, fresh=0.05) as run:
+        await run.step()
+        await until(lambda: run.results == {"no-fresh-sample": 1})
+        assert run.done == ["sample"]
+
+
+async def test_a_sample_that_began_before_the_question_is_not_fresh() -> None:
+    async with desk(samples=False, fresh=0.1) as run:
+        await run.step()
+        asked = run.now
+        run.now -= 1
+        run.sample()
+        run.now = asked
+        await until(lambda: run.results == {"no-fresh-sample": 1})
+
+
+async def test_a_disruption_budget_is_honoured_and_asked_again_less_and_less_often() -> None:
+    async with desk(answers=[NO] * 100) as run:
+        asked = []
+        for _ in range(900):
+            before = len(run.done)
+            await run.step(4)
+            asked += [run.now] * run.done[before:].count("try train")
+        assert "tell train" not in run.done, "nobody is told of what does not happen"
+        assert "evict train" not in run.done
+        waits = [after - before for before, after in itertools.pairwise(asked)]
+        for wait, least in zip(waits, (30, 60, 120, 240, 480, 600), strict=False):
+            assert least <= wait <= least * 1.2 + 4
+        assert run.results == {"disruption-budget": len(asked)}
+        run.answers.clear()
+        await run.step(800)
+        assert run.results["evicted"] == 1
+        assert "the budget forbids it" in run.said()[0]["why"]
+
+
+async def test_a_server_that_asks_for_time_gets_it() -> None:
+    async with desk(answers=[replace(NO, retry_after=250.0)]) as run:
+        await run.step()
+        await run.step(240)
+        assert run.done.count("try train") == 1
+        await run.step(20)
+        assert run.results == {"disruption-budget": 1, "evicted": 1}
+
+
+async def test_a_refusal_after_the_trial_costs_no_budget() -> None:
+    async with desk(answers=[YES, Evicted(EvictionAnswer.FAILED, "away")]) as run:
+        await run.step()
+        assert run.results == {"failed": 1}
+        await run.step(40)
+        assert run.results == {"failed": 1, "evicted": 1}
+
+
+@pytest.mark.parametrize("answer", [EvictionAnswer.GONE, EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED])
+async def test_every_answer_is_counted(answer: EvictionAnswer) -> None:
+    async with desk(answers=[Evicted(answer, "why")]) as run:
+        await run.step()
+        assert run.results == {answer: 1}
+        assert run.said()[0]["why"] == "why"
+
+
+async def test_a_pod_that_is_gone_is_not_asked_for_again() -> None:
+    async with desk(answers=[Evicted(EvictionAnswer.GONE, "not found")]) as run:
+        for _ in range(10):
+            await run.step(600)
+        assert run.results == {"gone": 1}
+
+
+def several(count: int, **fields: Any) -> dict[str, Any]:
+    pod_shares = [pod_share(f"pod-{number}", SHARE // count) for number in range(count)]
+    pod_shares = [of_pod(each, **fields) for each in pod_shares]
+    return {"node": Node(*pod_shares), "held": {each.pod.name: SHARE // count * 2 for each in pod_shares}}
+
+
+async def test_the_node_has_a_budget_whoever_is_over() -> None:
+    async with desk(**several(4)) as run:
+        evicted = []
+        for _ in range(600):
+            before = run.results.get("evicted", 0)
+            await run.step(5)
+            evicted += [run.now] * (run.results.get("evicted", 0) - before)
+        assert len(evicted) == 4
+        assert all(later - sooner >= 600 for sooner, later in itertools.pairwise(evicted))
+        assert run.results == {"evicted": 4, "budget": 3}, "each refusal is counted once, not in each sample"
+
+
+async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
+    fields = several(2, controller_uid="rs-1")
+    async with desk(budget=Budget(9, 1), **fields) as run:
+        await run.step()
+        assert run.results == {"evicted": 1}
+        await run.step(590)
+        assert run.results == {"evicted": 1, "owner-backoff": 1}
+        await run.step(140)
+        assert run.results == {"evicted": 2, "owner-backoff": 1}
+
+
+async def test_a_dry_run_asks_for_nothing_tells_nobody_and_keeps_to_the_budget() -> None:
+    async with desk(is_dry_run=True, **several(2)) as run:
+        for _ in range(20):
+            await run.step(5)
+        assert set(run.done) == {"sample"}
+        assert run.results == {"dry-run": 1, "budget": 1}
+        assert run.said()[0]["message"] == "pod would be evicted"
+
+
+async def test_what_must_not_be_evicted_is_said_once_and_holds_up_nobody() -> None:
+    system = of_pod(pod_share("system", GIB), namespace="kube-system")
+    fields = {"node": Node(pod_share("train", SHARE), system), "held": {"system": 8 * GIB, "train": OVER}}
+    async with desk(**fields) as run:
+        for _ in range(5):
+            await run.step()
+        assert run.results == {"excluded-namespace": 1, "evicted": 1}
+        assert run.done.count("evict train") == 1
+        assert "evict system" not in run.done
+
+
+def test_holds_grow_and_are_forgotten() -> None:
+    holds = KeyedBackoff(first=10, most=40)
+    for start, least in ((0, 10), (40, 20), (90, 40), (150, 40)):
+        holds.fail("a", start)
+        assert holds.is_backing_off("a", start + least - 0.1)
+        assert not holds.is_backing_off("a", start + least * 1.2 + 0.1)
+    assert not holds.is_backing_off("b", 0)
+    holds.fail("a", 1000)
+    assert holds.is_backing_off("a", 1009.9)
+    assert not holds.is_backing_off("a", 1012.1)
+    for number in range(100):
+        holds.fail(f"key-{number}", 2000 + 100 * number)
+    assert len(holds) <= 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "result"),
+    [({"is_terminating": True}, "terminating"), ({"phase": "Pending"}, "not-running")],
+)
+async def test_an_eviction_that_is_asked_for_and_not_done_is_counted_and_told_once(
+    fields: dict[str, Any], result: str
+) -> None:
+    async with desk(node=Node(of_pod(pod_share("train", SHARE), **fields))) as run:
+        for _ in range(5):
+            await run.step()
+        assert run.done == []
+        assert run.results == {result: 1}
+        (line,) = run.said()
+        assert (line["message"], line["result"], line["pod"]) == ("pod not evicted", result, "train")
+        assert line["why"]
+
+
+async def test_a_pod_in_an_init_container_is_evicted() -> None:
+    async with desk(node=Node(of_pod(pod_share("train", SHARE), phase="Pending", has_started=True))) as run:
+        await run.step()
+        assert run.results == {"evicted": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_dry_run", "results"),
+    [({"namespace": "kube-system"}, False, {"excluded-namespace": 1}), ({}, True, {"dry-run": 1})],
+    ids=["refused", "dry run"],
+)
+async def test_a_pod_that_is_over_at_every_second_sample_is_told_of_once_while_its_flag_stands(
+    fields: dict[str, Any], is_dry_run: bool, results: dict[str, int]
+) -> None:
+    async with desk(
+        node=Node(of_pod(pod_share("train", SHARE), **fields)), is_dry_run=is_dry_run, budget=Budget(100, 1)
+    ) as run:
+        for number in range(200):
+            run.held = {"train": OVER if number % 2 else SHARE}
+            await run.step(900)
+        assert run.results == results
+        assert len(run.said()) == 1
+
+
+async def test_a_flag_that_was_cleared_and_raised_again_is_another_matter() -> None:
+    async with desk(node=Node(of_pod(pod_share("train", SHARE), namespace="kube-system"))) as run:
+        for held in (OVER, SHARE, SHARE, OVER, OVER, OVER):
+            run.held = {"train": held}
+            await run.step()
+        assert run.results == {"excluded-namespace": 2}
+
+
+async def test_a_pod_that_is_evicted_and_stays_is_told_of() -> None:
+    """Its owner chose its terminationGracePeriodSeconds; nothing makes it leave sooner."""
+    async with desk(budget=Budget(9, 1)) as run:
+        await run.step()
+        run.node.pod_shares = (of_pod(run.node.pod_shares[0], is_terminating=True),)
+        for _ in range(9):
+            await run.step(60)
+        assert run.results == {"evicted": 1}
+        for _ in range(9):
+            await run.step(60)
+        assert run.results == {"evicted": 1, "terminating": 1}
+        assert run.done.count("evict train") == 1

@@ -1,0 +1,206 @@
+"""A process of the doctor's own, found again or not."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuagent.doctor.host import Host
+from gpuagent.doctor.probe import Observation
+from gpuagent.doctor.self_test import HELD_BYTES, PROGRAM, trial_finding
+from gpuagent.gpus.reading import GpuReading, MigInstance
+from gpuagent.sampling.processes import Processes
+from service.check_results import CheckResult, State
+from tests.support.samples import GIB, MIB, A, B, gpu
+
+PROC = Path("/proc")
+HERE = Host.here(PROC)
+READY = Observation(reading=GpuReading(gpus=(gpu(), gpu(uuid=B, index=1, used=5 * GIB))))
+HOLDS = "import os, sys; open(%r, 'w').write(str(os.getpid())); print('held', flush=True); sys.stdin.read()"
+
+
+def program(folder: Path) -> tuple[str, ...]:
+    return (sys.executable, "-c", HOLDS % str(folder / "pid"))
+
+
+def pid_of(folder: Path) -> int:
+    return int((folder / "pid").read_text())
+
+
+def looks(
+    folder: Path, used: int | None = 300 * MIB, *, listed: bool = True, proc: Path = PROC
+) -> Callable[[], Observation]:
+    """What the driver would list while the program runs, looked up in the real /proc."""
+
+    def look() -> Observation:
+        holders = [(pid_of(folder), used)] if listed else []
+        reading = GpuReading(gpus=(gpu(*holders), gpu(uuid=B, index=1)))
+        origins, problems = Processes(proc_root=proc).look_up(reading)
+        return Observation(reading=reading, origins=origins, problems=problems)
+
+    return look
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def tried(folder: Path, again: Callable[[], Observation], host: Host = HERE) -> CheckResult:
+    finding = trial_finding(READY, again, host, program=program(folder))
+    assert has_ended(pid_of(folder))
+    return finding
+
+
+def test_a_process_that_is_found_again(tmp_path: Path) -> None:
+    found = tried(tmp_path, looks(tmp_path))
+    assert found.state is State.OK
+    assert found.what.startswith(f"PID {pid_of(tmp_path)} was found on GPU 0 with 300.0 MiB")
+
+
+def test_a_driver_that_does_not_list_it_counts_in_another_namespace(tmp_path: Path) -> None:
+    found = tried(tmp_path, looks(tmp_path, listed=False))
+    assert found.state is State.PROBLEM
+    assert "the driver does not list it" in found.what
+    assert "hostPID: true" in found.advice
+
+
+@pytest.mark.parametrize(("used", "said"), [(None, "unknown"), (HELD_BYTES - 1, "16.0 MiB"), (0, "0 B")])
+def test_figures_that_cannot_be(tmp_path: Path, used: int | None, said: str) -> None:
+    found = tried(tmp_path, looks(tmp_path, used))
+    assert found.state is State.PROBLEM
+    assert found.what.endswith(f"the driver says {said}")
+
+
+def test_a_proc_root_that_does_not_show_it(tmp_path: Path) -> None:
+    other = tmp_path / "proc"
+    other.mkdir()
+    found = tried(tmp_path, looks(tmp_path, proc=other), Host.here(other))
+    assert found.state is State.PROBLEM
+    assert f"{other} does not show it" in found.what
+
+
+def test_a_proc_root_that_shows_somebody_elses(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "cgroup").write_text(f"0::/kubepods/pod{'a' * 32}/{'b' * 64}\n")
+    elsewhere = Host(proc_root=PROC, own=own, environment={})
+    found = tried(tmp_path, looks(tmp_path), elsewhere)
+    assert found.state is State.PROBLEM
+    assert "in another container" in found.what
+
+
+def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> None:
+    def again() -> Observation:
+        return looks(tmp_path)()
+
+    full = Observation(reading=GpuReading(gpus=(gpu(used=22 * GIB), gpu(uuid=B, index=1, used=23 * GIB))))
+    never = (sys.executable, "-c", "raise SystemExit('must not start')")
+    found = trial_finding(full, again, HERE, program=never)
+    assert (found.state, found.what) == (State.UNKNOWN, "not checked: no GPU has 2.0 GiB free")
+    roomy = Observation(reading=GpuReading(gpus=(gpu(used=22 * GIB), gpu(uuid=B, index=1))))
+    visible = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    found = trial_finding(roomy, again, HERE, program=(sys.executable, "-c", visible))
+    assert found.what == f"not checked: {B}"
+
+
+def test_mig_and_no_gpu_are_not_tried() -> None:
+    split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),))
+    for look in (Observation(), Observation(is_hung=True), Observation(reading=GpuReading(gpus=(split,)))):
+        found = trial_finding(look, Observation, HERE, program=("must-not-start",))
+        assert found.state is State.UNKNOWN
+        assert "not checked" in found.what
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("print('cuInit failed with CUDA error 100')", "not checked: cuInit failed with CUDA error 100"),
+        ("print('\\x1b[31m')", "not checked: \ufffd[31m"),
+        ("pass", "not checked: it ended without a word"),
+        ("raise SystemExit(3)", "not checked: it ended without a word"),
+        ("import time; time.sleep(60)", "not checked: it held nothing within 1 s"),
+    ],
+)
+def test_a_process_that_holds_nothing(script: str, said: str) -> None:
+    began = time.monotonic()
+    found = trial_finding(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
+    assert (found.state, found.what) == (State.UNKNOWN, said)
+    assert time.monotonic() - began < 10
+
+
+def test_a_driver_that_hangs_or_forgets_meanwhile(tmp_path: Path) -> None:
+    assert tried(tmp_path, lambda: Observation(is_hung=True)).state is State.PROBLEM
+    assert tried(tmp_path, Observation).state is State.UNKNOWN
+
+
+# --- the program itself ---
+
+
+@pytest.fixture
+def libcuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library in the place of the driver's."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is needed: apt-get install gcc")
+    source = Path(__file__).parents[2].joinpath("support", "libcuda_stub.c")
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source], check=True
+    )
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("libcuda")
+def test_the_program_holds_memory_until_it_is_let_go() -> None:
+    seen: list[int] = []
+
+    def again() -> Observation:
+        pids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit() and runs_program(path.name)]
+        seen.extend(pids)
+        reading = GpuReading(gpus=(gpu(*((pid, 300 * MIB) for pid in pids)),))
+        origins, problems = Processes(proc_root=PROC).look_up(reading)
+        return Observation(reading=reading, origins=origins, problems=problems)
+
+    found = trial_finding(READY, again, HERE)
+    assert found.state is State.OK
+    assert len(seen) == 1
+    assert has_ended(seen[0])
+
+
+def runs_program(pid: str) -> bool:
+    try:
+        line = (PROC / pid / "cmdline").read_bytes()
+        parent = (PROC / pid / "stat").read_text().rpartition(")")[2].split()[1]
+    except OSError:
+        return False
+    return PROGRAM[-1].encode() in line and parent == str(os.getpid())
+
+
+@pytest.mark.usefixtures("libcuda")
+@pytest.mark.parametrize(
+    "name", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2"]
+)
+def test_the_program_says_what_failed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_STUB_FAILS", f"{name}:999")
+    found = trial_finding(READY, lambda: READY, HERE)
+    assert found.what == f"not checked: {name} failed with CUDA error 999"
+
+
+def test_without_a_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = trial_finding(READY, lambda: READY, HERE)
+    assert (found.state, found.what.startswith("not checked: libcuda.so.1 is not here")) == (
+        State.UNKNOWN,
+        True,
+    )
+    assert A in {one.uuid for one in READY.gpus}

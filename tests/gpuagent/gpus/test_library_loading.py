@@ -1,0 +1,75 @@
+"""How the binding finds the library, in processes of their own as the agent's is."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuagent.simulation.loading import parse_scenario
+from tests.support.nvml_stub.build import ANSWERS, Answers
+from tests.support.scenarios import GIB, node, process
+
+ROOT = Path(__file__).parents[3]
+# Reads as often as there are lines of input, a second of its clock apart, and prints one line each.
+READER = """
+import sys
+from gpuagent.gpus.nvml import NvmlGpus
+now = [0.0]
+gpus = NvmlGpus(clock=lambda: now[0])
+for line in sys.stdin:
+    reading = gpus.read()
+    print([(gpu.index, gpu.used_bytes) for gpu in reading.gpus], [p.detail for p in reading.problems], flush=True)
+    now[0] += 1
+gpus.close()
+"""
+
+
+class Reader:
+    def __init__(self, folder, answers):
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), ANSWERS: str(answers)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment, cwd=ROOT,
+        )  # fmt: skip
+
+    def read(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with self.process:
+            self.process.stdin.close()
+            assert self.process.wait(20) == 0
+
+
+@pytest.fixture
+def answers(tmp_path):
+    made = Answers(tmp_path / "answers", parse_scenario(node(process(100)), "test"))
+    made.show()
+    return made
+
+
+def test_the_library_is_found_by_its_name(answers, nvml_library):
+    with Reader(nvml_library().parent, answers.path) as reader:
+        assert reader.read() == f"[(0, {GIB}), (1, 0)] []\n"
+
+
+def test_a_library_that_is_not_there_is_waited_for(tmp_path, answers, nvml_library):
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    with Reader(folder, answers.path) as reader:
+        line = reader.read()
+        if line.startswith("[("):
+            pytest.skip("a real NVIDIA driver is here: its library cannot be missing")
+        assert (
+            "nvmlInit: LibraryNotFound (libnvidia-ml.so.1 is not there: no NVIDIA driver on this node" in line
+        )
+        shutil.copy(nvml_library(), folder)
+        assert reader.read() == f"[(0, {GIB}), (1, 0)] []\n"

@@ -1,0 +1,121 @@
+"""Whose process it is, by what its cgroup path names."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.pods.index import PodIndex, Reservation
+from gpuagent.pods.inventory import NodePod
+from gpuagent.sampling.sample import LookupResult, Origin
+from tests.support.inventories import inventory
+from tests.support.kube_objects import pod, reservation, uid
+
+HASH = "2732ca68f6358eba7703fb6f82a25c94"
+LEAF, OTHER_LEAF = "0f" * 32, "1e" * 32
+
+
+def origin(*pods: str, container: str = "") -> Origin:
+    return Origin(found=LookupResult.CONTAINER, pod_uids=pods, container_id=container)
+
+
+def statuses(*ids: str) -> list[dict[str, str]]:
+    return [{"name": "main", "containerID": f"containerd://{leaf}"} for leaf in ids]
+
+
+def mirror(name: str, number: int, hash_: str = HASH, *, is_mirror: bool = True) -> dict[str, object]:
+    annotations = {"kubernetes.io/config.hash": hash_}
+    if is_mirror:
+        annotations["kubernetes.io/config.mirror"] = hash_
+    return pod(name, number, annotations=annotations)
+
+
+INDEX = PodIndex.from_inventory(
+    inventory(
+        pod("a", 1, containerStatuses=statuses(LEAF)),
+        pod("b", 2, containerStatuses=statuses(OTHER_LEAF)),
+        pod("done", 3, phase="Succeeded"),
+        mirror("static", 4),
+        reservation(number=900),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (origin(uid(1)), "a"),
+        (origin(uid(3)), "done"),
+        (origin(HASH), "static"),
+        (origin(uid(4)), "static"),
+        (origin(uid(1), uid(2)), "a"),
+        (origin(uid(2), uid(1)), "b"),
+        (origin(uid(77), uid(2)), "b"),
+        (origin(container=LEAF), "a"),
+        (origin(uid(2), container=LEAF), "b"),
+        (origin(uid(77), container=LEAF), None),
+        (origin(uid(77)), None),
+        (origin(), None),
+        (origin(container="2d" * 32), None),
+    ],
+    ids=[
+        "by UID", "a finished pod", "a static pod by its hash", "a static pod by its mirror's UID",
+        "the outermost of two", "the outermost of two, turned", "the outermost that is ours",
+        "by container where no pod is named", "the pod counts before the container",
+        "a container never counts beside a pod, though unknown", "nobody's UID", "no name at all",
+        "nobody's container",
+    ],
+)  # fmt: skip
+def test_whose_it_is(asked: Origin, name: str | None) -> None:
+    owner = INDEX.pod_of(asked)
+    assert (owner.name if isinstance(owner, NodePod) else owner) == name
+
+
+def test_a_reservation_pods_process_is_its_own() -> None:
+    assert INDEX.pod_of(origin(uid(900))) is Reservation.POD
+    assert INDEX.pod_of(origin(uid(900), uid(1))) is Reservation.POD
+    assert INDEX.pod_of(origin(uid(1), uid(900))) is not Reservation.POD
+
+
+def test_a_static_reservation_pods_hash_is_known_too() -> None:
+    document = reservation(annotations={"kubernetes.io/config.hash": HASH})
+    assert PodIndex.from_inventory(inventory(document)).pod_of(origin(HASH)) is Reservation.POD
+
+
+class TestForgedNames:
+    def names(self, *documents: dict[str, object], asked: Origin) -> str | None:
+        owner = PodIndex.from_inventory(inventory(*documents)).pod_of(asked)
+        return owner.name if isinstance(owner, NodePod) else None
+
+    def test_a_copied_hash_does_not_take_a_static_pods_processes(self) -> None:
+        static, forged = mirror("static", 4), mirror("forged", 5, is_mirror=False)
+        assert self.names(static, forged, asked=origin(HASH)) == "static"
+        assert self.names(forged, static, asked=origin(HASH)) == "static"
+
+    def test_two_with_equal_right_to_a_hash_get_nothing(self) -> None:
+        assert self.names(mirror("a", 4), mirror("b", 5), asked=origin(HASH)) is None
+
+    def test_a_hash_that_is_another_pods_uid(self) -> None:
+        forged = mirror("forged", 5, uid(1))
+        assert self.names(forged, pod("victim", 1), asked=origin(uid(1))) == "victim"
+        assert self.names(mirror("forged", 5, uid(1), is_mirror=False), asked=origin(uid(1))) is None
+
+    def test_a_container_that_two_pods_claim_is_nobodys(self) -> None:
+        both = [pod(name, number, containerStatuses=statuses(LEAF)) for name, number in (("a", 1), ("b", 2))]
+        assert self.names(*both, asked=origin(container=LEAF)) is None
+
+
+@given(st.lists(st.sampled_from([uid(1), uid(2), uid(4), uid(77), HASH, uid(900)]), max_size=5), st.data())
+def test_what_is_nested_below_changes_nothing(path: list[str], data: st.DataObject) -> None:
+    below = data.draw(st.lists(st.sampled_from([uid(1), uid(2), HASH, uid(900)]), max_size=3))
+    owner = INDEX.pod_of(origin(*path))
+    if owner is not None:
+        assert INDEX.pod_of(origin(*path, *below)) is owner
+
+
+def test_the_index_does_not_follow_later_changes() -> None:
+    before = inventory(pod("a", 1))
+    index = PodIndex.from_inventory(before)
+    replace(before, pods={})
+    assert index.pod_of(origin(uid(1))) is not None

@@ -1,0 +1,306 @@
+"""Who holds what: figures exact where they are known, None where one unknown amount could change them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.gpus.reading import Gpu, GpuProcess, MigInstance
+from gpuagent.ledger.balance import Books, balance
+from gpuagent.ledger.snapshot import GpuAccount, Snapshot
+from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.sample import Origin, Sample
+from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
+from tests.support.samples import (
+    DENIED,
+    GIB,
+    GONE,
+    HOST,
+    MIB,
+    A,
+    B,
+    gpu,
+    holding,
+    in_pod,
+    pod,
+    pod_share,
+    sample,
+    snapshot_of,
+    uid_of,
+    used,
+)
+
+TRAIN, SERVE = pod_share("train", 12 * GIB), pod_share("serve", 6 * GIB)
+
+
+def account(snapshot: Snapshot, uuid: str = A) -> GpuAccount:
+    return next(account for account in snapshot.gpus if account.gpu.uuid == uuid)
+
+
+def figures(snapshot: Snapshot, uuid: str = A) -> tuple[int | None, int | None]:
+    """(host, unattributed)"""
+    found = account(snapshot, uuid)
+    return found.host_bytes, found.unattributed_bytes
+
+
+def causes(snapshot: Snapshot) -> set[tuple[str, str]]:
+    return {(problem.cause, problem.gpu_uuid) for problem in snapshot.problems}
+
+
+def test_every_byte_goes_to_its_owner() -> None:
+    snapshot = snapshot_of(
+        sample(
+            gpu((10, 3 * GIB + 1), (11, 7), (12, 2 * GIB), (13, 50 * MIB), used=5 * GIB + 170 * MIB),
+            origins={10: in_pod("train"), 11: in_pod("train"), 12: in_pod("serve"), 13: HOST},
+        ),
+        TRAIN,
+        SERVE,
+    )
+    assert used(snapshot, "train") == 3 * GIB + 8
+    assert used(snapshot, "serve") == 2 * GIB
+    assert figures(snapshot) == (50 * MIB, 120 * MIB - 8)
+    assert account(snapshot).promised_bytes == 18 * GIB
+    assert snapshot.problems == ()
+    found = holding(snapshot, "train")
+    assert found is not None
+    assert (found.processes, found.gpu_index, found.is_mig) == (2, 0, False)
+
+
+def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known() -> None:
+    snapshot = snapshot_of(sample(gpu(), gpu(uuid=B, index=1)), pod_share("train", GIB, gpus=(B,)))
+    assert used(snapshot, "train", B) == 0
+    assert used(snapshot, "train", A) == "absent"
+
+
+@pytest.mark.parametrize(
+    ("process", "host", "unattributed", "train"),
+    [
+        pytest.param((HOST, 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a host process"),
+        pytest.param((GONE, 5 * MIB), 0, 95 * MIB, GIB, id="vanished: a process, and not the host's"),
+        pytest.param((in_pod("reserve"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a reservation pod's: the host's, since no pod series shows it"),
+        pytest.param((in_pod("deleted"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="of a pod not in the list: stays visible as the host's"),
+        pytest.param((HOST, None), None, None, GIB, id="a host process of unknown memory"),
+        pytest.param((GONE, None), 0, None, GIB, id="a vanished process of unknown memory"),
+        pytest.param((in_pod("train"), None), 0, None, None, id="one unknown process makes its pod unknown"),
+        pytest.param((in_pod("serve"), None), 0, None, GIB, id="a neighbour's unknown process does not"),
+        pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: it may be anybody's"),
+    ],
+)  # fmt: skip
+def test_what_one_more_process_makes_of_the_figures(
+    process: tuple[Origin, int | None], host: int | None, unattributed: int | None, train: int | None
+) -> None:
+    origin, held = process
+    snapshot = snapshot_of(
+        sample(gpu((10, GIB), (11, held), used=GIB + 100 * MIB), origins={10: in_pod("train"), 11: origin}),
+        TRAIN,
+        SERVE,
+        reservations=[uid_of("reserve")],
+    )
+    assert used(snapshot, "train") == train
+    assert figures(snapshot) == (host, unattributed)
+    assert used(snapshot, "reserve") == "absent"
+    assert (causes(snapshot) == {("memory-unknown", A)}) is (held is None)
+
+
+def test_unknown_memory_is_told_from_a_list_that_hides_its_owners() -> None:
+    origins = {10: in_pod("train"), 11: in_pod("serve")}
+    snapshot = snapshot_of(sample(gpu((10, None), (11, GIB)), origins=origins), TRAIN, SERVE)
+    assert {h.pod_share.pod.name: h.has_unknown_memory for h in snapshot.holdings} == {
+        "train": True,
+        "serve": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("problem", "train", "host", "unattributed"),
+    [
+        (Problem(Cause.TRUNCATED, A), None, None, None),
+        (Problem(Cause.PROC_DENIED, A), None, None, 100 * MIB),
+        (Problem(Cause.PROC_DENIED), None, None, 100 * MIB),
+        (Problem(Cause.PID_NAMESPACE), None, None, None),
+        (Problem(Cause.PODS_STALE), GIB, 0, 100 * MIB),
+        (Problem(Cause.TRUNCATED, B), GIB, 0, 100 * MIB),
+        (Problem(Cause.NVML, B), GIB, 0, 100 * MIB),
+    ],
+    ids=lambda value: f"{value.cause} of {value.gpu_uuid[:5]}" if isinstance(value, Problem) else None,
+)
+def test_what_a_problem_takes_away(
+    problem: Problem, train: int | None, host: int | None, unattributed: int | None
+) -> None:
+    taken = sample(gpu((10, GIB)), origins={10: in_pod("train")}, problems=[problem])
+    snapshot = snapshot_of(taken, TRAIN)
+    assert used(snapshot, "train") == train
+    assert figures(snapshot) == (host, unattributed)
+    assert snapshot.problems == (problem,)
+    assert account(snapshot).promised_bytes == 12 * GIB
+
+
+@pytest.mark.parametrize(
+    "problems",
+    [[Problem(Cause.GARBAGE, A)], [Problem(Cause.NVML, A)], []],
+    ids=["garbage", "the driver gives no list", "no list, and no word why"],
+)
+def test_an_assigned_pod_is_unknown_and_not_0_without_a_list(problems: list[Problem]) -> None:
+    snapshot = snapshot_of(sample(gpu(processes=None, used=GIB), problems=problems), TRAIN)
+    assert used(snapshot, "train") is None
+    assert figures(snapshot) == (None, None)
+
+
+def test_an_assigned_pod_is_unknown_and_not_0_when_the_driver_hides_all_processes() -> None:
+    hidden = snapshot_of(sample(gpu(used=9 * GIB), problems=[Problem(Cause.PID_NAMESPACE)]), TRAIN)
+    assert used(hidden, "train") is None
+
+
+@pytest.mark.parametrize(
+    ("in_use", "held", "is_problem"),
+    [
+        (GIB, GIB + 256 * MIB, False),
+        (GIB, GIB + 256 * MIB + 1, True),
+        (20 * GIB, 21 * GIB, False),
+        (20 * GIB, 21 * GIB + 1, True),
+        (0, 256 * MIB, False),
+    ],
+)
+def test_negative_unattributed_is_a_problem_below_the_slack_of_the_gpu(
+    in_use: int, held: int, is_problem: bool
+) -> None:
+    snapshot = snapshot_of(sample(gpu((10, held), used=in_use), origins={10: in_pod("train")}), TRAIN)
+    assert causes(snapshot) == ({("negative-unattributed", A)} if is_problem else set())
+    assert account(snapshot).unattributed_bytes == in_use - held
+    assert used(snapshot, "train") == held
+
+
+def test_a_lost_gpu_takes_its_pods_shares_along_and_leaves_the_others() -> None:
+    both = pod_share("both", GIB, gpus=(A, B))
+    snapshot = snapshot_of(
+        sample(gpu((10, MIB)), origins={10: in_pod("both")}, problems=[Problem(Cause.NVML, B)]), both, TRAIN
+    )
+    (kept,) = [c for c in snapshot.pod_shares if c.pod.name == "both"]
+    assert list(kept.shares) == [A]
+    assert kept.gpu_uuids == (A, B)
+    assert used(snapshot, "both", A) == MIB
+    assert used(snapshot, "both", B) == "absent"
+    assert [found.gpu.uuid for found in snapshot.gpus] == [A]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_finished_pod_promises_nothing_and_is_seen_only_while_a_process_lives(phase: str) -> None:
+    done = pod_share("done", GIB, pod=pod("done", phase=phase))
+    alive = snapshot_of(sample(gpu((10, MIB)), origins={10: in_pod("done")}), done)
+    assert account(alive).promised_bytes == 0
+    assert used(alive, "done") == MIB
+    assert [(c.shares, c.gpu_uuids) for c in alive.pod_shares] == [({}, ())]
+    assert alive.pod_uids == frozenset()
+    gone = snapshot_of(sample(gpu()), done)
+    assert used(gone, "done") == "absent"
+    assert gone.pod_shares == ()
+
+
+def test_a_mig_device_has_figures_of_its_own() -> None:
+    instances = (
+        MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, 5 * MIB),)),
+        MigInstance(uuid="MIG-2", total_bytes=GIB, processes=None),
+    )
+    taken = sample(gpu(used=GIB, mig=True, instances=instances), origins={10: in_pod("train")})
+    snapshot = snapshot_of(taken, pod_share("train"))
+    assert used(snapshot, "train", "MIG-1") == 5 * MIB
+    assert [h.is_mig for h in snapshot.holdings] == [True]
+    assert figures(snapshot) == (None, None)
+    known = (instances[0], replace(instances[1], processes=()))
+    taken = sample(gpu(used=GIB, mig=True, instances=known), origins={10: in_pod("train")})
+    assert figures(snapshot_of(taken, pod_share("train"))) == (0, GIB - 5 * MIB)
+
+
+def test_without_a_list_of_pods_nobody_holds_anything_and_nothing_is_the_hosts() -> None:
+    taken = sample(gpu((10, GIB)), origins={10: HOST})
+    snapshot = balance(taken, Books(pod_shares=(), pods=None))
+    assert snapshot.holdings == ()
+    assert figures(snapshot) == (None, 100 * MIB)
+    assert account(snapshot).promised_bytes is None
+
+
+def test_only_claims_that_concern_a_gpu_are_kept_and_every_pod_is_known() -> None:
+    web, odd = pod_share("web"), replace(pod_share("odd"), notes=("unreadable",))
+    snapshot = snapshot_of(sample(gpu()), TRAIN, web, odd)
+    assert {c.pod.name for c in snapshot.pod_shares} == {"train", "odd"}
+    assert snapshot.pod_uids == {uid_of(name) for name in ("train", "web", "odd")}
+
+
+@pytest.mark.parametrize(
+    ("taken", "is_good"),
+    [
+        (sample(gpu()), True),
+        (sample(gpu(), problems=[Problem(Cause.NVML, B)]), True),
+        (sample(), True),
+        (sample(problems=[Problem(Cause.NVML)]), False),
+        (sample(problems=[Problem(Cause.NVML, A), Problem(Cause.NVML, B)]), False),
+    ],
+    ids=["answered", "one of two answered", "no GPU in the node", "no driver", "all lost"],
+)
+def test_a_sample_is_good_when_the_driver_answered(taken: Sample, is_good: bool) -> None:
+    assert snapshot_of(taken).is_good is is_good
+
+
+names = st.sampled_from(["train", "serve", "other"])
+origins = st.one_of(names.map(in_pod), st.sampled_from([HOST, GONE, in_pod("reserve"), in_pod("deleted")]))
+processes = st.dictionaries(
+    st.integers(1, 30), st.tuples(origins, st.one_of(st.none(), st.integers(0, GIB))), max_size=12
+)
+
+
+@given(processes)
+def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
+    found: dict[int, tuple[Origin, int | None]],
+) -> None:
+    listed = tuple((pid, held) for pid, (_, held) in found.items())
+    taken = sample(gpu(*listed, used=20 * GIB), origins={pid: origin for pid, (origin, _) in found.items()})
+    snapshot = snapshot_of(taken, TRAIN, SERVE, pod_share("other"), reservations=[uid_of("reserve")])
+    for name in ("train", "serve", "other"):
+        own = [held for origin, held in found.values() if origin == in_pod(name)]
+        expected = None if None in own else sum(held or 0 for held in own)
+        is_listed = bool(own) or name != "other"
+        assert used(snapshot, name) == (expected if is_listed else "absent")
+    hosts = [
+        held for origin, held in found.values() if origin in (HOST, in_pod("deleted"), in_pod("reserve"))
+    ]
+    everything = [held for _, held in found.values()]
+    assert figures(snapshot) == (
+        None if None in hosts else sum(held or 0 for held in hosts),
+        None if None in everything else 20 * GIB - sum(held or 0 for held in everything),
+    )
+
+
+@given(
+    st.integers(0, 1 << 40),
+    st.lists(st.sampled_from([A, B, "GPU-made-up", "", "MIG-1"]), unique=True),
+    st.booleans(),
+    names,
+)
+def test_what_a_neighbour_claims_changes_nobody_elses_figures(
+    share: int, gpus: list[str], asks: bool, group: str
+) -> None:
+    """A tenant may write anything on its own pod; its claim comes out as anything."""
+    spoof = PodShare(
+        pod=pod("spoof", labels={"runai-gpu-group": group}),
+        asks_for_share=asks,
+        gpu_uuids=tuple(gpus),
+        shares={uuid: Amount(share, ShareSource.ANNOTATION) for uuid in gpus},
+        groups=(group,),
+    )
+    devices: tuple[Gpu, ...] = (gpu((10, GIB), (11, MIB)), gpu((12, 3 * MIB), uuid=B, index=1))
+    origins = {10: in_pod("train"), 11: in_pod("spoof"), 12: in_pod("serve")}
+    honest = replace(spoof, asks_for_share=False, gpu_uuids=(), shares={}, groups=())
+    with_spoof, without = (
+        snapshot_of(sample(*devices, origins=origins), TRAIN, SERVE, each) for each in (spoof, honest)
+    )
+
+    def others(snapshot: Snapshot) -> list[object]:
+        return [
+            *(h for h in snapshot.holdings if h.pod_share.pod.name != "spoof"),
+            *(c for c in snapshot.pod_shares if c.pod.name != "spoof"),
+            *((a.host_bytes, a.unattributed_bytes) for a in snapshot.gpus),
+            snapshot.problems,
+        ]
+
+    assert others(with_spoof) == others(without)

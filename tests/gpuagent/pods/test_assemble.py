@@ -1,0 +1,348 @@
+"""From objects to an inventory: what counts, what is left out, and with which line."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.pods import objects
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import BindRequest, NodePod
+from gpuagent.pods.objects import ObjectError, decode_object, objects_of
+from gpuagent.pods.reading import node_pod
+from tests.support.inventories import built, inventory
+from tests.support.kube_objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    RESERVATIONS,
+    bind_request,
+    config_map,
+    fraction,
+    listed,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+
+LEAF = "0f" * 32
+
+
+def test_a_pod_with_every_kind_of_container() -> None:
+    document = pod(
+        containers=[{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}, {"name": "side"}],
+        init=[{"name": "main", "resources": {"requests": {"nvidia.com/gpu": 1}}}],
+        containerStatuses=[{"name": "main", "containerID": f"containerd://{LEAF}"}, {"name": "side"}],
+        initContainerStatuses=[{"name": "main", "containerID": "cri-o://" + "1e" * 32}],
+        ephemeralContainerStatuses=[{"name": "debug", "containerID": "docker://short"}],
+    )
+    document["spec"]["ephemeralContainers"] = [{"name": "debug"}]
+    (found,) = inventory(document).pods.values()
+    assert (found.container_ids, found.whole_gpus) == ((LEAF, "1e" * 32), 2)
+    assert (found.key, found.uid, found.phase, found.is_bound) == (
+        ("research", "half"),
+        uid(1),
+        "Running",
+        True,
+    )
+
+
+def test_nulls_and_absences_are_empty() -> None:
+    bare = {"kind": "Pod", "metadata": {"name": "a", "uid": uid(1)}, "spec": {"nodeName": "gpu-node-0"}}
+    nulls: dict[str, Any] = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "a",
+            "uid": uid(1),
+            "namespace": None,
+            "labels": None,
+            "annotations": {"x": None},
+        },
+        "spec": {"nodeName": "gpu-node-0", "containers": None, "initContainers": None},
+        "status": None,
+    }
+    for document in (bare, nulls):
+        (found,) = inventory(document).pods.values()
+        assert (found.namespace, found.phase, found.container_ids) == ("default", "Unknown", ())
+        assert dict(found.labels) == {}
+    assert dict(found.annotations) == {"x": ""}
+
+
+def test_pods_of_other_nodes_do_not_count_reservation_pods_included() -> None:
+    made = built(
+        pod("here", 1),
+        pod("there", 2, node="gpu-node-1"),
+        pod("nowhere", 3, node=None),
+        reservation(GROUP_0, GPU_0, 901, node="gpu-node-1"),
+    )
+    assert [found.name for found in made.inventory.pods.values()] == ["here"]
+    assert not made.inventory.reservations
+    assert made.elsewhere == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"metadata": {"name": "a"}}, "Pod default/a: metadata.uid: expected a UID, got none; it is left out"),
+        ({"metadata": {"name": "a", "uid": ""}}, "Pod default/a: metadata.uid: expected a UID, got none; it is left out"),
+    ],
+)  # fmt: skip
+def test_a_pod_without_identity_is_left_out(change: dict[str, Any], line: str) -> None:
+    made = built({**pod(), **change}, pod("good", 2))
+    assert made.lines == (line,)
+    assert list(made.inventory.pods) == [uid(2)]
+
+
+@pytest.mark.parametrize("gpus", ["one", "0.5", "-1", "99999999", "1e99", ""])
+def test_a_count_of_gpus_that_no_api_server_takes(gpus: str) -> None:
+    made = built(pod(gpus=gpus), pod("good", 2))
+    (line,) = made.lines
+    assert line.startswith("Pod research/half: container main: nvidia.com/gpu: ")
+    assert list(made.inventory.pods) == [uid(2)]
+
+
+def test_two_pods_with_one_uid() -> None:
+    made = built(pod("first", 1), pod("second", 1))
+    assert made.lines == (f"Pod research/second: uid {uid(1)} is another pod's already; it is left out",)
+    assert made.inventory.pods[uid(1)].name == "first"
+
+
+class TestReservations:
+    def test_group_to_gpu(self) -> None:
+        found = inventory(reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
+        assert found.reservations == {GROUP_0: GPU_0, GROUP_1: GPU_1}
+        assert found.reservation_uids == {uid(900), uid(901)}
+        assert not found.pods
+
+    @pytest.mark.parametrize("gpu", [None, "-1", "", " "])
+    def test_a_gpu_that_is_not_known_yet(self, gpu: str | None) -> None:
+        assert inventory(reservation(gpu=gpu)).reservations == {GROUP_0: ""}
+
+    def test_the_one_that_knows_its_gpu_speaks_for_the_group(self) -> None:
+        both = [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)]
+        assert inventory(*both).reservations == {GROUP_0: GPU_0}
+        assert inventory(*reversed(both)).reservations == {GROUP_0: GPU_0}
+
+    def test_two_that_disagree_are_believed_neither(self) -> None:
+        made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
+        assert made.inventory.reservations == {GROUP_0: ""}
+        assert "another reservation pod of its group names another GPU" in made.lines[0]
+
+    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+    def test_a_finished_one_reserves_nothing_but_stays_known(self, phase: str) -> None:
+        found = inventory(reservation(phase=phase))
+        assert not found.reservations
+        assert found.reservation_uids == {uid(900)}
+
+    def test_anywhere_else_the_same_labels_make_an_ordinary_pod(self) -> None:
+        found = inventory(reservation(namespace="research"))
+        assert not found.reservations
+        assert not found.reservation_uids
+        assert list(found.pods) == [uid(900)]
+
+    def test_a_pod_beside_the_reservation_pods_is_an_ordinary_pod(self) -> None:
+        assert list(inventory(pod("debug", 5, namespace=RESERVATIONS)).pods) == [uid(5)]
+
+    def test_a_tenants_pod_with_a_group_reserves_nothing(self) -> None:
+        synced = fraction(
+            labels={"vcluster.loft.sh/managed-by": "team-a"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_1,
+                "vcluster.loft.sh/object-name": "train-0",
+                "vcluster.loft.sh/object-namespace": "ml",
+                "vcluster.loft.sh/object-host-name": "half",
+                "vcluster.loft.sh/object-host-namespace": "research",
+            },
+        )
+        found = inventory(synced)
+        assert not found.tenant_reservations
+        assert not found.tenant_reservation_uids
+
+    def test_those_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
+        synced = reservation(
+            namespace="vcluster-team-a",
+            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team-a"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_0,
+                "vcluster.loft.sh/object-name": "gpu-reservation-x",
+                "vcluster.loft.sh/object-namespace": RESERVATIONS,
+                "vcluster.loft.sh/object-host-name": "gpu-reservation-900",
+                "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
+            },
+        )
+        found = inventory(synced)
+        assert not found.reservations
+        assert found.tenant_reservations == {("vcluster-team-a", GROUP_0): GPU_0}
+        assert found.tenant_reservation_uids == {uid(900)}
+        assert not found.reservation_uids
+        assert list(found.pods) == [uid(900)]
+
+
+class TestWhatStandsBesideThePods:
+    def test_bind_request(self) -> None:
+        assert inventory(bind_request(groups=(GROUP_0, GROUP_1))).bind_requests == {
+            ("research", "half"): BindRequest(
+                pod_uid=uid(1), portion="0.50", count=2, groups=(GROUP_0, GROUP_1), resource_type="Fraction"
+            )
+        }
+
+    def test_bind_request_of_nobody(self) -> None:
+        document = bind_request()
+        del document["metadata"]["ownerReferences"]
+        document["spec"] = {}
+        assert inventory(document).bind_requests == {
+            ("research", "half"): BindRequest(pod_uid="", portion="", count=0, groups=())
+        }
+
+    def test_config_map_only_what_kai_writes(self) -> None:
+        found = inventory(config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=GPU_0, SECRET="x"))
+        key = ("research", "half-7f6fbs6-shared-gpu-0")
+        assert found.config_maps == {key: {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_0}}
+        assert found.config_map_owners == {key: uid(1)}
+
+    def test_config_maps_that_say_nothing(self) -> None:
+        synced = config_map(GPU_PORTION="0.90")
+        synced["metadata"]["labels"] = {"vcluster.loft.sh/managed-by": "team-a"}
+        empty = config_map(suffix="0-evar")
+        del empty["data"]
+        assert not inventory(synced, config_map(suffix="1", other="x"), empty).config_maps
+
+    def test_config_map_of_somebody_else_and_of_nobody(self) -> None:
+        other = config_map(suffix="0", GPU_PORTION="0.50")
+        other["metadata"]["ownerReferences"] = [{"kind": "Service", "uid": uid(1)}]
+        found = inventory(other, config_map(suffix="1", owned=False, GPU_PORTION="0.50"))
+        assert found.config_map_owners == {("research", "half-7f6fbs6-shared-gpu-0"): ""}
+
+    def test_node_and_namespaces(self) -> None:
+        elsewhere = node("1")
+        elsewhere["metadata"]["name"] = "gpu-node-1"
+        space = {"kind": "Namespace", "metadata": {"name": "research", "labels": {"a": "b"}}}
+        found = inventory(node("23028"), elsewhere, space)
+        assert found.node_labels is not None
+        assert found.node_labels["nvidia.com/gpu.memory"] == "23028"
+        assert found.namespaces == {"research": {"a": "b"}}
+        assert inventory().node_labels is None
+
+    @pytest.mark.parametrize("memory", ["", "24Gi", "99", "-5"])
+    def test_a_node_label_that_is_no_card(self, memory: str) -> None:
+        made = built(node(memory))
+        (line,) = made.lines
+        assert line.startswith("Node gpu-node-0: label nvidia.com/gpu.memory: ")
+        assert made.inventory.node_labels is not None
+
+
+class TestDecoding:
+    @pytest.mark.parametrize(
+        ("document", "line"),
+        [
+            ({"kind": "Pod", "metadata": {"name": "a", "namespace": "b"}, "spec": []}, "Pod b/a: spec: expected object, got array"),
+            ({"kind": "Pod", "metadata": {"name": "a", "annotations": {"gpu-fraction": 0.5}}, "spec": {}}, "Pod a: metadata.annotations[gpu-fraction]: expected str, got float; put it in quotes"),
+            ({"kind": "Pod", "metadata": {"name": 5}, "spec": {}}, "Pod without a name: metadata.name: expected str | null, got int"),
+            ({"kind": "Pod", "spec": {}}, "Pod without metadata: object: object missing required field metadata"),
+            ({"kind": "Pod", "metadata": {}, "spec": {}}, "Pod without a name: metadata.name: expected a name, got none"),
+            ({"kind": "Pod", "metadata": {"name": "a"}}, "Pod a: object: object missing required field spec"),
+            ({"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{}]}}, "Pod a: spec.containers[0]: object missing required field name"),
+            ({"kind": "BindRequest", "metadata": {"name": "a"}, "spec": {"receivedGPU": {"portion": 0.5}}}, "BindRequest a: spec.receivedGPU.portion: expected str | null, got float"),
+            ({"metadata": {"name": "a"}}, "an object without kind; expected one such as Pod"),
+            (["x"], "an object: expected object, got array"),
+            (None, "an object: expected object, got null"),
+        ],
+    )  # fmt: skip
+    def test_a_wrong_shape_is_one_line(self, document: Any, line: str) -> None:
+        with pytest.raises(ObjectError) as raised:
+            decode_object(document)
+        assert str(raised.value) == line
+
+    def test_kinds_that_say_nothing(self) -> None:
+        assert decode_object({"kind": "Service", "metadata": 5}) is None
+
+    def test_lists_in_lists_and_items_without_kind(self) -> None:
+        bare = pod("bare", 2)
+        del bare["kind"], bare["apiVersion"]
+        kinds = [kind for _, kind in objects_of([listed(pod(), listed(bare, kind="PodList")), node()])]
+        assert kinds == ["", "Pod", "Node"]
+        assert list(objects_of([{"kind": "PodList", "items": None}, {"kind": "List"}])) == []
+
+    @pytest.mark.parametrize(
+        ("document", "said"),
+        [("x", "got str"), (5, "got int"), ([], "got array"), ({}, "got object without kind"),
+         ({"kind": "PodList", "items": {}}, "PodList: items: expected array, got object")],
+    )  # fmt: skip
+    def test_what_is_no_list_of_objects(self, document: Any, said: str) -> None:
+        with pytest.raises(ObjectError, match=said):
+            list(objects_of([document]))
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["kind", "metadata", "spec", "status", "name", "labels", "containers", "nodeName", "uid"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(_json)
+def test_any_document_is_read_or_refused_in_one_line(document: Any) -> None:
+    if isinstance(document, dict):
+        document["kind"] = "Pod"
+    lines: tuple[str, ...]
+    try:
+        lines = built(fraction(), document).lines
+    except ObjectError as error:
+        lines = (str(error),)
+    assert all(line and "\n" not in line for line in lines)
+
+
+def test_who_made_a_pod_and_whether_it_is_leaving() -> None:
+    made = pod()
+    assert (node_pod_of(made).controller_uid, node_pod_of(made).is_terminating) == ("", False)
+    owners = [{"kind": "Node", "uid": "n"}, {"kind": "ReplicaSet", "uid": "rs", "controller": True}]
+    made["metadata"] |= {"ownerReferences": owners, "deletionTimestamp": "2026-11-21T00:00:00Z"}
+    assert (node_pod_of(made).controller_uid, node_pod_of(made).is_terminating) == ("rs", True)
+
+
+def node_pod_of(document: dict[str, Any]) -> NodePod:
+    read = decode_object(document)
+    assert isinstance(read, objects.Pod)
+    return node_pod(read)
+
+
+NO_CONTAINER_STARTED = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_running"),
+    [
+        ({"phase": "Running"}, True),
+        ({"phase": "Pending"}, False),
+        ({"phase": "Pending", "initContainerStatuses": [NO_CONTAINER_STARTED]}, False),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "a", "state": {"running": {}}}]}, True),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 0}}}]}, True),
+        ({"phase": "Pending", "initContainerStatuses": [{**NO_CONTAINER_STARTED, "lastState": {"terminated": {"exitCode": 1}}}]}, True),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "a", "containerID": "containerd://" + "c" * 64}]}, True),
+        ({"phase": "Pending", "containerStatuses": [NO_CONTAINER_STARTED, {"name": "a", "state": {"running": {}}}]}, True),
+        ({"phase": "Unknown", "containerStatuses": [{"name": "a", "state": {"running": {}}}]}, True),
+        ({"phase": "Failed", "containerStatuses": [{"name": "a", "state": {"terminated": {}}}]}, False),
+        ({"phase": None, "containerStatuses": None}, False),
+    ],
+    ids=["running", "pending", "init waits", "init runs", "init ran", "init restarts", "init has an ID", "one of two containers cannot start", "unknown", "finished", "nulls"],
+)  # fmt: skip
+def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_running: bool) -> None:
+    document = {**pod(), "status": status}
+    decoded = decode_object(document)
+    assert isinstance(decoded, objects.Pod)
+    assert decoded.is_running is is_running
+    assert node_pod_of(document).is_running is is_running
+    assert read_pod(json.dumps(document).encode()).is_running is is_running

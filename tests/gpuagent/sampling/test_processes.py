@@ -1,0 +1,324 @@
+"""PID to origin: what is found, what may not be read, what ended, and what only looks like zero."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading, MigInstance
+from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import LookupResult, Origin
+from tests.support.proc_files import HOST, ProcTree, in_pod
+
+POD = "5a32f09b-656d-4306-8148-bc4dc509f5ac"
+OTHER = "313732ef-cff3-4fbb-b16d-7cd8c978ad24"
+LEAF = "0f" * 32
+GIB = 1 << 30
+
+
+def gpu(
+    *pids: int, uuid: str = "GPU-a", used: int = GIB, index: int = 0, instances: tuple[MigInstance, ...] = ()
+) -> Gpu:
+    processes = tuple(GpuProcess(pid, 1 << 20) for pid in pids)
+    return Gpu(
+        index=index, uuid=uuid, model="A10", total_bytes=24 * GIB, used_bytes=used, reserved_bytes=0,
+        processes=processes, mig=bool(instances), instances=instances,
+    )  # fmt: skip
+
+
+def reading(*gpus: Gpu) -> GpuReading:
+    return GpuReading(gpus=gpus)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ProcTree:
+    return ProcTree(tmp_path / "proc")
+
+
+@pytest.fixture
+def visible_proc() -> Iterator[ProcTree]:
+    """One that every user may look into, which pytest's own folders are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield ProcTree(Path(folder) / "proc")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be somebody who may neither read nor signal what belongs to others."""
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become another user")
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def look_up(proc: ProcTree, *pids: int) -> tuple[dict[int, Origin], tuple[Problem, ...]]:
+    return Processes(proc_root=proc.root).look_up(reading(gpu(*pids)))
+
+
+def test_a_process_in_a_pod(proc: ProcTree) -> None:
+    proc.add(10, in_pod(POD), name="train")
+    origins, problems = look_up(proc, 10)
+    assert origins == {
+        10: Origin(found=LookupResult.CONTAINER, pod_uids=(POD,), container_id=LEAF, name="train")
+    }
+    assert not problems
+
+
+def test_a_process_of_the_host(proc: ProcTree) -> None:
+    proc.add(10, HOST, name="Xorg")
+    assert look_up(proc, 10) == ({10: Origin(found=LookupResult.HOST, name="Xorg")}, ())
+
+
+@pytest.mark.parametrize("name", ["a) R 1 1 1 0 -1 0 (b", "spaces and )", "(", "", "two\nlines", "\udcff"])
+def test_a_name_cannot_move_the_fields_of_stat(proc: ProcTree, name: str) -> None:
+    folder = proc.add(10, in_pod(POD), start=777)
+    for file in ("comm", "stat"):
+        text = (folder / file).read_text().replace("python", name.replace("\n", "\\n"))
+        (folder / file).write_bytes(text.encode("utf-8", "surrogateescape"))
+    processes = Processes(proc_root=proc.root)
+    for _ in range(2):
+        origins, problems = processes.look_up(reading(gpu(10)))
+        assert origins[10].pod_uids == (POD,)
+        assert not problems
+
+
+@pytest.mark.parametrize("pid", [10, 0, -1, 1 << 31, (1 << 32) - 1])
+def test_a_pid_that_is_nobody_is_gone_and_no_problem(proc: ProcTree, pid: int) -> None:
+    assert look_up(proc, pid) == ({pid: Origin(found=LookupResult.GONE)}, ())
+
+
+def test_a_process_on_two_gpus_and_on_a_mig_device(proc: ProcTree) -> None:
+    for pid in (10, 11, 12):
+        proc.add(pid, in_pod(POD))
+    instance = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(12, None),))
+    origins, _ = Processes(proc_root=proc.root).look_up(
+        reading(gpu(10, 11), gpu(11, uuid="GPU-b", index=1, instances=(instance,)))
+    )
+    assert {pid: origin.pod_uids for pid, origin in origins.items()} == dict.fromkeys((10, 11, 12), (POD,))
+
+
+def test_a_reused_pid_is_looked_up_again(proc: ProcTree) -> None:
+    processes = Processes(proc_root=proc.root)
+    proc.add(10, in_pod(POD), start=100)
+    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
+    proc.add(10, in_pod(OTHER), start=101)
+    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (OTHER,)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_pid_that_is_reused_while_it_is_looked_up(proc: ProcTree, rounds: int) -> None:
+    """The cgroup is a pipe here, so that the process can change between the two looks at its start time."""
+    folder = proc.add(10, in_pod(POD), start=100)
+    cgroup, stat = folder / "cgroup", folder / "stat"
+    cgroup.unlink()
+    os.mkfifo(cgroup)
+
+    def replace_it() -> None:
+        for number in range(2):
+            with cgroup.open("w") as pipe:  # when the reader has opened it too
+                cgroup.unlink()
+                os.mkfifo(cgroup)
+                if number < rounds:
+                    stat.write_text(stat.read_text().replace(f" {100 + number} ", f" {101 + number} "))
+                pipe.write(in_pod(OTHER) + "\n")
+
+    thread = threading.Thread(target=replace_it, daemon=True)
+    thread.start()
+    found = look_up(proc, 10)[0][10]
+    thread.join(5)
+    assert found.pod_uids == ((OTHER,) if rounds == 1 else ())
+    assert found.found is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
+
+
+def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the_reading(
+    proc: ProcTree,
+) -> None:
+    processes = Processes(proc_root=proc.root)
+    folder = proc.add(10, in_pod(POD))
+    processes.look_up(reading(gpu(10)))
+    (folder / "cgroup").write_text("not read again\n")
+    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
+    processes.look_up(reading(gpu()))
+    assert processes.look_up(reading(gpu(10)))[0][10].found is LookupResult.DENIED
+
+
+def test_a_process_that_runs_another_program_is_looked_up_again(proc: ProcTree) -> None:
+    """A runtime moves its own child into the container's cgroup, and then runs the container's program."""
+    processes = Processes(proc_root=proc.root)
+    proc.add(10, HOST, name="runc:[2:INIT]")
+    assert processes.look_up(reading(gpu(10)))[0][10].found is LookupResult.HOST
+    proc.add(10, in_pod(POD), name="train")
+    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
+
+
+@pytest.mark.parametrize(("state", "flags"), [("Z", 0), ("X", 0), ("D", 0x40450C), ("R", 0x4)])
+def test_an_ending_process_that_the_kernel_shows_in_the_root_is_not_the_hosts(
+    proc: ProcTree, state: str, flags: int
+) -> None:
+    proc.add(10, "5:devices:/\n0::/", state=state, flags=flags)
+    assert look_up(proc, 10) == ({10: Origin(found=LookupResult.GONE)}, ())
+
+
+def test_an_ending_process_stays_its_pods(proc: ProcTree) -> None:
+    processes = Processes(proc_root=proc.root)
+    proc.add(10, in_pod(POD))
+    processes.look_up(reading(gpu(10)))
+    proc.add(10, "5:devices:/", state="Z")
+    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
+
+
+@pytest.mark.parametrize("file", ["cgroup", "stat", "comm"])
+def test_what_may_not_be_read_is_a_reason_with_its_gpu(proc: ProcTree, file: str) -> None:
+    folder = proc.add(10, in_pod(POD))
+    proc.add(11, in_pod(OTHER))
+    # A folder in a file's place is refused to root too, unlike a file without permissions.
+    (folder / file).unlink()
+    (folder / file).mkdir()
+    origins, problems = Processes(proc_root=proc.root).look_up(
+        reading(gpu(11, uuid="GPU-a"), gpu(10, 11, uuid="GPU-b", index=1))
+    )
+    assert origins[10] == Origin(found=LookupResult.DENIED)
+    assert origins[11].pod_uids == (OTHER,)
+    (problem,) = problems
+    assert (problem.cause, problem.gpu_uuid) == (Cause.PROC_DENIED, "GPU-b")
+    assert f"10/{file}: Is a directory" in problem.detail
+    assert "\n" not in problem.detail
+
+
+def test_permission_denied(visible_proc: ProcTree) -> None:
+    (visible_proc.add(10, in_pod(POD)) / "cgroup").chmod(0)
+    with as_nobody():
+        origins, problems = look_up(visible_proc, 10)
+    assert origins == {10: Origin(found=LookupResult.DENIED)}
+    assert [problem.cause for problem in problems] == [Cause.PROC_DENIED]
+    assert problems[0].detail.endswith("/10/cgroup: Permission denied")
+
+
+def test_one_problem_a_gpu_however_many_processes(proc: ProcTree) -> None:
+    for pid in (10, 11, 12):
+        (proc.add(pid, "garbage") / "comm").write_text("x")
+    _, problems = look_up(proc, 10, 11, 12)
+    assert [p.gpu_uuid for p in problems] == ["GPU-a"]
+    assert problems[0].detail.endswith("no line of the form <hierarchy>:<controllers>:<path>, and 2 more")
+
+
+@pytest.mark.parametrize(
+    "stat",
+    ["", "10 (python", "10 (python) R 1 2", "10 python R " + "1 " * 30, "10 (p) R 1 1 1 1 1 x" + " 1" * 20],
+)
+def test_a_malformed_stat_is_a_reason(proc: ProcTree, stat: str) -> None:
+    (proc.add(10, in_pod(POD)) / "stat").write_text(stat)
+    origins, problems = look_up(proc, 10)
+    assert origins[10].found is LookupResult.DENIED
+    assert "10/stat: not of the form" in problems[0].detail
+
+
+def test_bytes_that_are_no_text_and_files_without_end(proc: ProcTree) -> None:
+    folder = proc.add(10, in_pod(POD))
+    (folder / "cgroup").write_bytes(b"\xff\xfe\n" + in_pod(POD).encode() + b"/\xff\n")
+    assert look_up(proc, 10)[0][10].pod_uids == (POD,)
+    (folder / "cgroup").write_bytes((in_pod(POD) + "\n").encode() + b"1:x:/" + b"a" * (1 << 20))
+    assert look_up(proc, 10)[0][10].pod_uids == (POD,)
+    (folder / "cgroup").write_bytes(b"a" * (1 << 20))
+    assert look_up(proc, 10)[0][10].found is LookupResult.DENIED
+
+
+class TestPidNamespace:
+    def problems(self, proc: ProcTree, *gpus: Gpu) -> list[Cause]:
+        return [problem.cause for problem in Processes(proc_root=proc.root).look_up(reading(*gpus))[1]]
+
+    def test_empty_lists_and_memory_that_is_used(self, proc: ProcTree) -> None:
+        assert self.problems(proc, gpu(used=2 * GIB), gpu(uuid="GPU-b", used=0)) == [Cause.PID_NAMESPACE]
+
+    def test_the_problem_is_the_nodes(self, proc: ProcTree) -> None:
+        (problem,) = Processes(proc_root=proc.root).look_up(reading(gpu(used=2 * GIB)))[1]
+        assert problem.gpu_uuid == ""
+        assert "hostPID" in problem.detail
+
+    def test_not_with_one_process_anywhere(self, proc: ProcTree) -> None:
+        proc.add(10, HOST)
+        assert self.problems(proc, gpu(used=2 * GIB), gpu(10, uuid="GPU-b")) == []
+
+    def test_not_with_one_process_on_a_mig_device(self, proc: ProcTree) -> None:
+        proc.add(10, HOST)
+        instance = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, 1),))
+        assert self.problems(proc, gpu(used=2 * GIB, instances=(instance,))) == []
+
+    def test_not_in_the_hosts_namespace(self, proc: ProcTree) -> None:
+        proc.add(2, "0::/", name="kthreadd")
+        assert self.problems(proc, gpu(used=2 * GIB)) == []
+
+    def test_not_without_memory_that_would_need_a_process(self, proc: ProcTree) -> None:
+        assert self.problems(proc, gpu(used=GIB)) == []
+        assert self.problems(proc) == []
+
+    def unknown(self, *instances: MigInstance, mig: bool = False) -> Gpu:
+        return Gpu(
+            index=0, uuid="GPU-a", model="GB10", total_bytes=None, used_bytes=None, reserved_bytes=None,
+            processes=(), mig=mig, instances=instances,
+        )  # fmt: skip
+
+    def test_a_gpu_that_does_not_tell_its_memory_may_hold_any(self, proc: ProcTree) -> None:
+        """On GB10 an agent without hostPID sees no process either, and zero would be a lie."""
+        assert self.problems(proc, self.unknown()) == [Cause.PID_NAMESPACE]
+        proc.add(2, "0::/", name="kthreadd")
+        assert self.problems(proc, self.unknown()) == []
+
+    @pytest.mark.parametrize(
+        ("used", "is_evidence"), [(GIB + 1, True), (None, True), (GIB, False), (0, False)]
+    )
+    def test_mig_devices_tell_for_their_gpu(
+        self, proc: ProcTree, used: int | None, is_evidence: bool
+    ) -> None:
+        instance = MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=())
+        found = self.problems(proc, self.unknown(instance, mig=True))
+        assert found == ([Cause.PID_NAMESPACE] if is_evidence else [])
+        assert self.problems(proc, self.unknown(mig=True)) == []
+
+    def test_not_when_a_list_could_not_be_believed(self, proc: ProcTree) -> None:
+        unknown = Gpu(
+            index=0, uuid="GPU-a", model="A10", total_bytes=24 * GIB, used_bytes=2 * GIB, reserved_bytes=0,
+            processes=None,
+        )  # fmt: skip
+        assert self.problems(proc, unknown) == []
+
+
+class TestTheRealProc:
+    def test_a_child_that_runs_and_one_that_ended(self) -> None:
+        code = "import sys; print(flush=True); sys.stdin.read()"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            processes = Processes(proc_root=Path("/proc"))
+            origins, problems = processes.look_up(reading(gpu(child.pid, os.getpid())))
+            assert origins[child.pid].found in (LookupResult.HOST, LookupResult.CONTAINER)
+            assert origins[child.pid].name.startswith("python")
+            assert not problems
+            child.communicate()
+        assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].found is LookupResult.GONE
+
+    def test_a_process_that_is_hidden_but_lives(self, visible_proc: ProcTree) -> None:
+        """As with hidepid=2, for another user: there is no folder, and a signal is not allowed."""
+        (visible_proc.root / "self").symlink_to(str(os.getpid()))
+        with subprocess.Popen(["sleep", "60"]) as child:
+            try:
+                with as_nobody():
+                    origins, problems = look_up(visible_proc, child.pid)
+            finally:
+                child.kill()
+        assert origins == {child.pid: Origin(found=LookupResult.DENIED)}
+        assert "hidepid" in problems[0].detail
+        assert look_up(visible_proc, child.pid)[0][child.pid].found is LookupResult.GONE

@@ -1,0 +1,271 @@
+"""The sampling thread, over simulated nodes and an event loop."""
+
+import asyncio
+import io
+import itertools
+import json
+import statistics
+import threading
+import time
+from random import Random
+
+import pytest
+
+from gpuagent.gpus.reading import GpuProcess
+from gpuagent.problems import Cause
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import LookupResult
+from gpuagent.sampling.sampler import Sampler, Timing, next_due
+from gpuagent.simulation.loading import parse_scenario
+from gpuagent.simulation.source import SimulatedGpus
+from service.log import JsonLog
+from tests.support.scenarios import GIB, node, process
+
+SOON = 20  # seconds that nothing here may take, however busy the machine
+
+
+class Run:
+    """A sampler at work, and what it handed to the loop."""
+
+    def __init__(self, source, **timing):
+        self.source = source
+        self.samples = []
+        self.fatal = []
+        self.threads = set()
+        self.logged = io.BytesIO()
+        self.sampler = Sampler(
+            source=source,
+            processes=Processes(proc_root=source.proc_root),
+            timing=Timing(**{"interval": 0.02, **timing}),
+            on_sample=self._take,
+            on_fatal=self.fatal.append,
+            log=JsonLog(self.logged),
+        )
+
+    def _take(self, sample):
+        self.threads.add(threading.get_ident())
+        self.samples.append(sample)
+
+    def lines(self):
+        return [json.loads(line) for line in self.logged.getvalue().splitlines()]
+
+    async def until(self, condition):
+        async with asyncio.timeout(SOON):
+            while not condition():  # noqa: ASYNC110 - it may be any thread's doing
+                await asyncio.sleep(0.005)
+
+    async def __aenter__(self):
+        self.sampler.start(asyncio.get_running_loop())
+        return self
+
+    async def __aexit__(self, *_):
+        self.sampler.stop()
+
+
+@pytest.fixture
+def simulated():
+    made = []
+
+    def make(*processes, kind=SimulatedGpus, faults=(), **options):
+        gpus = kind(scenario=parse_scenario(node(*processes, faults=faults), "test"), **options)
+        made.append(gpus)
+        return gpus
+
+    yield make
+    for gpus in made:
+        gpus.close()
+
+
+async def test_samples_come_with_the_origin_of_every_process(simulated):
+    async with Run(simulated(process(100), process(101, gpu=1))) as run:
+        await run.until(lambda: len(run.samples) >= 3)
+    first, second, *_ = run.samples
+    assert first.reading.gpus[0].processes == (GpuProcess(100, GIB),)
+    assert {pid: origin.found for pid, origin in first.origins.items()} == {
+        100: LookupResult.HOST,
+        101: LookupResult.HOST,
+    }
+    assert first.problems == ()
+    assert second.taken_at > first.taken_at
+    assert abs(first.wall_time - time.time()) < 3600
+    assert 0 < first.seconds < SOON
+    assert run.threads == {threading.get_ident()}
+    assert (
+        run.sampler.last_good == run.samples[-1].taken_at or run.sampler.last_good > run.samples[-1].taken_at
+    )
+    assert run.lines() == []
+
+
+@pytest.mark.parametrize(
+    ("due", "now", "expected"),
+    [(10, 10, 15), (10, 11, 15), (10, 14.9, 15), (10, 15, 20), (10, 37, 40), (10, 9, 10), (10, 3, 10)],
+)
+def test_a_late_sample_shifts_none_after_it(due, now, expected):
+    assert next_due(due, now, 5) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "chance", "expected"),
+    [(10, 0.0, 14), (10, 1.0, 16), (10, 0.75, 15.5), (14.9, 0.0, 14.9), (37, 0.0, 39), (37, 1.0, 41), (9, 0.0, 10)],
+)  # fmt: skip
+def test_the_jitter_is_a_fifth_of_the_interval_at_most(now, chance, expected):
+    assert next_due(10, now, 5, chance) == expected
+
+
+def test_jitter_leaves_the_mean_and_shifts_every_later_sample():
+    random, due, dues = Random(7), 0.0, [0.0]
+    for _ in range(20_000):
+        due = next_due(due, due + 0.01, 5.0, random.random())
+        dues.append(due)
+    gaps = [after - before for before, after in itertools.pairwise(dues)]
+    assert 4.0 <= min(gaps) < 4.01
+    assert 5.99 < max(gaps) <= 6.0
+    assert statistics.mean(gaps) == pytest.approx(5.0, abs=0.02)
+    phases = [due % 5.0 for due in dues]
+    for part in range(10):  # no part of the interval is without samples, or has many more than the others
+        assert 0.5 < sum(part / 2 <= phase < part / 2 + 0.5 for phase in phases) / 2000 < 1.5
+
+
+async def test_samples_come_at_the_times_that_the_random_source_says(simulated):
+    began = time.monotonic()
+    async with Run(simulated(), interval=0.1, random=lambda: 1.0) as run:
+        await run.until(lambda: len(run.samples) >= 6)
+    for number, sample in enumerate(run.samples):
+        assert sample.taken_at - began >= number * 0.12 - 1e-6
+
+
+async def test_a_sample_can_be_asked_for(simulated):
+    async with Run(simulated(), interval=3600) as run:
+        await run.until(lambda: run.samples)
+        asked = time.monotonic()
+        run.sampler.sample_now()
+        await run.until(lambda: len(run.samples) == 2)
+        assert run.samples[1].taken_at >= asked
+
+
+async def test_asking_while_one_is_taken_gives_another_that_began_later(simulated):
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Held(SimulatedGpus):
+        def read(self):
+            inside.set()
+            go_on.wait(SOON)
+            return super().read()
+
+    async with Run(simulated(kind=Held), interval=3600) as run:
+        await run.until(inside.is_set)
+        asked = time.monotonic()
+        run.sampler.sample_now()
+        go_on.set()
+        await run.until(lambda: len(run.samples) == 2)
+        assert run.samples[0].taken_at <= asked <= run.samples[1].taken_at
+
+
+async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated, clock):
+    release = threading.Event()
+
+    def sleep(_):
+        release.wait(SOON)
+        clock.now += 10
+
+    source = simulated(process(100), faults=[{"fault": "hang", "until": 5}], clock=clock, sleep=sleep)
+    async with Run(source) as run:
+        await run.until(lambda: run.sampler.seconds_since_start_of_call > 0.1)
+        assert run.samples == []
+        assert run.sampler.last_good is None
+        began = time.monotonic()
+        run.sampler.stop()
+        assert time.monotonic() - began < 1
+        release.set()
+        await run.until(lambda: not source.proc_root.exists())
+
+
+async def test_no_call_no_seconds(simulated):
+    async with Run(simulated(), interval=3600) as run:
+        await run.until(lambda: run.samples)
+        await run.until(lambda: run.sampler.seconds_since_start_of_call == 0)
+
+
+async def test_a_replaced_driver_is_the_end(simulated):
+    async with Run(simulated(faults=[{"fault": "driver-replaced", "from": 0.1}])) as run:
+        await run.until(lambda: run.fatal)
+        count = len(run.samples)
+        await asyncio.sleep(0.1)
+        assert len(run.samples) == count > 0
+    (reason,) = run.fatal
+    assert "different versions" in reason
+
+
+async def test_gpus_that_stay_lost_are_the_end_after_a_while(simulated):
+    faults = [{"fault": "gpu-lost", "gpu": gpu, "from": 0.1} for gpu in (0, 1)]
+    async with Run(simulated(faults=faults), patience=0.5) as run:
+        await run.until(lambda: run.fatal)
+    lost = [sample for sample in run.samples if not sample.reading.gpus]
+    assert lost[-1].taken_at - lost[0].taken_at >= 0.5
+    assert [problem.cause for problem in lost[0].reading.problems] == [Cause.NVML]
+    (reason,) = run.fatal
+    assert reason.startswith("no GPU answered for ")
+    assert "GpuIsLost" in reason
+    assert run.sampler.last_good < lost[0].taken_at
+
+
+@pytest.mark.parametrize("fault", ["driver-not-loaded", "library-missing"])
+async def test_a_driver_that_is_not_there_yet_is_never_the_end(simulated, fault):
+    async with Run(simulated(process(100), faults=[{"fault": fault, "until": 0.5}]), patience=0.1) as run:
+        await run.until(lambda: run.samples and run.samples[-1].reading.gpus)
+    assert run.fatal == []
+    assert run.samples[0].reading.gpus == ()
+
+
+async def test_a_driver_that_is_away_is_looked_for_between_two_intervals(simulated):
+    async with Run(simulated(faults=[{"fault": "driver-not-loaded", "until": 0.2}]), interval=3600) as run:
+        await run.until(lambda: run.samples and run.samples[-1].reading.gpus)
+
+
+async def test_one_lost_gpu_is_not_the_end(simulated):
+    async with Run(simulated(faults=[{"fault": "gpu-lost", "gpu": 0}]), patience=0.05) as run:
+        await run.until(lambda: run.samples and run.samples[-1].taken_at - run.samples[0].taken_at > 0.3)
+    assert run.fatal == []
+
+
+async def test_what_nobody_foresaw_is_logged_and_counted_and_the_next_sample_taken(simulated):
+    class Broken(SimulatedGpus):
+        reads = 0
+
+        def read(self):
+            self.reads += 1
+            if self.reads <= 3:
+                raise ZeroDivisionError("of the source")
+            return super().read()
+
+    async with Run(simulated(process(100), kind=Broken)) as run:
+        await run.until(lambda: run.samples)
+    assert run.sampler.errors == {("sample", "ZeroDivisionError"): 3}
+    (line,) = run.lines()  # once, not three times
+    assert line["message"] == "a sample could not be taken"
+    assert "ZeroDivisionError: of the source" in line["traceback"]
+
+
+async def test_errors_of_the_driver_are_among_its_errors(simulated):
+    async with Run(simulated(faults=[{"fault": "driver-not-loaded"}])) as run:
+        await run.until(lambda: run.samples)
+        assert run.sampler.errors == {("nvmlInit", "DriverNotLoaded"): 1}
+
+
+async def test_stopping_closes_the_source(simulated):
+    source = simulated()
+    async with Run(source) as run:
+        await run.until(lambda: run.samples)
+    await run.until(lambda: not source.proc_root.exists())
+
+
+def test_a_loop_that_ended_ends_the_thread(simulated):
+    source = simulated()
+    run = Run(source)
+    loop = asyncio.new_event_loop()
+    run.sampler.start(loop)
+    loop.close()
+    deadline = time.monotonic() + SOON
+    while source.proc_root.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not source.proc_root.exists()

@@ -1,0 +1,89 @@
+"""Which hosts a real agent answers to, and how it is told of more."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from gpuagent.cli import main
+from tests.support.agent_process import ROOT, Agent, agent
+
+SIMULATED = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    options = ("--gpus", SIMULATED, "--host-name", "Agent.Example.com.", "--host-name", "kaishare-agent")
+    log = tmp_path_factory.mktemp("agent") / "log"
+    with agent(log, *options, POD_NAME="kaishare-agent-x7k2p", HOSTNAME="own-host") as found:
+        found.until(lambda: found.get("/readyz")[0] == 200)
+        yield found
+
+
+def status_of(running: Agent, path: str, **headers: str) -> int:
+    connection = http.client.HTTPConnection(urlsplit(running.url).netloc, timeout=10)
+    try:
+        connection.request(
+            "GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "10.0.0.7:9445",
+        "localhost:9445",
+        "gpu-node-1",
+        "kaishare-agent-x7k2p:9445",
+        "own-host",
+        "agent.example.com",
+        "kaishare-agent",
+    ],
+)
+def test_own_names_and_those_that_were_told(running: Agent, host: str) -> None:
+    for path in ("/", "/page.js", "/metrics", "/api/v1/shares", "/healthz", "/readyz"):
+        assert status_of(running, path, Host=host) == 200
+
+
+def test_other_names_are_refused_on_every_path(running: Agent) -> None:
+    for path in ("/", "/page.js", "/metrics", "/api/v1/shares", "/healthz", "/readyz", "/nowhere"):
+        assert status_of(running, path, Host="evil.example:9445") == 421
+
+
+def test_what_the_api_servers_proxy_may_ask_for_under_its_own_name(running: Agent) -> None:
+    def status(path: str) -> int:
+        return status_of(running, path, Host="api.example.com", X_Forwarded_For="10.0.0.1")
+
+    assert [status(path) for path in ("/api/v1/shares", "/healthz", "/readyz")] == [200, 200, 200]
+    assert [status(path) for path in ("/", "/page.js", "/metrics", "/nowhere")] == [421, 421, 421, 421]
+
+
+def test_a_host_name_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--gpus", SIMULATED, "--host-name", "http://agent:9445"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert '"http://agent:9445" is no host name; allowed: a name without scheme, port and wildcard' in line
+
+
+def test_top_under_a_name_that_the_agent_does_not_know(
+    running: Agent, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = urlsplit(running.url).port
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _host, *more, **kinds: resolve("127.0.0.1", *more, **kinds)
+    )
+    assert main(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    refusal = f'this server does not answer to the host "gpu.example.com:{port}"; --host-name adds one'
+    assert f"the host name of this address is refused: {refusal}" in line
+
+
+def test_top_by_localhost(running: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    port = urlsplit(running.url).port
+    assert main(["top", "--once", "--url", f"http://localhost:{port}"]) == 0
+    assert "train-resnet" in capsys.readouterr().out

@@ -1,0 +1,90 @@
+"""The agent as a process of its own under clients that hold connections: it answers, samples, and ends in time."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from service.descriptors import raise_descriptor_limit
+from service.http.listeners import Address
+from tests.support.agent_process import Agent, agent
+from tests.support.hostile_clients import half_open, not_reading
+
+Result = TypeVar("Result")
+
+SCENARIO = "--gpus=simulated:examples/agent/node.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _many_files() -> None:
+    if raise_descriptor_limit() < 2000:
+        pytest.skip("this process may not open enough files for so many clients")
+
+
+def limited(files: int) -> tuple[str, ...]:
+    return ("-m", "tests.support.limited_files", str(files), "gpuagent")
+
+
+def assert_well(running: Agent) -> None:
+    """Probe as a kubelet does, which takes a pod for unhealthy after three failures in a row.
+
+    A new connection may be closed for an older one while hundreds arrive at the same moment.
+    """
+    assert retried(lambda: running.get("/healthz")) == (200, "ok\n")
+    series = retried(running.series)
+    assert series["kaishare_agent_attribution_ok"] == 1
+    assert not [name for name in series if name.startswith("kaishare_agent_attribution_problem{")]
+
+
+def retried(get: Callable[[], Result]) -> Result:
+    for _ in range(2):
+        try:
+            return get()
+        except OSError:
+            continue
+    return get()
+
+
+def test_1100_half_open_connections_and_clients_that_do_not_read(tmp_path: Path) -> None:
+    with agent(tmp_path / "log", SCENARIO, program=limited(1024)) as running:
+        running.until(lambda: running.get("/readyz")[0] == 200)
+        address = Address.parse(running.url.removeprefix("http://"))
+        with half_open(address, 1100), not_reading(address, 400):
+            for _ in range(5):
+                assert_well(running)
+            began = time.monotonic()
+            assert running.stop(signal.SIGTERM) == 0
+            assert time.monotonic() - began < 10
+    assert "traceback" not in running.log.read_text().lower()
+    assert running.log.stat().st_size < 20_000
+
+
+def test_a_limit_of_64_files(tmp_path: Path) -> None:
+    with agent(tmp_path / "log", SCENARIO, program=limited(64)) as running:
+        running.until(lambda: running.get("/readyz")[0] == 200)
+        address = Address.parse(running.url.removeprefix("http://"))
+        with half_open(address, 200), not_reading(address, 50):
+            for _ in range(5):
+                assert_well(running)
+        assert running.stop(signal.SIGTERM) == 0
+    assert "traceback" not in running.log.read_text().lower()
+
+
+def test_a_flood_of_bytes_that_are_no_requests_is_not_logged(tmp_path: Path) -> None:
+    with agent(tmp_path / "log", SCENARIO) as running:
+        running.until(lambda: running.get("/readyz")[0] == 200)
+        address = Address.parse(running.url.removeprefix("http://"))
+        size = running.log.stat().st_size
+        for sent in (
+            b"\x00\x01\r\n\r\n",
+            b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n",
+            b"\x16\x03\x01" + b"x" * 99,
+        ):
+            with half_open(address, 100, sent):
+                assert running.get("/healthz") == (200, "ok\n")
+        logged = running.log.read_bytes()[size:]
+        assert logged.count(b"\n") < 10  # 300 requests; the node itself may have something to say
+        assert running.stop(signal.SIGTERM) == 0

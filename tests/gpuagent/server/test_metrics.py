@@ -1,0 +1,345 @@
+"""What `/metrics` and `/api/v1/shares` say of a status."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuagent.gpus.reading import GpuProcess, MigInstance
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.pods.tenants import Tenant
+from gpuagent.problems import Cause, Problem
+from gpuagent.server.api import shares_json
+from gpuagent.server.families import Family
+from gpuagent.server.metrics import Metrics
+from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
+from gpuagent.status import Facts, Status, status_at
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Judge
+from kube.watch import Resource
+from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+
+ROOT = Path(__file__).parents[3]
+
+
+def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
+    """The status after these samples, with a grace of 10 s and an interval of 5 s."""
+    judge = Judge(grace=10, longest_gap=15)
+    facts = Facts(started_at=0)
+    for snapshot in snapshots:
+        verdicts, _ = judge.judge(snapshot)
+        good = snapshot.taken_at if snapshot.is_good else facts.good_at
+        facts = replace(
+            facts, snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=None if good is None else 1.8e9 + good
+        )  # fmt: skip
+    at = facts.snapshot.taken_at if facts.snapshot else 0
+    return status_at(at if now is None else now, facts, interval=5, pods_silent_for=0)
+
+
+class FileWatch:
+    """What is read of a watch."""
+
+    def __init__(self, last_contact: float | None = None, **restarts: int) -> None:
+        self.resource = Resource(name="pods", path="/api/v1/pods")
+        self.last_contact = last_contact
+        self.restarts = Counter(restarts)
+
+
+def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> str:
+    metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated, **sources)
+    metrics.observe_sample(0.003)
+    return metrics.text().decode()
+
+
+def series(text: str, name: str) -> dict[str, float]:
+    """Labels as they are written, to the value."""
+    found = re.finditer(rf"^{name}(?:{{(.*)}})? (\S+)$", text, flags=re.MULTILINE)
+    return {match[1] or "": float(match[2]) for match in found}
+
+
+def by_pod(text: str, name: str) -> dict[str, float]:
+    return {
+        f"{match[1]}{labels.partition('virtual_pod=')[2].partition(',')[2]}": value
+        for labels, value in series(text, name).items()
+        if (match := re.search(r'pod="([^"]*)"', labels))
+    }
+
+
+TRAIN = replace(
+    pod_share("train", 10 * GIB),
+    queue="vision",
+    tenant=Tenant(vcluster="vc", namespace="default", pod="train-0"),
+    candidates=(
+        Candidate(ShareSource.BIND_REQUEST, "portion 0.50", {A: 10 * GIB}),
+        Candidate(ShareSource.ANNOTATION, "gpu-fraction 0.5", {A: 10 * GIB + 1}),
+    ),
+)
+LIMITED = replace(pod_share("limited", GIB), limits={A: Amount(2 * GIB, LimitSource.HAMI_CORE)})
+
+
+def node(
+    at: float, *problems: Problem, train: int | None = 11 * GIB, more: PodShare | None = None
+) -> Snapshot:
+    taken = sample(
+        gpu((10, train), (11, 3), used=12 * GIB),
+        gpu(uuid=B, index=1, reserved_bytes=None),
+        origins={10: in_pod("train"), 11: in_pod("limited")},
+        at=at,
+        problems=problems,
+    )
+    return replace(
+        snapshot_of(taken, TRAIN, LIMITED, *([more] if more else [])),
+        errors={("nvmlDeviceGetMemoryInfo", "GpuIsLost"): 2},
+    )
+
+
+OVER = status_of(node(0), node(5), node(10))
+
+
+def test_a_whole_page() -> None:
+    text = text_of(OVER)
+    labels = (
+        f'namespace="team-a",pod="train",uid="{uid_of("train")}",gpu_uuid="{A}",gpu="0",node="node-1",'
+        'queue="vision",vcluster="vc",virtual_namespace="default",virtual_pod="train-0"'
+    )
+    assert f"kaishare_pod_gpu_memory_used_bytes{{{labels}}} {11 * GIB}\n" in text
+    assert f'kaishare_pod_gpu_memory_share_bytes{{{labels},source="bind-request"}} {10 * GIB}\n' in text
+    assert f'kaishare_pod_flagged{{{labels},reason="over-share"}} 1\n' in text
+    assert f'kaishare_pod_flagged{{{labels},reason="share-changed"}} 0\n' in text
+    assert f"kaishare_pod_over_share_seconds_total{{{labels}}} 10.0\n" in text
+    assert by_pod(text, "kaishare_pod_gpu_memory_limit_bytes") == {'limitedsource="hami-core"': 2 * GIB}
+    assert by_pod(text, "kaishare_pod_over_share_seconds_total") == {"train": 10.0}
+    device = f'gpu_uuid="{A}",gpu="0",model="NVIDIA A10",node="node-1"'
+    other = f'gpu_uuid="{B}",gpu="1",model="NVIDIA A10",node="node-1"'
+    for name, expected in {
+        "total": {device: 24 * GIB, other: 24 * GIB},
+        "used": {device: 12 * GIB, other: 100 * MIB},
+        "reserved": {device: 300 * MIB},
+        "promised": {device: 11 * GIB, other: 0},
+        "host": {device: 0, other: 0},
+        "unattributed": {device: GIB - 3, other: 100 * MIB},
+    }.items():
+        assert series(text, f"kaishare_gpu_memory_{name}_bytes") == expected, name
+    assert series(text, "kaishare_agent_attribution_ok") == {"": 1}
+    assert series(text, "kaishare_agent_attribution_problem") == {}
+    assert series(text, "kaishare_agent_last_sample_timestamp_seconds") == {"": 1_800_000_010}
+    assert series(text, "kaishare_agent_nvml_errors_total") == {
+        'call="nvmlDeviceGetMemoryInfo",error="GpuIsLost"': 2
+    }
+    assert series(text, "kaishare_agent_sample_duration_seconds_count") == {"": 1}
+    assert series(text, "kaishare_agent_sample_duration_seconds_sum") == {"": 0.003}
+    assert series(text, "kaishare_agent_sample_duration_seconds_bucket")['le="0.0025"'] == 0
+    assert series(text, "kaishare_agent_sample_duration_seconds_bucket")['le="0.005"'] == 1
+    (build,) = series(text, "kaishare_build_info")
+    assert re.fullmatch(r'version="[^"]+",component="agent",driver="570.00",simulated="false"', build)
+    assert 0 < series(text, "process_cpu_seconds_total")[""] < time.process_time() + 1
+    assert series(text, "process_resident_memory_bytes")[""] > 10 * MIB
+    assert time.time() - 86_400 < series(text, "process_start_time_seconds")[""] <= time.time() + 60
+    assert 2 < series(text, "process_open_fds")[""] <= series(text, "process_max_fds")[""]
+
+
+def test_simulated_is_said() -> None:
+    assert 'simulated="true"' in text_of(OVER, is_simulated=True)
+    assert json.loads(shares_json(OVER, node="n", is_simulated=True))["simulated"] is True
+    assert json.loads(shares_json(OVER, node="n", is_simulated=False))["simulated"] is False
+
+
+@pytest.mark.parametrize(
+    ("status", "absent", "left"),
+    [
+        pytest.param(status_of(), "kaishare_(pod|gpu)_|kaishare_agent_(attribution_ok|last_sample)", "kaishare_build_info", id="before the first sample"),
+        pytest.param(status_of(node(10), now=26), "kaishare_(pod|gpu)_", 'problem{reason="sample-stale",gpu_uuid=""}', id="stale"),
+        pytest.param(status_of(node(10, train=None)), 'used_bytes{[^}]*pod="train"|flagged{[^}]*pod="train"|unattributed_bytes{gpu_uuid="GPU-a', f'problem{{reason="memory-unknown",gpu_uuid="{A}"}}', id="unknown memory"),
+        pytest.param(status_of(node(10, Problem(Cause.TRUNCATED, A))), 'pod_gpu_memory_used|flagged|(host|unattributed)_bytes{gpu_uuid="GPU-a', f'problem{{reason="truncated",gpu_uuid="{A}"}}', id="truncated"),
+        pytest.param(status_of(node(10, Problem(Cause.PID_NAMESPACE))), "pod_gpu_memory_used|flagged|host_bytes|unattributed_bytes", 'problem{reason="pid-namespace",gpu_uuid=""}', id="pid namespace"),
+        pytest.param(status_of(snapshot_of(sample(at=10, problems=[Problem(Cause.NVML)]), TRAIN)), "kaishare_(pod|gpu)_|last_sample", 'problem{reason="nvml",gpu_uuid=""}', id="no driver"),
+        pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_absent_and_a_reason_is_there(status: Status, absent: str, left: str) -> None:
+    lines = [line for line in text_of(status).splitlines() if not line.startswith("#")]
+    assert [line for line in lines if re.search(absent, line)] == []
+    assert [line for line in lines if left in line]
+
+
+def test_attribution_ok_is_0_exactly_while_verdicts_are_suspended() -> None:
+    assert series(
+        text_of(status_of(node(1, Problem(Cause.PODS_STALE)))), "kaishare_agent_attribution_ok"
+    ) == {"": 0}
+    assert series(
+        text_of(status_of(node(1, Problem(Cause.GARBAGE, A)))), "kaishare_agent_attribution_ok"
+    ) == {"": 1}
+
+
+def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
+    lost = replace(
+        pod_share("lost", GIB, gpus=()), is_unresolved=True, lacks_reservation=True, changed="0.5, not 0.25"
+    )
+    text = text_of(status_of(node(0, more=lost), node(10, more=lost)))
+    assert [line for line in text.splitlines() if 'pod="lost"' in line] == [
+        f'kaishare_pod_flagged{{namespace="team-a",pod="lost",uid="{uid_of("lost")}",gpu_uuid="",gpu="",node="node-1",'
+        f'queue="",vcluster="",virtual_namespace="",virtual_pod="",reason="{reason}"}} 1'
+        for reason in ("share-changed", "no-reservation")
+    ]
+
+
+def test_a_mig_device_has_a_used_series_of_its_own_and_no_verdict() -> None:
+    instance = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, 7),))
+    taken = sample(gpu(mig=True, instances=(instance,), index=3), origins={10: in_pod("train")})
+    text = text_of(status_of(snapshot_of(taken, pod_share("train"))))
+    (labels,) = series(text, "kaishare_pod_gpu_memory_used_bytes")
+    assert 'gpu_uuid="MIG-1",gpu="3"' in labels
+    assert "kaishare_pod_flagged" not in text
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_whatever_a_pod_is_called_the_page_reads_back(name: str, queue: str) -> None:
+    strange = replace(pod_share("train", GIB, pod=pod("train", name=name)), queue=queue)
+    text = text_of(status_of(snapshot_of(sample(gpu((10, 5)), origins={10: in_pod("train")}), strange)))
+    (read,) = [
+        f for f in text_string_to_metric_families(text) if f.name == "kaishare_pod_gpu_memory_used_bytes"
+    ]
+    (found,) = read.samples
+    assert (found.labels["pod"], found.labels["queue"]) == (name, queue)
+    assert found.value == 5
+
+
+def test_a_lone_surrogate_breaks_nothing() -> None:
+    strange = pod_share("train", GIB, pod=pod("train", name="a\ud800"))
+    snapshot = snapshot_of(sample(gpu()), strange)
+    assert 'pod="a?"' in text_of(status_of(snapshot))
+
+
+EVENTS = {("GPUNotAssigned", "created"): 1, ("GPUMemoryOverShare", "updated"): 3}
+
+
+EVICTIONS = {"evicted": 1, "disruption-budget": 4}
+
+
+def test_evictions_are_counted_by_result() -> None:
+    found = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
+    assert found == {'result="evicted"': 1, 'result="disruption-budget"': 4}
+    assert "evictions_total" not in text_of(OVER)
+
+
+def test_events_are_counted_by_reason_and_result() -> None:
+    counts = dict(EVENTS)
+    assert series(text_of(OVER, events=counts), "kaishare_agent_events_total") == {
+        'reason="GPUNotAssigned",result="created"': 1,
+        'reason="GPUMemoryOverShare",result="updated"': 3,
+    }
+    assert "events_total" not in text_of(OVER)
+
+
+def every_family() -> str:
+    heard = FileWatch(1_800_000_000.5, closed=3, gone=1)
+    text = text_of(
+        status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))),
+        watch=heard,
+        events=EVENTS,
+        evictions=EVICTIONS,
+    )
+    assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
+    return text
+
+
+def test_a_watch_shows_its_contact_and_why_it_began_anew() -> None:
+    text = every_family()
+    contact = series(text, "kaishare_watch_last_contact_timestamp_seconds")
+    assert contact == {'resource="pods"': 1_800_000_000.5}
+    assert series(text, "kaishare_watch_restarts_total") == {
+        'resource="pods",cause="closed"': 3,
+        'resource="pods",cause="gone"': 1,
+    }
+    silent = text_of(status_of(node(0)), watch=FileWatch())
+    assert "kaishare_watch_last_contact" not in silent
+    assert "kaishare_watch" not in text_of(status_of(node(0)))
+
+
+def test_promtool_accepts_the_page() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is needed: apt-get install prometheus")
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=every_family(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_series_is_there_twice_and_families_keep_together() -> None:
+    lines = every_family().splitlines()
+    names = [line.partition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(names) == len(set(names))
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def test_every_metric_is_in_the_documentation_as_it_is() -> None:
+    documented = (ROOT / "docs" / "metrics.md").read_text()
+    rows = [
+        f"| `{family.value.name}` | {family.value.kind} | {family.value.help} | {family.value.absent} |"
+        for family in Family
+    ]
+    assert [row for row in rows if row not in documented] == []
+    named = set(
+        re.findall(
+            r"^\| `((?:kaishare_(?:pod|gpu|agent|watch|log|build)|process)_\w+)` \|",
+            documented,
+            flags=re.MULTILINE,
+        )
+    )
+    assert named == {family.value.name for family in Family}
+    for reason in (*FlagReason, *Cause):
+        assert f"\n| `{reason}` |" in documented
+
+
+def pods_of(status: Status) -> dict[str, Any]:
+    shown = json.loads(shares_json(status, node="node-1", is_simulated=False))
+    return {each["name"]: each for each in shown["pods"]}
+
+
+def test_the_api_shows_every_candidate_and_its_source() -> None:
+    shown = json.loads(shares_json(OVER, node="node-1", is_simulated=False))
+    assert (shown["node"], shown["driverVersion"], shown["attributionOk"]) == ("node-1", "570.00", True)
+    assert (shown["sampleTimestamp"], shown["problems"]) == (1_800_000_010.0, [])
+    assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in shown["gpus"]] == [
+        (A, 12 * GIB, 11 * GIB, 300 * MIB),
+        (B, 100 * MIB, 0, None),
+    ]
+    train = pods_of(OVER)["train"]
+    assert train["candidates"] == [
+        {"source": "bind-request", "says": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},
+        {"source": "annotation", "says": "gpu-fraction 0.5", "bytesPerGpu": {A: 10 * GIB + 1}},
+    ]
+    assert train["shares"] == {A: {"bytes": 10 * GIB, "source": "bind-request"}}
+    assert train["vcluster"] == {"name": "vc", "namespace": "default", "pod": "train-0"}
+    assert train["gpus"] == [{"gpuUuid": A, "gpu": 0, "mig": False, "usedBytes": 11 * GIB, "processes": 1}]
+    assert train["verdicts"][0] == {
+        "reason": "over-share", "gpuUuid": A, "flagged": True, "lastedSeconds": 10.0, "balanceSeconds": 10.0,
+        "usedBytes": 11 * GIB, "allowedBytes": 10 * GIB,
+    }  # fmt: skip
+    assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "hami-core"}}
+
+
+def test_in_the_api_what_is_not_known_is_null() -> None:
+    shown = json.loads(
+        shares_json(status_of(node(1, Problem(Cause.TRUNCATED, A, "950"))), node="n", is_simulated=False)
+    )
+    assert shown["problems"] == [{"reason": "truncated", "gpuUuid": A, "detail": "950"}]
+    assert [(g["hostBytes"], g["unattributedBytes"]) for g in shown["gpus"]] == [(None, None), (0, 100 * MIB)]
+    assert [p["gpus"][0]["usedBytes"] for p in shown["pods"]] == [None, None]
+    stale = json.loads(shares_json(status_of(node(10), now=30), node="n", is_simulated=False))
+    assert (stale["gpus"], stale["pods"], stale["sampleTimestamp"]) == ([], [], None)
+    assert stale["lastGoodSampleTimestamp"] == 1_800_000_010.0
+    early = json.loads(shares_json(status_of(), node="n", is_simulated=False))
+    assert (early["attributionOk"], early["driverVersion"]) == (None, None)

@@ -1,0 +1,159 @@
+"""Numbers in objects that no GPU reaches: refused with a note on the pod, and never in the way of an answer."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.gpus.reading import Gpu
+from gpuagent.ledger.balance import Books, balance
+from gpuagent.pods.index import PodIndex
+from gpuagent.server.api import shares_json
+from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
+from gpuagent.status import Facts, status_at
+from kai.share import MIB, MOST_BYTES
+from tests.support import samples as nodes
+from tests.support.inventories import built
+from tests.support.kube_objects import (
+    GPU_0,
+    GROUP_0,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+)
+
+LARGEST_MIB = MOST_BYTES // MIB
+DEVICES: tuple[Gpu, ...] = (nodes.gpu(uuid=GPU_0),)
+REQUEST = "nvidia.com/container.{}.gpu-memory.{}"
+
+
+def resolve(*documents: dict[str, Any]) -> dict[str, PodShare]:
+    made = built(reservation(GROUP_0, GPU_0), *documents).inventory
+    return {pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, DEVICES)}
+
+
+def answer(*documents: dict[str, Any]) -> dict[str, Any]:
+    """What /api/v1/shares says, as JSON."""
+    made = built(reservation(GROUP_0, GPU_0), *documents).inventory
+    pod_shares = ShareResolver().resolve(made, DEVICES)
+    taken = nodes.sample(*DEVICES)
+    snapshot = balance(taken, Books(pod_shares=pod_shares, pods=PodIndex.from_inventory(made)))
+    status = status_at(0, Facts(started_at=0, snapshot=snapshot, good_at=0), interval=5, pods_silent_for=0)
+    read: dict[str, Any] = json.loads(shares_json(status, node="n", is_simulated=False))
+    return read
+
+
+def asking(**annotations: str) -> dict[str, Any]:
+    made = fraction(annotations=annotations)
+    if "gpu-memory" in annotations or any(key.startswith("nvidia.com/") for key in annotations):
+        del made["metadata"]["annotations"]["gpu-fraction"]
+    return made
+
+
+REFUSED = [
+    (asking(**{"gpu-memory": str(LARGEST_MIB + 1)}), "gpu-memory 8589934593 is more than any node has"),
+    (asking(**{"gpu-memory": "9223372036854775807"}), "gpu-memory 9223372036854775807 is more than any node has"),
+    (asking(**{"gpu-memory": "18446744073709551615"}), "KAI's scheduler ignores values of 2^63 and more"),
+    (asking(**{"gpu-memory": str(LARGEST_MIB), "gpu-fraction-num-devices": "2"}), "on 2 GPUs is more than any node has"),
+    (asking(**{"gpu-fraction-num-devices": "18446744073709551615"}), "GPUs is more than any node has"),
+    (asking(**{REQUEST.format("main", "request"): "9Pi"}), '"9Pi" is more than any GPU has'),
+    (asking(**{REQUEST.format("main", "limit"): "1e99"}), '"1e99" is more than any GPU has'),
+    (asking(**{REQUEST.format(f"c{n}", "request"): "7Pi" for n in range(3)}), "its containers together ask for more memory"),
+    (asking(**{REQUEST.format("main", "request"): "1Gi", **{REQUEST.format(c, "limit"): "7Pi" for c in ("main", "b")}}), "its containers together ask for more memory"),
+    (asking(**{REQUEST.format("main", "request"): "1Gi", "nvidia.com/container.main.gpus.devices": ",".join(f"GPU-{n}" for n in range(60)), "nvidia.com/container.b.gpus.devices": ",".join(f"GPU-{n}" for n in range(50, 80))}), "its containers name more than 64 GPUs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "note"), REFUSED)
+def test_an_amount_that_no_node_has_is_refused_with_a_note(document: dict[str, Any], note: str) -> None:
+    pod_share = resolve(document, node())["half"]
+    assert note in pod_share.notes[0]
+    assert len(pod_share.notes) == 1
+    assert all(amount.bytes <= MOST_BYTES for amount in pod_share.shares.values())
+    assert not any(gpu != GPU_0 for gpu in pod_share.gpu_uuids)
+    assert [found["name"] for found in answer(document, node())["pods"]] == ["half"]
+
+
+def test_the_largest_amount_that_is_read() -> None:
+    pod_share = resolve(asking(**{"gpu-memory": str(LARGEST_MIB)}), node())["half"]
+    assert pod_share.shares == {GPU_0: Amount(MOST_BYTES, ShareSource.ANNOTATION)}
+    assert pod_share.notes == ()
+
+
+def test_memory_requests_of_1000_containers_all_count() -> None:
+    annotations = {REQUEST.format(f"c{n}", "request"): "1Mi" for n in range(60)}
+    assert resolve(asking(**annotations), node())["half"].shares[GPU_0].bytes == 60 * MIB
+
+
+def test_a_limit_of_hami_core_that_no_gpu_has() -> None:
+    huge = config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="999999999999999999g")
+    pod_share = resolve(fraction(), huge)["half"]
+    assert pod_share.limits == {}
+    assert any("is more than any GPU has" in note for note in pod_share.notes)
+
+
+def test_a_node_label_that_no_gpu_has() -> None:
+    assert resolve(fraction(), node(str(1 << 62)))["half"].shares[GPU_0].bytes < 24 << 30
+
+
+def test_a_bind_request_for_more_gpus_than_a_node_has() -> None:
+    huge = bind_request()
+    huge["spec"]["receivedGPU"]["count"] = 1 << 62
+    pod_share = resolve(fraction(), huge, node())["half"]
+    assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
+    assert "more GPUs than any node has" in pod_share.notes[0]
+
+
+def test_more_promised_than_json_can_hold_is_unknown() -> None:
+    pods = [asking(**{"gpu-memory": str(LARGEST_MIB)}) for _ in range(1100)]
+    for number, each in enumerate(pods):
+        each["metadata"] |= {"name": f"p{number}", "uid": f"uid-{number}"}
+    assert answer(*pods[:1000], node())["gpus"][0]["promisedBytes"] == 1000 * MOST_BYTES
+    assert answer(*pods, node())["gpus"][0]["promisedBytes"] is None
+
+
+def test_notes_on_one_pod_are_few_and_short() -> None:
+    bad = {REQUEST.format(f"{n}{'x' * 60}", "request"): "y" for n in range(50)}
+    pod_share = resolve(pod(annotations=bad), node())["half"]
+    assert 0 < len(pod_share.notes) <= 9
+    assert all(len(note) <= 600 for note in pod_share.notes)
+    assert pod_share.notes[-1].endswith("more values of the pod cannot be read")
+
+
+amounts = st.integers(-(1 << 70), 1 << 70).map(str) | st.sampled_from(["8Pi", "9E", "1e20", "0x1p80", "NaN"])
+
+
+@given(
+    memory=st.none() | amounts,
+    devices=st.none() | amounts,
+    containers=st.lists(st.tuples(st.sampled_from(["request", "limit"]), amounts), max_size=6),
+    count=st.integers(-(1 << 63), (1 << 63) - 1),
+    texts=st.tuples(amounts, amounts, amounts),
+)
+def test_every_answer_is_json_whatever_numbers_objects_have(
+    memory: str | None,
+    devices: str | None,
+    containers: list[tuple[str, str]],
+    count: int,
+    texts: tuple[str, str, str],
+) -> None:
+    label, portion, limit = texts
+    annotations = {
+        **{REQUEST.format(f"c{n // 2}", kind): text for n, (kind, text) in enumerate(containers)},
+        **({} if memory is None else {"gpu-memory": memory}),
+        **({} if devices is None else {"gpu-fraction-num-devices": devices}),
+    }
+    request = bind_request(portion=portion)
+    request["spec"]["receivedGPU"]["count"] = count
+    settings = config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT=limit)
+    for others in ([], [request, settings]):
+        read = answer(asking(**annotations), *others, node(label))
+        figures = [gpu["promisedBytes"] for gpu in read["gpus"]]
+        for found in read["pods"]:
+            figures += [amount["bytes"] for part in ("shares", "limits") for amount in found[part].values()]
+        assert all(0 <= figure <= MOST_BYTES for figure in figures)

@@ -1,0 +1,639 @@
+"""What a share is worth, by whose word, on which GPU: as live objects have it, in small ones of our own."""
+
+from typing import Any
+
+import pytest
+
+from gpuagent.gpus.reading import Gpu
+from gpuagent.pods.tenants import Tenant
+from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareResolver, ShareSource
+from kai.version import Version
+from tests.support.inventories import built, inventory
+from tests.support.kube_objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+
+MIB = 1 << 20
+GIB = 1 << 30
+A10 = 23028 * MIB
+TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
+
+
+def gpu(uuid: str = GPU_0, index: int = 0, total: int = A10, *, mig: bool = False) -> Gpu:
+    return Gpu(
+        index=index, uuid=uuid, model="A10", total_bytes=total, used_bytes=0, reserved_bytes=0, processes=(), mig=mig
+    )  # fmt: skip
+
+
+DEVICES = (gpu(GPU_0, 0), gpu(GPU_1, 1))
+
+
+def resolve(
+    *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
+) -> PodShare:
+    """The claim of the first pod."""
+    pod_shares = ShareResolver(kai_version=Version.parse(version) if version else None)
+    return pod_shares.resolve(inventory(*documents), devices)[0]
+
+
+def memory(amount: str, **more: Any) -> dict[str, Any]:
+    labels = {"runai-gpu-group": GROUP_0}
+    return pod(
+        "half", labels=labels, annotations={"gpu-memory": amount, **more.pop("annotations", {})}, **more
+    )
+
+
+def mib(amount: int, source: ShareSource = ShareSource.ANNOTATION, gpu: str = GPU_0) -> dict[str, Amount]:
+    return {gpu: Amount(amount * MIB, source)}
+
+
+class TestBytes:
+    @pytest.mark.parametrize(
+        ("document", "label", "version", "amount"),
+        [
+            (fraction(share="0.7"), "23028", None, 16099 * MIB),
+            (fraction(share="0.5"), "23028", None, 11500 * MIB),
+            (fraction(share="0.29"), "143771", None, 41673 * MIB),
+            (fraction(share="0.125"), "143771", "v0.17.0", 17962 * MIB),
+            (fraction(share="0.5"), "15360", "v0.7.11", 8050 * 10**6),
+            (fraction(share="0.5"), str(23028 * MIB), None, 11500 * MIB),
+            (memory("2000"), "23028", None, 2000 * MIB),
+            (memory("4000"), "15360", "v0.7.11", 4000 * 10**6),
+        ],
+        ids=["0.7 of an A10", "half an A10", "0.29 of an H200", "0.125 of an H200", "half a T4 in MB",
+             "label in bytes", "MiB", "MB by an old KAI"],
+    )  # fmt: skip
+    def test_by_the_node_label(
+        self, document: dict[str, Any], label: str, version: str | None, amount: int
+    ) -> None:
+        pod_share = resolve(document, reservation(), node(label), version=version)
+        assert pod_share.shares == {GPU_0: Amount(amount, ShareSource.ANNOTATION)}
+
+    @pytest.mark.parametrize(
+        "beside", [(), (node(None),), (node("nonsense"),)], ids=["no node", "no label", "bad label"]
+    )
+    def test_else_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
+        made = built(fraction(), reservation(), *beside).inventory
+        pod_share = ShareResolver().resolve(made, (gpu(total=15360 * MIB), gpu(GPU_1, 1)))[0]
+        assert pod_share.shares == mib(7650)
+
+    def test_a_device_too_small_for_any_share_gives_no_figure(self) -> None:
+        pod_share = resolve(fraction(), reservation(), devices=(gpu(total=50 * MIB),))
+        assert (pod_share.shares, pod_share.gpu_uuids) == ({}, (GPU_0,))
+        assert pod_share.candidates[0].bytes_per_gpu == {GPU_0: None}
+
+    def test_on_an_unknown_gpu_it_has_a_figure_only_if_all_are_alike(self) -> None:
+        for total, amount in ((A10, 11500 * MIB), (15360 * MIB, None)):
+            pod_share = resolve(fraction(group=None), devices=(gpu(), gpu(GPU_1, 1, total)))
+            assert pod_share.candidates[0].bytes_per_gpu == {"": amount}
+
+    def test_a_gpu_that_is_lost_has_no_figure_without_the_label(self) -> None:
+        pod_share = resolve(fraction(), reservation(), devices=(gpu(GPU_1),))
+        assert (pod_share.shares, pod_share.gpu_uuids, pod_share.is_unresolved) == ({}, (GPU_0,), False)
+
+
+class TestWhoseWord:
+    def test_the_bind_request_before_all(self) -> None:
+        pod_share = resolve(fraction(), reservation(), node(), bind_request(), config_map(GPU_PORTION="0.50"))
+        assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST)
+        assert [(c.source, c.text, c.bytes_per_gpu) for c in pod_share.candidates] == [
+            (ShareSource.BIND_REQUEST, "portion 0.50", {GPU_0: 11500 * MIB}),
+            (ShareSource.KAI_CONFIGMAP, "GPU_PORTION 0.50", {GPU_0: 11500 * MIB}),
+            (ShareSource.ANNOTATION, "gpu-fraction 0.5", {GPU_0: 11500 * MIB}),
+        ]
+        assert not pod_share.changed
+
+    def test_then_kais_config_map(self) -> None:
+        pod_share = resolve(fraction(), reservation(), node(), config_map(GPU_PORTION="0.50"))
+        assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
+
+    def test_the_portion_counts_for_gpu_memory_too(self) -> None:
+        pod_share = resolve(memory("2000"), reservation(), node(), bind_request(portion="0.09"))
+        assert pod_share.shares == mib(2070, ShareSource.BIND_REQUEST)
+        assert pod_share.candidates[1].bytes_per_gpu == {GPU_0: 2000 * MIB}
+        assert not pod_share.changed
+
+    @pytest.mark.parametrize(
+        "request_",
+        [bind_request(number=2), bind_request(name="other"), bind_request(namespace="other")],
+        ids=["of an earlier pod of that name", "of another name", "of another namespace"],
+    )
+    def test_a_bind_request_of_another_pod_says_nothing(self, request_: dict[str, Any]) -> None:
+        pod_share = resolve(fraction(), reservation(), node(), request_)
+        assert pod_share.shares == mib(11500)
+        assert not pod_share.changed
+
+    def test_it_is_noted_if_it_has_the_pods_name(self) -> None:
+        (note,) = resolve(fraction(), node(), bind_request(number=2)).notes
+        assert (
+            note
+            == "Pod research/half: the BindRequest of that name belongs to another pod, and does not count"
+        )
+
+    @pytest.mark.parametrize("portion", ["half", "-0.5", "1.5", "0,5", "nan", "0.5\n"])
+    def test_a_portion_that_cannot_be_read_is_a_note(self, portion: str) -> None:
+        pod_share = resolve(fraction(), reservation(), node(), bind_request(portion=portion))
+        assert pod_share.shares == mib(11500)
+        assert "BindRequest portion" in pod_share.notes[0]
+        pod_share = resolve(fraction(), reservation(), node(), config_map(GPU_PORTION=portion))
+        assert pod_share.shares == mib(11500)
+        assert "GPU_PORTION" in pod_share.notes[0]
+
+    def test_a_config_map_of_another_pod_says_nothing(self) -> None:
+        """The annotation that names it is the user's to write."""
+        victim = fraction("victim", 2, "0.9", GROUP_1)
+        spoofing = fraction(annotations={"runai/shared-gpu-configmap": "victim-7f6fbs6-shared-gpu"})
+        theirs = config_map("victim", 2, GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
+        pod_share = resolve(spoofing, victim, *TWO_RESERVATIONS, node(), theirs)
+        assert pod_share.shares == mib(11500)
+
+    def test_a_config_map_of_nobody_counts(self) -> None:
+        pod_share = resolve(fraction(), reservation(), node(), config_map(owned=False, GPU_PORTION="0.50"))
+        assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
+
+    def test_the_config_map_of_an_init_container(self) -> None:
+        document = fraction(
+            annotations={"gpu-fraction-container-name": "prepare"},
+            init=[{"name": "prepare"}, {"name": "other"}],
+        )
+        data = {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_1}
+        pod_share = resolve(document, node(), config_map(suffix="i0", **data))
+        assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP, GPU_1)
+        assert resolve(document, node(), config_map(suffix="1", **data)).shares == {}
+
+    def test_nothing_is_settled_by_a_pod_that_is_not_kais(self) -> None:
+        pod_share = resolve(pod(), node())
+        assert pod_share == PodShare(pod=pod_share.pod)
+
+    def test_a_bind_request_without_a_share_counts_before_an_annotation(self) -> None:
+        """Seen live: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00."""
+        pod_share = resolve(
+            fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
+        )
+        assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
+        assert pod_share.changed == "it says gpu-fraction 0.5, the bind request gives it no share"
+
+    def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
+        """Seen live: 0.004 is bound with portion 0.00, and a group all the same."""
+        pod_share = resolve(fraction(share="0.004"), reservation(), node(), bind_request(portion="0.00"))
+        assert pod_share.shares == mib(0, ShareSource.BIND_REQUEST)
+        assert not pod_share.changed
+
+
+class TestMalformed:
+    @pytest.mark.parametrize(
+        ("annotations", "said"),
+        [
+            ({"gpu-fraction": "abc"}, 'gpu-fraction "abc": gpu-fraction annotation value must be a positive number smaller than 1.0'),
+            ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": a number between 0 and 1 is allowed'),
+            ({"gpu-fraction": ""}, 'gpu-fraction "": gpu-fraction annotation value must be a positive number smaller than 1.0'),
+            ({"gpu-memory": "2Gi"}, 'gpu-memory "2Gi": gpu-memory annotation value must be a positive integer greater than 0'),
+            ({"gpu-memory": "9223372036854775808"}, "gpu-memory: KAI's scheduler ignores values of 2^63 and more"),
+            ({"gpu-memory": "1", "gpu-fraction": "0.5"}, 'gpu-fraction "0.5", gpu-memory "1": cannot request both GPU and GPU memory'),
+            ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "x"}, 'gpu-fraction "0.5", gpu-fraction-num-devices "x": fraction count annotation value must be a positive integer greater than 0'),
+            ({"nvidia.com/container.main.gpu-memory.request": "much"}, 'nvidia.com/container.main.gpu-memory.request: "much" is not a quantity'),
+            ({"nvidia.com/container.main.gpu-memory.limit": "0"}, 'nvidia.com/container.main.gpu-memory.limit: "0" is not more than zero'),
+            ({"nvidia.com/container.main.gpu-memory.limit": "1e99"}, 'nvidia.com/container.main.gpu-memory.limit: "1e99" is more than any GPU has'),
+            ({"nvidia.com/container.main.gpus.devices": "0,1"}, 'nvidia.com/container.main.gpus.devices: "0,1" is not a list of GPU UUIDs; allowed: GPU-…,GPU-…'),
+        ],
+        ids=lambda value: str(value)[:60],
+    )  # fmt: skip
+    def test_a_value_that_cannot_be_read_is_one_note_and_no_share(
+        self, annotations: dict[str, str], said: str
+    ) -> None:
+        pod_share = resolve(pod(annotations=annotations), node())
+        assert pod_share.notes == (f"Pod research/half: {said}",)
+        assert (pod_share.asks_for_share, pod_share.shares, pod_share.limits) == (False, {}, {})
+
+    def test_the_rest_goes_on(self) -> None:
+        pod_shares = ShareResolver().resolve(
+            inventory(
+                pod("bad", 2, annotations={"gpu-fraction": "x" * 10_000}), fraction(), reservation(), node()
+            ),
+            DEVICES,
+        )
+        assert pod_shares[1].shares == mib(11500)
+        assert len(pod_shares[0].notes[0]) < 200
+
+
+class TestGpus:
+    def test_by_label_and_reservation_pod(self) -> None:
+        pod_share = resolve(fraction(), *TWO_RESERVATIONS, node())
+        assert (pod_share.groups, pod_share.gpu_uuids) == ((GROUP_0,), (GPU_0,))
+        assert not pod_share.is_unresolved
+        assert not pod_share.lacks_reservation
+
+    def two_devices(self, **more: Any) -> dict[str, Any]:
+        labels = {f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)}
+        return fraction(
+            share="0.1", group=None, labels=labels, annotations={"gpu-fraction-num-devices": "2"}, **more
+        )
+
+    def test_two_devices_have_the_share_each(self) -> None:
+        pod_share = resolve(self.two_devices(), *TWO_RESERVATIONS, node())
+        assert pod_share.groups == (GROUP_0, GROUP_1)
+        assert pod_share.shares == mib(2300) | mib(2300, gpu=GPU_1)
+        pod_share = resolve(
+            self.two_devices(),
+            *TWO_RESERVATIONS,
+            node(),
+            bind_request(portion="0.10", groups=(GROUP_0, GROUP_1)),
+        )
+        assert pod_share.shares == mib(2300, ShareSource.BIND_REQUEST) | mib(
+            2300, ShareSource.BIND_REQUEST, GPU_1
+        )
+        assert pod_share.candidates[0].text == "portion 0.10 on 2 GPUs"
+        assert not pod_share.changed
+
+    def test_of_two_devices_one_may_be_known(self) -> None:
+        pod_share = resolve(self.two_devices(), reservation(), node())
+        assert pod_share.gpu_uuids == (GPU_0,)
+        assert pod_share.is_unresolved
+        assert pod_share.lacks_reservation
+
+    def test_and_both_by_the_config_map(self) -> None:
+        data = {"NVIDIA_VISIBLE_DEVICES": f"{GPU_0},{GPU_1}"}
+        pod_share = resolve(self.two_devices(), reservation(), node(), config_map(**data))
+        assert pod_share.gpu_uuids == (GPU_0, GPU_1)
+        assert not pod_share.is_unresolved
+
+    def test_a_reservation_pod_that_does_not_know_its_gpu(self) -> None:
+        pod_share = resolve(fraction(), reservation(gpu="-1"), node())
+        assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
+        assert pod_share.is_unresolved
+        assert not pod_share.lacks_reservation
+        assert pod_share.candidates[0].bytes_per_gpu == {"": 11500 * MIB}
+
+    def test_by_the_bind_requests_group_where_the_labels_has_no_reservation_pod(self) -> None:
+        pod_share = resolve(fraction(group=GROUP_1), reservation(), node(), bind_request())
+        assert pod_share.gpu_uuids == (GPU_0,)
+        assert pod_share.groups == (GROUP_1,)
+        assert pod_share.lacks_reservation
+        assert not pod_share.changed
+
+    def test_by_the_label_where_both_have_one(self) -> None:
+        pod_share = resolve(fraction(group=GROUP_1), *TWO_RESERVATIONS, node(), bind_request())
+        assert pod_share.gpu_uuids == (GPU_1,)
+        assert not pod_share.changed
+
+    def test_by_the_bind_request_where_there_is_no_label(self) -> None:
+        pod_share = resolve(fraction(group=None), reservation(), node(), bind_request())
+        assert (pod_share.groups, pod_share.gpu_uuids) == ((GROUP_0,), (GPU_0,))
+        assert not pod_share.lacks_reservation
+
+    @pytest.mark.parametrize("prefix", ["", "k8s.device-plugin.nvidia.com/gpu="])
+    def test_by_the_config_map_where_no_reservation_pod_is_left(self, prefix: str) -> None:
+        """Seen live on three versions: after a reservation that was tried again, the label's group has none,
+        the BindRequest names another group, which has none either, and the ConfigMap still names the GPU."""
+        pod_share = resolve(
+            fraction(group=GROUP_1), node(), bind_request(groups=("gone",)),
+            config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=prefix + GPU_1),
+        )  # fmt: skip
+        assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST, GPU_1)
+        assert pod_share.lacks_reservation
+        assert not pod_share.is_unresolved
+        assert not pod_share.changed
+
+    @pytest.mark.parametrize("visible", ["all", "0,1", f"{GPU_0},all", "GPU-" + "x" * 100])
+    def test_a_config_map_that_names_no_gpus_by_uuid(self, visible: str) -> None:
+        pod_share = resolve(fraction(), node(), config_map(NVIDIA_VISIBLE_DEVICES=visible))
+        assert pod_share.gpu_uuids == ()
+        assert "NVIDIA_VISIBLE_DEVICES" in pod_share.notes[0]
+
+    def test_else_unknown(self) -> None:
+        pod_share = resolve(fraction(), node())
+        assert (pod_share.gpu_uuids, pod_share.shares, pod_share.is_unresolved) == ((), {}, True)
+        assert pod_share.asks_for_share
+        assert pod_share.lacks_reservation
+
+    def test_a_pod_without_any_group_lacks_no_reservation(self) -> None:
+        pod_share = resolve(fraction(group=None), bind_request(groups=()), node())
+        assert pod_share.is_unresolved
+        assert not pod_share.lacks_reservation
+
+    @pytest.mark.parametrize("phase", ["Pending", "Unknown", "Succeeded", "Failed"])
+    def test_nor_does_one_that_does_not_run(self, phase: str) -> None:
+        assert not resolve(fraction(phase=phase), node()).lacks_reservation
+
+    def test_a_group_alone_is_no_share(self) -> None:
+        pod_share = resolve(pod(labels={"runai-gpu-group": GROUP_0}), reservation(), node())
+        assert (pod_share.asks_for_share, pod_share.gpu_uuids, pod_share.shares) == (False, (), {})
+        assert not pod_share.lacks_reservation
+
+    def test_another_vclusters_reservation_pods_are_not_followed(self) -> None:
+        def synced(namespace: str) -> dict[str, Any]:
+            return reservation(
+                namespace=namespace,
+                labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
+                annotations={
+                    "run.ai/reserve_for_gpu_index": GPU_0,
+                    "vcluster.loft.sh/object-name": "gpu-reservation-x",
+                    "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+                    "vcluster.loft.sh/object-host-name": "gpu-reservation-900",
+                    "vcluster.loft.sh/object-host-namespace": namespace,
+                },
+            )
+
+        assert resolve(fraction(), synced("research"), node()).gpu_uuids == (GPU_0,)
+        pod_share = resolve(fraction(), synced("elsewhere"), node())
+        assert pod_share.gpu_uuids == ()
+        assert pod_share.lacks_reservation
+        own = ShareResolver().resolve(inventory(synced("elsewhere"), node()), DEVICES)[0]
+        assert (own.asks_for_share, own.shares) == (False, {})
+
+    def test_the_clusters_own_reservation_pod_counts_before_a_tenants(self) -> None:
+        tenants = reservation(
+            number=950, namespace="research", gpu=GPU_1,
+            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_1,
+                "vcluster.loft.sh/object-name": "x",
+                "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+                "vcluster.loft.sh/object-host-name": "gpu-reservation-950",
+                "vcluster.loft.sh/object-host-namespace": "research",
+            },
+        )  # fmt: skip
+        assert resolve(fraction(), tenants, reservation(gpu=GPU_0), node()).gpu_uuids == (GPU_0,)
+        assert resolve(fraction(), tenants, reservation(gpu=None), node()).gpu_uuids == ()
+
+
+class TestByContainer:
+    def asking(self, labels: dict[str, str] | None = None, **values: str) -> dict[str, Any]:
+        keys = {key.replace("__", "."): value for key, value in values.items()}
+        return pod(
+            labels=labels,
+            annotations={
+                f"nvidia.com/container.{key.replace('_', '-')}": value for key, value in keys.items()
+            },
+        )
+
+    def test_request_limit_and_gpu(self) -> None:
+        pod_share = resolve(
+            self.asking(
+                main__gpu_memory__request="4Gi", main__gpu_memory__limit="6Gi", main__gpus__devices=GPU_1
+            ),
+            bind_request(portion="0.18", groups=()),
+            node(),
+        )
+        assert pod_share.gpu_uuids == (GPU_1,)
+        assert pod_share.shares == mib(4140, ShareSource.BIND_REQUEST, GPU_1)
+        assert pod_share.limits == {GPU_1: Amount(6 * GIB, LimitSource.ANNOTATION)}
+        assert pod_share.candidates[1].text == f"gpu-memory.request {4 * GIB} of main"
+        assert pod_share.candidates[1].bytes_per_gpu == {GPU_1: 4 * GIB}
+        assert (pod_share.is_unresolved, pod_share.changed) == (False, "")
+
+    def test_a_request_alone_is_no_limit_and_a_limit_alone_is_a_request(self) -> None:
+        labels = {"runai-gpu-group": GROUP_0}
+        pod_share = resolve(self.asking(labels, main__gpu_memory__request="4Gi"), reservation())
+        assert (len(pod_share.shares), pod_share.limits) == (1, {})
+        pod_share = resolve(self.asking(labels, main__gpu_memory__limit="6Gi"), reservation())
+        assert pod_share.shares[GPU_0].bytes == pod_share.limits[GPU_0].bytes == 6 * GIB
+
+    def test_containers_add_up_on_the_gpu_they_share(self) -> None:
+        pod_share = resolve(
+            self.asking(
+                a__gpu_memory__request="1Gi", a__gpus__devices=GPU_0,
+                b__gpu_memory__request="2Gi", b__gpus__devices=f"{GPU_0}, {GPU_1}",
+            ),
+            bind_request(groups=()),
+        )  # fmt: skip
+        assert pod_share.candidates[1].bytes_per_gpu == {GPU_0: 3 * GIB, GPU_1: 2 * GIB}
+
+    def test_a_limit_counts_only_if_every_container_on_the_gpu_has_one(self) -> None:
+        pod_share = resolve(
+            self.asking(
+                a__gpu_memory__request="1Gi", a__gpu_memory__limit="2Gi", a__gpus__devices=f"{GPU_0},{GPU_1}",
+                b__gpu_memory__request="2Gi", b__gpus__devices=GPU_0,
+            ),
+            bind_request(groups=()),
+        )  # fmt: skip
+        assert pod_share.limits == {GPU_1: Amount(2 * GIB, LimitSource.ANNOTATION)}
+
+    def test_without_devices_the_pods_group_tells(self) -> None:
+        document = self.asking(main__gpu_memory__request="4Gi")
+        document["metadata"]["labels"] = {"runai-gpu-group": GROUP_1}
+        assert resolve(document, *TWO_RESERVATIONS).shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
+
+    def test_beside_a_legacy_ask_the_devices_count_after_the_group(self) -> None:
+        document = memory("2000", annotations={"nvidia.com/container.main.gpus.devices": GPU_1})
+        recorded = bind_request(portion="0.09")
+        assert resolve(document, reservation(), recorded).gpu_uuids == (GPU_0,)
+        assert resolve(document, recorded).gpu_uuids == (GPU_1,)
+        assert resolve(document).gpu_uuids == (), "KAI recorded no share"
+
+    def test_the_bind_request_counts_before_it(self) -> None:
+        document = self.asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0)
+        pod_share = resolve(document, node(), bind_request(portion="0.09"))
+        assert pod_share.shares == mib(2070, ShareSource.BIND_REQUEST)
+        assert not pod_share.changed
+        pod_share = resolve(document, node(), bind_request(portion="0.50"))
+        assert "the bind request gives it 0.50" in pod_share.changed
+
+    @pytest.mark.parametrize("legacy", [{"gpu-fraction": "0.1"}, {"gpu-memory": "2000"}])
+    def test_beside_a_legacy_ask_it_counts_for_nothing(self, legacy: dict[str, str]) -> None:
+        """KAI v0.18 refuses it, and releases before know nothing of it: a limit nobody reaches, to hide behind."""
+        document = self.asking(main__gpu_memory__limit="1Ti", main__gpu_memory__request="1Ti")
+        document["metadata"]["annotations"] |= legacy
+        document["metadata"]["labels"] = {"runai-gpu-group": GROUP_0}
+        pod_share = resolve(document, reservation(), node())
+        assert pod_share.shares == mib(2300 if "gpu-fraction" in legacy else 2000)
+        assert not pod_share.limits
+        assert [note.split(": ")[1].split(" is ")[0] for note in pod_share.notes] == [
+            "nvidia.com/container.main.gpu-memory.limit",
+            "nvidia.com/container.main.gpu-memory.request",
+        ]
+
+    def test_a_request_that_repeats_gpu_memory_is_fine(self) -> None:
+        document = memory("2000", annotations={"nvidia.com/container.main.gpu-memory.request": "2000Mi"})
+        pod_share = resolve(document, reservation(), node())
+        assert (pod_share.shares, pod_share.notes) == (mib(2000), ())
+
+
+class TestHamiLimits:
+    def test_a_limit_of_kais(self) -> None:
+        """As KAI v0.16 writes it: the portion of the unrounded card, in MiB."""
+        pod_share = resolve(
+            fraction(), reservation(), node("143771"), bind_request(),
+            config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="71885m"),
+        )  # fmt: skip
+        assert pod_share.limits == {GPU_0: Amount(71885 * MIB, LimitSource.HAMI_CORE)}
+        assert pod_share.shares == mib(71850, ShareSource.BIND_REQUEST)
+        assert not pod_share.notes
+
+    def test_one_that_kai_cannot_have_written(self) -> None:
+        pod_share = resolve(
+            fraction(), reservation(), node(), bind_request(),
+            config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="20000m"),
+        )  # fmt: skip
+        assert not pod_share.limits
+        assert "CUDA_DEVICE_MEMORY_LIMIT is more than the share" in pod_share.notes[0]
+
+    @pytest.mark.parametrize(("text", "notes"), [("0", 0), ("much", 1)])
+    def test_none(self, text: str, notes: int) -> None:
+        pod_share = resolve(fraction(), reservation(), node(), config_map(CUDA_DEVICE_MEMORY_LIMIT=text))
+        assert not pod_share.limits
+        assert len(pod_share.notes) == notes
+
+
+class TestWholeGpus:
+    def pod_shares(
+        self, *documents: dict[str, Any], devices: tuple[Gpu, ...] = DEVICES, **holders: set[str]
+    ) -> dict[str, PodShare]:
+        made = inventory(*documents)
+        held = {found.uid: holders[found.name] for found in made.pods.values() if found.name in holders}
+        return {pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, devices, held)}
+
+    def test_the_only_gpu_of_a_node(self) -> None:
+        pod_share = self.pod_shares(pod("whole", gpus="1"), devices=(gpu(),))["whole"]
+        assert pod_share.shares == {GPU_0: Amount(A10, ShareSource.WHOLE_GPU)}
+        assert pod_share.candidates[0].text == "nvidia.com/gpu 1"
+        assert not pod_share.is_unresolved
+        assert not pod_share.changed
+
+    def test_all_gpus_of_a_node(self) -> None:
+        assert self.pod_shares(pod("whole", gpus="2"))["whole"].gpu_uuids == (GPU_0, GPU_1)
+
+    def test_what_the_reservations_leave(self) -> None:
+        pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"))
+        assert pod_shares["whole"].gpu_uuids == (GPU_1,)
+        assert pod_shares["half"].gpu_uuids == (GPU_0,)
+
+    def test_the_bind_request_of_a_whole_gpu(self) -> None:
+        request = bind_request("whole", portion="1.00", kind="Regular", groups=())
+        pod_share = self.pod_shares(pod("whole", gpus="1"), request, devices=(gpu(),))["whole"]
+        assert pod_share.shares[GPU_0].source is ShareSource.WHOLE_GPU
+        assert not pod_share.changed
+
+    @pytest.mark.parametrize(
+        "documents",
+        [
+            [pod("whole", gpus="1")],
+            [pod("whole", gpus="1"), pod("other", 2, gpus="1")],
+            [pod("whole", gpus="1"), reservation(gpu="-1")],
+            [pod("whole", gpus="1"), reservation(), reservation(GROUP_1, "-1", 901)],
+            [pod("whole", gpus="2"), reservation()],
+            [pod("whole", gpus="2"), node(**{"nvidia.com/gpu.count": "4"})],
+            [pod("whole", gpus="2"), node(**{"nvidia.com/gpu.replicas": "2"})],
+        ],
+        ids=["one of two", "two of two", "a reservation of an unknown GPU", "two, one of an unknown GPU", "more than is left",
+             "GPUs the driver does not show", "time slices"],
+    )  # fmt: skip
+    def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
+        pod_share = self.pod_shares(*documents)["whole"]
+        assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
+        assert pod_share.asks_for_share
+        assert pod_share.is_unresolved
+        assert pod_share.candidates[0].bytes_per_gpu == {"": A10}
+
+    def test_mig(self) -> None:
+        assert self.pod_shares(pod("whole", gpus="1"), devices=(gpu(mig=True),))["whole"].gpu_uuids == ()
+
+    def test_processes_tell(self) -> None:
+        pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1})
+        assert {name: pod_share.gpu_uuids for name, pod_share in pod_shares.items()} == {
+            "a": (GPU_1,),
+            "b": (GPU_0,),
+        }
+
+    def test_processes_on_more_gpus_than_it_has_tell_nothing(self) -> None:
+        pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_0, GPU_1})
+        assert pod_shares["a"].gpu_uuids == pod_shares["b"].gpu_uuids == ()
+
+    def test_processes_on_a_shared_gpu_do_not_make_it_theirs(self) -> None:
+        pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"), whole={GPU_0})
+        assert pod_shares["whole"].gpu_uuids == (GPU_1,)
+
+    def test_two_on_one_gpu_tell_nothing(self) -> None:
+        pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1}, b={GPU_1})
+        assert pod_shares["a"].gpu_uuids == pod_shares["b"].gpu_uuids == ()
+
+    def test_who_came_second_to_a_gpu_does_not_get_the_other_one(self) -> None:
+        pod_shares = ShareResolver()
+        three = inventory(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), pod("c", 3, gpus="1"))
+        devices = (*DEVICES, gpu("GPU-2", 2))
+        pod_shares.resolve(three, devices, {uid(1): {GPU_1}})
+        found = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
+        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_1,), (), ("GPU-2",)]
+
+    def test_a_tenants_reservation_pod_tells_nothing_of_others(self) -> None:
+        """It may name any GPU; that it has one is in its spec, which cannot be edited."""
+        forged = reservation(
+            number=950, namespace="vcluster-team-a", gpu=GPU_1,
+            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
+            annotations={
+                "run.ai/reserve_for_gpu_index": GPU_1,
+                "vcluster.loft.sh/object-name": "x",
+                "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
+                "vcluster.loft.sh/object-host-name": "gpu-reservation-950",
+                "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
+            },
+        )  # fmt: skip
+        assert self.pod_shares(pod("whole", 1, gpus="1"), forged)["whole"].gpu_uuids == ()
+        assert self.pod_shares(pod("whole", 1, gpus="1"), forged, whole={GPU_1})["whole"].gpu_uuids == (
+            GPU_1,
+        )
+
+    def test_an_annotation_beside_whole_gpus_takes_them_from_nobody(self) -> None:
+        spoofing = pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})
+        pod_shares = self.pod_shares(pod("whole", 1, gpus="1"), spoofing, spoof={GPU_0})
+        assert pod_shares["whole"].gpu_uuids == (GPU_1,)
+
+    def test_what_was_found_stays_while_the_pod_lives(self) -> None:
+        pod_shares = ShareResolver()
+        whole, other = pod("whole", 1, gpus="1"), pod("other", 2, gpus="1")
+        assert pod_shares.resolve(inventory(whole), DEVICES, {uid(1): {GPU_1}})[0].gpu_uuids == (GPU_1,)
+        found = pod_shares.resolve(inventory(whole, other), DEVICES)
+        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_1,), (GPU_0,)]
+        found = pod_shares.resolve(inventory(other, pod("new", 3, gpus="1")), DEVICES)
+        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_0,), (GPU_1,)]
+
+    def test_a_lost_gpu_does_not_make_the_other_one_the_pods(self) -> None:
+        pod_shares = ShareResolver()
+        assert pod_shares.resolve(inventory(pod("whole", gpus="1")), DEVICES)[0].gpu_uuids == ()
+        assert pod_shares.resolve(inventory(pod("whole", gpus="1")), DEVICES[:1])[0].gpu_uuids == ()
+
+    def test_the_largest_init_container_counts_if_it_has_more(self) -> None:
+        two = {"name": "prepare", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+        assert self.pod_shares(pod("whole", gpus="1", init=[two]))["whole"].gpu_uuids == (GPU_0, GPU_1)
+
+    def test_finished_pods_have_none(self) -> None:
+        pod_shares = self.pod_shares(pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2"))
+        assert pod_shares["done"].gpu_uuids == ()
+        assert pod_shares["runs"].gpu_uuids == (GPU_0, GPU_1)
+
+
+def test_a_finished_pod_has_no_share() -> None:
+    pod_share = resolve(fraction(phase="Succeeded"), reservation(), node(), bind_request())
+    assert (pod_share.shares, pod_share.gpu_uuids, pod_share.candidates, pod_share.changed) == (
+        {},
+        (),
+        (),
+        "",
+    )
+    assert pod_share.queue == "team-a"
+
+
+def test_a_tenants_names_and_queue() -> None:
+    document = fraction(
+        "train-0-x-ml-x-team-a", namespace="vcluster-team-a",
+        labels={"vcluster.loft.sh/managed-by": "team-a"},
+        annotations={
+            "vcluster.loft.sh/object-name": "train-0",
+            "vcluster.loft.sh/object-namespace": "ml",
+            "vcluster.loft.sh/object-host-name": "train-0-x-ml-x-team-a",
+            "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
+        },
+    )  # fmt: skip
+    pod_share = resolve(document, reservation(), node())
+    assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
+    assert pod_share.queue == "team-a"

@@ -1,0 +1,129 @@
+"""The command as people type it: one line and status 2 for what cannot be run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuagent.cli import main
+from kai.own_labels import EXCLUDED_NAMESPACES
+
+ROOT = Path(__file__).parents[2]
+PODS = "apiVersion: v1\nkind: List\nitems: []\n"
+SCENARIO = "gpus: [{uuid: GPU-a, memory: 1Gi}]\n"
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("NODE_NAME", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBECONFIG", "no-such-kubeconfig")
+    Path("pods.yaml").write_text(PODS)
+    Path("node.yaml").write_text(SCENARIO)
+    Path("broken.yaml").write_text("kind: [")
+    Path("text.yaml").write_text("hello\n")
+    Path("empty.yaml").write_text("")
+
+
+NVML = "--node n --pods pods.yaml --listen 127.0.0.1:0"
+SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "--node is missing: name this node, or set NODE_NAME"),
+        ("--node n", "--pods cluster: "),
+        ("--pods pods.yaml", "--node is missing: name this node, or set NODE_NAME"),
+        ("--node n --pods cluster --listen 127.0.0.1:0", "; or name a file with --pods"),
+        ("--node n --pods missing.yaml", "missing.yaml: No such file or directory"),
+        ("--node n --pods broken.yaml", "broken.yaml, line 2: not YAML"),
+        ("--node n --pods text.yaml", "text.yaml"),
+        ("--node n --pods empty.yaml", "empty.yaml: empty"),
+        ("--gpus simulated:node.yaml --pods pods.yaml", "--pods cannot be combined with --gpus simulated, which brings its own"),
+        ("--gpus simulated:node.yaml --proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
+        ("--gpus simulated:node.yaml --node other", '--node "other" is not the scenario\'s node, "simulated"'),
+        ("--gpus simulated:missing.yaml", "missing.yaml: No such file or directory"),
+        ("--gpus simulated:broken.yaml", "broken.yaml, line 2: not YAML"),
+        ("--gpus simulated:text.yaml", "text.yaml"),
+        ("--gpus simulated:", '--gpus "simulated:" is not allowed; allowed: nvml, or simulated:FILE'),
+        ("--gpus fake", '--gpus "fake" is not allowed; allowed: nvml, or simulated:FILE'),
+        (f"{NVML} --interval 99ms", '"99ms" is too short; allowed: 100ms and more'),
+        (f"{NVML} --grace 0s", '"0s" is too short; allowed: 100ms and more'),
+        (f"{NVML} --grace-min 1h --grace-max 59m", "--grace-min is longer than --grace-max"),
+        (f"{NVML} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
+        (f"{SIMULATED} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
+        (f"{NVML} --eviction on", "--eviction=on needs --pods cluster: evictions are asked of the API server"),
+        (f"{NVML} --eviction dry-run", "--eviction=dry-run needs --pods cluster: evictions are asked of the API server"),
+        (f"{NVML} --eviction=yes", "argument --eviction: invalid choice: 'yes'"),
+        (f"{NVML} --eviction-budget 0/10m", '"0/10m" is not a budget; allowed: a number and a time, such as 1/10m'),
+        (f"{NVML} --eviction-budget 1/0s", '"1/0s" is not a budget'),
+        (f"{NVML} --eviction-budget 10m", '"10m" is not a budget'),
+        (f"{NVML} --events=yes", "argument --events: invalid choice: 'yes'"),
+        (f"{NVML} --interval 1.5s", '"1.5s" is not a duration; allowed: an integer and ms, s, m or h, such as 5s'),
+        (f"{NVML} --grace 5", '"5" is not a duration'),
+        (f"{NVML} --slack 5%", '"5%" is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%'),
+        (f"{NVML} --kai-version latest", '"latest" is not a KAI version; allowed: three numbers, such as 0.13.0'),
+        ("--node n --pods pods.yaml --listen nowhere", '"nowhere" is not HOST:PORT'),
+        ("--node n --pods pods.yaml --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
+        (f"{SIMULATED} --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
+        (f"{NVML} --delete", "unrecognized arguments: --delete"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_one_line_and_status_2(
+    options: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *options.split()]) == 2
+    captured = capfd.readouterr()
+    lines = [line for line in captured.err.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1
+    assert lines[0].startswith("kaishare-agent: ")
+    assert said in lines[0]
+    assert captured.out == ""
+
+
+def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["serve", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for option in (
+        "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
+        "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
+        "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget",
+    ):  # fmt: skip
+        assert option in shown
+    for default in (
+        "default 5s",
+        "default 2m",
+        "default 256Mi,5%",
+        "default 30s",
+        "default 24h",
+        "default /proc",
+        "127.0.0.1:9445",
+    ):
+        assert default in shown
+    assert ",".join(sorted(EXCLUDED_NAMESPACES)) in shown.replace("- ", "-").replace(", ", ",")
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"]])
+def test_a_command_is_needed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("kaishare-agent: ")
+
+
+def test_a_reader_that_has_enough_leaves_the_exit_status_as_it_is() -> None:
+    """`kaishare-agent doctor | head`, where the doctor finds no driver."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "gpuagent", "doctor", "--node", "n", "--pods", "pods.yaml", "-o", "json"]
+    try:
+        done = subprocess.run(
+            command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,275 @@
+"""Samples into facts, log lines and what the port answers; over real sockets, on a clock of our own."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gpuagent.actions.log import TransitionLog
+from gpuagent.pipeline import SamplePipeline
+from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.sample import Sample
+from gpuagent.server.metrics import Metrics
+from gpuagent.server.server import HttpServer
+from gpuagent.shares.pod_shares import ShareResolver
+from gpuagent.verdicts.judge import Judge
+from kai import keys
+from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
+from service.http.listeners import Address
+from service.log import JsonLog
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod, sample
+
+TRAIN = pod("train", annotations={keys.GPU_MEMORY: "1024"}, labels={keys.GPU_GROUP: "g"})
+
+
+def inventory(*pods: NodePod) -> Inventory:
+    return Inventory(pods={each.uid: each for each in pods}, reservations={"g": A})
+
+
+@dataclass
+class Pods:
+    """A source of pods under the test's control."""
+
+    inventory: Inventory | None
+    silent: float = 0.0
+
+    def seconds_since_contact(self) -> float:
+        return self.silent
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Desk:
+    """A bookkeeper and its port."""
+
+    pods: Pods = field(default_factory=lambda: Pods(inventory(TRAIN)))
+    now: float = 0.0
+    unhealthy_reason: str = ""
+
+    def __post_init__(self) -> None:
+        self.stream = io.BytesIO()
+        log = JsonLog(self.stream)
+        self.books = SamplePipeline(
+            pods=self.pods,
+            pod_shares=ShareResolver(),
+            judge=Judge(grace=10, longest_gap=15),
+            is_simulated=False,
+            interval=5,
+            clock=lambda: self.now,
+            changes=TransitionLog(log),
+        )
+        metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
+        self.port = HttpServer(
+            status=self.books.status, unhealthy_reason=lambda: self.unhealthy_reason, metrics=metrics, node="node-1",
+            is_simulated=False, log=log,
+        )  # fmt: skip
+
+    def process(self, taken: Sample) -> None:
+        self.now = taken.taken_at
+        self.books.process(taken, {("nvmlInit", "DriverNotLoaded"): 1})
+
+    def said(self) -> list[dict[str, Any]]:
+        """What was logged since this was last asked."""
+        self.stream.seek(0)
+        lines = [json.loads(line) for line in self.stream.read().splitlines()]
+        self.stream.seek(0)
+        self.stream.truncate()
+        return [{key: value for key, value in line.items() if key != "time"} for line in lines]
+
+
+def node(held: int | None = 1, at: float = 0.0, *, problems: tuple[Problem, ...] = ()) -> Sample:
+    return sample(
+        gpu((10, held)), gpu(uuid=B, index=1), origins={10: in_pod("train")}, at=at, problems=problems
+    )
+
+
+def test_every_change_is_logged_once() -> None:
+    desk = Desk()
+    truncated = Problem(Cause.TRUNCATED, A, "950 processes")
+    for step in (
+        node(2 * GIB, 0),
+        node(2 * GIB, 5),
+        node(2 * GIB, 10),
+        node(2 * GIB, 15, problems=(truncated,)),
+        node(2 * GIB, 20, problems=(truncated,)),
+        node(GIB, 25),
+        node(GIB, 30),
+        node(GIB, 35),
+    ):
+        desk.process(step)
+    names = {"namespace": "team-a", "pod": "train", "uid": TRAIN.uid}
+    assert desk.said() == [
+        {"level": "info", "message": "gpus answer", "gpus": [A, B], "driver": "570.00"},
+        {"level": "warning", "message": "pod flagged", "reason": "over-share", **names, "gpu": A, "usedBytes": 2 * GIB, "allowedBytes": GIB},
+        {"level": "warning", "message": "problem appeared", "reason": "truncated", "gpu": A, "problem": "950 processes"},
+        {"level": "info", "message": "problem gone", "reason": "truncated", "gpu": A, "problem": "950 processes"},
+        {"level": "info", "message": "flag cleared", "reason": "over-share", **names, "gpu": A, "usedBytes": GIB, "allowedBytes": GIB},
+    ]  # fmt: skip
+    desk.pods.inventory = inventory()
+    desk.process(node(GIB, 40))
+    assert desk.said() == []
+
+
+def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_once() -> None:
+    desk = Desk()
+    asked = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
+    desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": asked})
+    flagged = []
+    for at in (0, 10, 20, 30):
+        desk.process(node(2 * GIB, at))
+        flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.judged.values()))
+    assert flagged == [False, False, False, True]
+    problem = f'Namespace team-a: label {OVER_SHARE}: "stop" does not count; allowed: report, evict'
+    assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
+
+
+def test_a_flag_of_a_pod_that_went_is_logged_as_dropped() -> None:
+    desk = Desk()
+    for at in (0, 10):
+        desk.process(node(2 * GIB, at))
+    desk.said()
+    desk.pods.inventory = inventory()
+    desk.process(node(2 * GIB, 15))
+    assert [line["message"] for line in desk.said()] == ["flag dropped"]
+
+
+def test_problems_of_time_alone_are_logged_when_somebody_looks() -> None:
+    desk = Desk()
+    desk.process(node())
+    desk.said()
+    for now, expected in ((15, []), (15.5, ["problem appeared"]), (16, [])):
+        desk.now = now
+        desk.books.log_problems()
+        assert [line["message"] for line in desk.said()] == expected
+    desk.process(node(at=17))
+    assert [line["message"] for line in desk.said()] == ["problem gone"]
+
+
+def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
+    odd = pod("odd", annotations={keys.GPU_FRACTION: "half"})
+    desk = Desk(Pods(inventory(TRAIN, odd)))
+    for at in (0, 5):
+        desk.process(node(at=at))
+    lines = [line for line in desk.said() if line["message"] == "pod has an unreadable value"]
+    assert len(lines) == 1
+    assert lines[0]["pod"] == "odd"
+    assert '"half"' in lines[0]["problem"]
+    assert any(
+        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.judged.values()
+    )
+
+
+def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value_counts() -> None:
+    desk = Desk()
+    desk.process(node(GIB, 0))
+    desk.pods.inventory = inventory(pod("train", annotations={keys.GPU_MEMORY: "9999"}, labels=TRAIN.labels))
+    desk.process(node(GIB, 5))
+    flagged = {key.reason for key, v in desk.books.status().verdicts.judged.items() if v.is_flagged}
+    assert flagged == {"share-changed"}
+    (line,) = [line for line in desk.said() if line["message"] == "pod flagged"]
+    assert line["reason"] == "share-changed"
+    snapshot = desk.books.status().snapshot
+    assert snapshot is not None
+    assert [account.promised_bytes for account in snapshot.gpus] == [GIB, 0]
+
+
+@pytest.mark.parametrize(
+    ("pods", "detail"),
+    [
+        (Pods(None), "there is no list of this node's pods yet"),
+        (Pods(inventory(TRAIN), silent=61), "nothing was heard from the source of pods for 61 s"),
+    ],
+    ids=["none yet", "silent"],
+)
+def test_without_word_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None:
+    desk = Desk(pods)
+    desk.process(node(2 * GIB, 0))
+    desk.process(node(2 * GIB, 10))
+    status = desk.books.status()
+    assert [(p.cause, p.detail) for p in status.problems] == [("pods-stale", detail)]
+    assert (status.attribution_ok, status.verdicts.judged) == (False, {})
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> list[tuple[int, str]]:
+    address = await desk.port.start(Address("127.0.0.1", 0))
+    try:
+        found = []
+        for path in paths:
+            async with session.get(f"http://{address}{path}") as response:
+                found.append((response.status, await response.text()))
+        return found
+    finally:
+        await desk.port.stop()
+
+
+async def test_ready_when_there_is_something_to_tell(session: aiohttp.ClientSession) -> None:
+    desk = Desk()
+    assert await answers(desk, session, "/readyz") == [(503, "no sample yet\n")]
+    desk.process(node())
+    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
+    desk.process(sample(at=5, problems=[Problem(Cause.NVML, "", "the driver is not loaded")]))
+    assert await answers(desk, session, "/readyz") == [(503, "the driver is not loaded\n")]
+    desk.process(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A, "lost")]))
+    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
+    desk.now = 26
+    assert await answers(desk, session, "/readyz") == [(503, "the last good sample is 16.0 s old\n")]
+
+
+async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
+    desk = Desk()
+    assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
+    desk.unhealthy_reason = "a sample has been under way for 301 s"
+    assert await answers(desk, session, "/healthz") == [(503, "a sample has been under way for 301 s\n")]
+
+
+async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(
+    session: aiohttp.ClientSession,
+) -> None:
+    desk = Desk()
+    desk.process(node(2 * GIB))
+    address = await desk.port.start(Address("127.0.0.1", 0))
+    try:
+        async with session.get(f"http://{address}/metrics") as response:
+            assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            text = await response.text()
+            assert 'kaishare_agent_nvml_errors_total{call="nvmlInit",error="DriverNotLoaded"} 1' in text
+        async with session.get(f"http://{address}/api/v1/shares") as response:
+            assert response.content_type == "application/json"
+            assert [p["name"] for p in (await response.json())["pods"]] == ["train"]
+        for method, path, status in [
+            ("GET", "/secret", 404),
+            ("GET", "/metrics/", 404),
+            ("GET", "/../etc/passwd", 404),
+            ("POST", "/metrics", 405),
+            ("DELETE", "/api/v1/shares", 405),
+        ]:
+            async with session.request(method, f"http://{address}{path}", data=b"x") as response:
+                body = await response.text()
+                assert (response.status, body.count("\n"), body[-1:]) == (status, 1, "\n"), path
+        async with session.head(f"http://{address}/metrics") as response:
+            assert response.status == 200
+    finally:
+        await desk.port.stop()
+
+
+async def test_an_error_of_ours_is_a_line_for_the_client_and_a_traceback_for_the_log(
+    session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk()
+    monkeypatch.setattr(desk.pods, "seconds_since_contact", lambda: 1 / 0)
+    assert await answers(desk, session, "/metrics") == [(500, "internal error; the log has its traceback\n")]
+    (line,) = desk.said()
+    assert "ZeroDivisionError" in line["traceback"]

@@ -1,0 +1,324 @@
+"""The balance of time over and time within: every pattern that beats a stopwatch is flagged."""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import count, cycle, islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.problems import Cause, Problem
+from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare
+from gpuagent.verdicts.grace import Standing, next_balance
+from gpuagent.verdicts.grounds import SMALL_BYTES, FlagReason, Key
+from gpuagent.verdicts.judge import Change, Judge, Verdicts
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+from tests.support.verdict_steps import (
+    BETWEEN,
+    OVER,
+    OVER_SHARE,
+    SHARE,
+    TRAIN,
+    WITHIN,
+    flags,
+    judge,
+    node,
+    run,
+)
+
+INTERVAL, GRACE = 5.0, 120.0
+BLIND = None
+STRANGER = pod_share("train")
+LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.HAMI_CORE)})
+LOST = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
+
+
+def usual() -> Judge:
+    return Judge(grace=GRACE, longest_gap=3 * INTERVAL)
+
+
+def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> float | None:
+    """When a pod that holds so much in each sample is flagged; None: not in that time."""
+    by = usual()
+    for at, held in zip(count(0, int(INTERVAL)), islice(pattern, int(hours * 3600 / INTERVAL)), strict=False):
+        problems = [Problem(Cause.TRUNCATED, A)] if held is BLIND else []
+        verdicts, _ = by.judge(node(OVER if held is BLIND else held, at=at, problems=problems))
+        if any(verdict.is_flagged for verdict in verdicts.judged.values()):
+            return float(at)
+    return None
+
+
+def again_and_again(*parts: tuple[int, int | None]) -> Iterator[int | None]:
+    """So many samples of each, over and over."""
+    return cycle([held for samples, held in parts for _ in range(samples)])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flagged_at"),
+    [
+        (again_and_again((1, OVER)), 120),
+        (again_and_again((23, OVER), (1, WITHIN)), 130),
+        (again_and_again((22, OVER), (2, WITHIN)), 135),
+        (again_and_again((1, OVER), (1, WITHIN)), 470),
+        (again_and_again((1, WITHIN), (1, OVER)), 465),
+        (again_and_again((1, OVER), (1, BETWEEN)), 240),
+        (again_and_again((23, OVER), (1, BLIND)), 125),
+        (again_and_again((23, OVER), (4, BLIND)), 140),
+        (again_and_again((1, OVER), (1, BLIND)), 240),
+        (again_and_again((10, OVER), (1, BLIND), (4, WITHIN)), 190),
+        (again_and_again((2, OVER), (3, WITHIN)), 1130),
+    ],
+    ids=[
+        "always over", "one dip in each grace", "a dip of 10 s in each grace", "every second sample", "every other second sample",
+        "over and in the slack", "blind every two minutes", "blind for 20 s every two minutes", "blind at every second sample",
+        "blind and within", "over for 40 % of the time",
+    ],
+)  # fmt: skip
+def test_no_rhythm_keeps_a_pod_from_its_flag(pattern: Iterator[int | None], flagged_at: float) -> None:
+    assert seconds_until_flagged(pattern) == flagged_at
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        again_and_again((1, OVER), (2, WITHIN)),
+        again_and_again((12, OVER), (24, WITHIN)),
+        again_and_again((1, OVER), (3, WITHIN), (1, BLIND)),
+        again_and_again((1, BETWEEN)),
+        again_and_again((1, BLIND)),
+    ],
+    ids=[
+        "over for a third of the time",
+        "for a minute at a time",
+        "a quarter, and blind",
+        "in the slack",
+        "blind",
+    ],
+)
+def test_a_pod_that_is_seldom_over_is_never_flagged(pattern: Iterator[int | None]) -> None:
+    assert seconds_until_flagged(pattern, hours=4) is None
+
+
+@pytest.mark.parametrize("gap", [16.0, 3600.0])
+def test_an_agent_that_stands_still_now_and_then_keeps_the_balance(gap: float) -> None:
+    """As with a driver that hangs: no sample at all, not one without figures."""
+    by, at, flagged_after = usual(), 0.0, 0
+    for number in count():
+        at += gap if number % 20 == 19 else INTERVAL
+        if flags(by.judge(node(OVER, at=at))[0])["over-share@a"]:
+            flagged_after = number
+            break
+    assert flagged_after == 25, "24 intervals count, and the one that was not seen does not"
+
+
+def balance(verdicts: Verdicts, key: Key = OVER_SHARE) -> float:
+    return verdicts.judged[key].balance
+
+
+def test_a_flag_that_was_cleared_comes_back_as_soon_as_the_balance_is_full_again() -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    _, cleared = run(node(WITHIN, at=12), node(WITHIN, at=14), by=by)
+    assert [t.change for t in cleared] == [Change.CLEARED]
+    verdicts, transitions = run(node(OVER, at=15), by=by)
+    assert (balance(verdicts), transitions) == (9, [])
+    verdicts, transitions = run(node(OVER, at=16), by=by)
+    assert (balance(verdicts), [t.change for t in transitions]) == (10, [Change.FLAGGED])
+
+
+def test_a_full_balance_flags_only_a_pod_that_is_over() -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    limited = node(WITHIN, at=11, pod_share=LIMITED)
+    _, transitions = run(limited, by=by)
+    assert [t.change for t in transitions] == [Change.DROPPED]
+    verdicts, transitions = run(node(BETWEEN, at=12), by=by)
+    assert (balance(verdicts), transitions) == (10, [])
+    _, transitions = run(node(OVER, at=13), by=by)
+    assert [t.change for t in transitions] == [Change.FLAGGED]
+
+
+def test_only_the_end_of_the_pod_clears_its_balance() -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=8), by=by)
+    run(node(OVER, at=9, pod_share=replace(TRAIN, pod=pod("train", phase="Failed"))), by=by)
+    verdicts, transitions = run(node(OVER, at=10), node(OVER, at=12), by=by)
+    assert (balance(verdicts), transitions) == (2, []), "a pod that is new counts from its second sample on"
+    assert verdicts.over_seconds == {(uid_of("train"), A): 2}
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        lambda at: snapshot_of(sample(at=at, problems=[Problem(Cause.NVML)]), TRAIN),
+        lambda at: snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=at, problems=[Problem(Cause.PODS_STALE)])),
+        lambda at: snapshot_of(sample(gpu(uuid=B), at=at, problems=[Problem(Cause.NVML, A)]), TRAIN),
+        lambda at: node(None, at=at),
+        lambda at: node(OVER, at=at, pod_share=LOST),
+        lambda at: node(0, at=at, pod_share=LIMITED),
+    ],
+    ids=["no driver", "no list of pods", "GPU lost", "memory unknown", "share unknown", "a limit comes and goes"],
+)  # fmt: skip
+def test_nothing_that_blinds_the_agent_clears_a_balance(unseen: Callable[[float], Snapshot]) -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=8), by=by)
+    run(unseen(9), unseen(10), unseen(11), by=by)
+    verdicts, _ = run(node(BETWEEN, at=12), by=by)
+    assert balance(verdicts) == 8
+    assert verdicts.over_seconds == {(uid_of("train"), A): 8}
+
+
+def test_a_flagged_pod_that_ends_while_nothing_is_judged_is_dropped() -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    blind = sample(gpu(uuid=B), at=11, problems=[Problem(Cause.NVML, A)])
+    _, transitions = run(snapshot_of(blind), by=by)
+    assert [t.change for t in transitions] == [Change.DROPPED]
+
+
+FOREIGN = Key(uid_of("train"), B, FlagReason.UNASSIGNED_GPU)
+
+
+def test_reasons_without_an_amount_have_a_balance_too() -> None:
+    """Over is what holds more than a context, or has no reservation; all else is within."""
+    small, large = SMALL_BYTES, SMALL_BYTES + 1
+    by = judge()
+    steps = [
+        (0, large, B),
+        (4, large, B),
+        (6, small, B),
+        (8, 0, A),
+        (10, large, B),
+        (14, large, B),
+        (16, large, B),
+    ]
+    found = [by.judge(node(held, at=at, uuid=uuid))[0].judged.get(FOREIGN) for at, held, uuid in steps]
+    assert [None if each is None else (each.balance, each.is_flagged) for each in found] == [
+        (0, False), (4, False), (3, False), None, (4, False), (8, False), (10, True)
+    ]  # fmt: skip
+
+    by = judge()
+    missing = replace(TRAIN, lacks_reservation=True)
+    steps = [(0, missing), (6, missing), (8, TRAIN), (12, missing), (13, missing)]
+    key = Key(uid_of("train"), A, FlagReason.NO_RESERVATION)
+    found = [by.judge(node(WITHIN, at=at, pod_share=each))[0].judged[key] for at, each in steps]
+    assert [(each.balance, each.is_flagged) for each in found] == [
+        (0, False), (6, False), (5, False), (9, False), (10, True)
+    ]  # fmt: skip
+
+
+def test_a_pod_that_leaves_a_foreign_gpu_at_every_second_sample_is_flagged() -> None:
+    for made, key in ((TRAIN, FOREIGN), (STRANGER, Key(uid_of("train"), B, FlagReason.NO_SHARE))):
+        by, flagged = judge(), []
+        for at, held in zip(range(0, 60, 2), again_and_again((1, GIB), (1, 0)), strict=False):
+            verdict = by.judge(node(held or 0, at=at, pod_share=made, uuid=B))[0].judged.get(key)
+            flagged += [at] if verdict is not None and verdict.is_flagged else []
+        assert flagged, key.reason
+
+
+def test_a_pod_whose_own_gpu_is_lost_to_sight_does_not_count_as_within() -> None:
+    by = judge()
+    run(node(GIB, at=0, uuid=B), node(GIB, at=8, uuid=B), by=by)
+    verdicts, _ = run(*(node(GIB, at=at, uuid=B, pod_share=LOST) for at in (10, 15, 20)), by=by)
+    assert FOREIGN not in verdicts.judged
+    verdicts, _ = run(node(GIB, at=22, uuid=B), by=by)
+    assert (balance(verdicts, FOREIGN), verdicts.judged[FOREIGN].is_flagged) == (10, True)
+
+
+def around(at: float, uuids: list[str], held: int, made: PodShare) -> Snapshot:
+    """The pod holds so much on the one of the GPUs whose turn it is."""
+    turn = int(at / INTERVAL) % len(uuids)
+    gpus = [
+        gpu(*([(10, held)] if turn == index else []), uuid=each, index=index)
+        for index, each in enumerate(uuids)
+    ]
+    return snapshot_of(sample(*gpus, origins={10: in_pod("train")}, at=at), made)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+@pytest.mark.parametrize("has_share", [True, False], ids=["its own GPUs", "no share at all"])
+def test_a_pod_that_moves_its_memory_from_gpu_to_gpu_is_flagged(gpus: int, has_share: bool) -> None:
+    uuids = [f"GPU-{number:08d}" for number in range(gpus)]
+    made = pod_share("train", SHARE, gpus=uuids) if has_share else STRANGER
+    by = usual()
+    for at in range(0, int((GRACE + INTERVAL) * gpus) + 1, int(INTERVAL)):
+        verdicts, _ = by.judge(around(at, uuids, OVER, made))
+    assert any(verdict.is_flagged for verdict in verdicts.judged.values())
+
+
+def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_over() -> None:
+    made, by = pod_share("train", SHARE, gpus=(A, B)), judge()
+    for at in range(0, 60, 2):
+        on_b = OVER if at == 10 else WITHIN
+        taken = sample(gpu((10, OVER)), gpu((11, on_b), uuid=B, index=1), at=at, origins=dict.fromkeys((10, 11), in_pod("train")))  # fmt: skip
+        verdicts, _ = by.judge(snapshot_of(taken, made))
+    found = flags(verdicts)
+    assert (found["over-share@a"], found["over-share@b"]) == (True, False)
+
+
+def test_a_grace_that_is_shortened_and_lengthened_again_takes_nothing_off_the_balance() -> None:
+    """A tenant of a vCluster may ask for a shorter grace than the host's, and take the wish back."""
+    by, own = Judge(grace=1000, longest_gap=15), {uid_of("train"): 5.0}
+    for at in range(0, 910, 10):
+        by.judge(node(OVER, at=at))
+    verdicts, transitions = by.judge(node(WITHIN, at=910), own)
+    assert (balance(verdicts), transitions) == (895, ())
+    verdicts, _ = by.judge(node(BETWEEN, at=911))
+    assert balance(verdicts) == 895
+    verdicts, transitions = by.judge(node(OVER, at=912), own)
+    assert (balance(verdicts), [t.change for t in transitions]) == (5, [Change.FLAGGED])
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_pods_that_come_and_go_leave_nothing_behind(is_suspended: bool) -> None:
+    by, most = judge(), 0
+    for number in range(300):
+        made = pod_share(f"pod-{number // 3}", SHARE)
+        by.judge(node(OVER, at=4.0 * number, pod_share=made))
+        most = max(most, by.remembered)
+    assert most == 2, "a balance and a time over"
+    problems = [Problem(Cause.PROC_DENIED, A)] if is_suspended else []
+    by.judge(snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=1200, problems=problems)))
+    assert by.remembered == 0
+
+
+def test_one_version_of_a_pod_is_remembered_however_many_balances_it_has() -> None:
+    """A version is what the owner wrote on the pod: up to 72 KiB, at any time a new one."""
+    by, uuids = judge(), [f"GPU-{number:08d}" for number in range(8)]
+
+    for at in range(18):
+        made = pod_share("train", pod=pod("train", annotations={"version": str(at)}))
+        gpus = [gpu((10, GIB), uuid=each, index=index) for index, each in enumerate(uuids)]
+        blind = [Problem(Cause.TRUNCATED, each) for each in uuids[: max(0, at - 10)]]
+        taken = sample(*gpus, origins={10: in_pod("train")}, at=float(at), problems=blind)
+        by.judge(snapshot_of(taken, made))
+    del made, taken
+    gc.collect()
+    kept = [
+        each for each in gc.get_objects() if isinstance(each, PodShare) and each.pod.uid == uid_of("train")
+    ]
+    versions = {each.pod.annotations["version"] for each in kept if "version" in each.pod.annotations}
+    assert by.remembered == 8
+    assert len(versions) == 1
+
+
+def test_a_restart_forgets_the_balance() -> None:
+    run(node(OVER, at=0), node(OVER, at=9), by=judge())
+    verdicts, _ = run(node(OVER, at=10), by=judge())
+    assert balance(verdicts) == 0
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.sampled_from(Standing), st.integers(1, 10**12))
+def test_one_step_of_a_balance(before: int, interval: int, standing: Standing, grace: int) -> None:
+    after = next_balance(before, interval=interval, standing=standing, grace=grace)
+    assert 0 <= after <= max(before, grace)
+    if standing is Standing.OVER:
+        assert after == min(before + interval, grace)
+    elif standing is Standing.WITHIN:
+        assert after == max(0, before - interval // 2)
+    else:
+        assert after == before
+    assert next_balance(before, interval=0, standing=standing, grace=10**12) == before

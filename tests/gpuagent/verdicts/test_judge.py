@@ -1,0 +1,481 @@
+"""Who is flagged, when, and when no longer; and who is not judged at all."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.ledger.slack import Slack
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.problems import Cause, Problem
+from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
+from gpuagent.verdicts.grounds import SMALL_BYTES, FlagReason
+from gpuagent.verdicts.judge import Change
+from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+from tests.support.verdict_steps import (
+    BETWEEN,
+    GRACE,
+    OVER,
+    OVER_SHARE,
+    SHARE,
+    TRAIN,
+    WITHIN,
+    flags,
+    judge,
+    node,
+    run,
+)
+
+
+def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
+    """What `over-share` is after each (time, bytes held); None: not judged."""
+    by, seen = judge(), []
+    for at, held in steps:
+        bad = [Problem(Cause.TRUNCATED, A)] if at in tuple(problems) else []
+        verdicts, _ = by.judge(node(held, at=at, problems=bad))
+        seen.append(flags(verdicts).get("over-share@a"))
+    return seen
+
+
+CLEAN = {"over-share@a": False, "share-changed@a": False, "no-reservation@a": False}
+
+
+def test_a_pod_within_its_share_is_judged_and_clean() -> None:
+    verdicts, transitions = run(node(WITHIN))
+    assert flags(verdicts) == CLEAN
+    assert transitions == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param([(0, OVER), (5, OVER), (9.9, OVER), (10, OVER)], [False, False, False, True], id="throughout the grace"),
+        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, WITHIN)], [False, True, True, False], id="cleared in the second sample within"),
+        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, BETWEEN), (25, WITHIN), (30, WITHIN)], [False, True, True, True, True, False], id="the two must be in a row"),
+        pytest.param([(0, OVER), (10, OVER), (20, BETWEEN), (30, BETWEEN), (40, BETWEEN)], [False, True, True, True, True], id="in the slack a flag stays"),
+        pytest.param([(0, BETWEEN), (10, BETWEEN), (20, BETWEEN)], [False, False, False], id="in the slack none is raised"),
+        pytest.param([(0, WITHIN), (5, OVER), (9.9, OVER), (10, OVER)], [False, False, False, True], id="the time between two samples counts by the later one"),
+        pytest.param([(0, OVER), (5, BETWEEN), (10, OVER), (14.9, OVER), (15, OVER)], [False, False, False, False, True], id="in the slack the balance stays"),
+        pytest.param([(0, OVER), (6, OVER), (8, WITHIN), (12.9, OVER), (13, OVER)], [False, False, False, False, True], id="half of the time within is subtracted"),
+        pytest.param([(0, OVER), (5, OVER), (15, WITHIN), (30, WITHIN), (39, OVER), (40, OVER)], [False, False, False, False, False, True], id="never below nothing"),
+        pytest.param([(0, OVER), (10, OVER), (25, OVER), (40, OVER), (45, WITHIN), (55, WITHIN), (62, OVER), (62.5, OVER)], [False, True, True, True, True, False, False, True], id="never above the grace"),
+        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, WITHIN), (24.9, OVER), (25, OVER)], [False, True, True, False, False, True], id="clearing keeps the balance"),
+        pytest.param([(0, OVER), (16, OVER), (26, OVER)], [False, False, True], id="a time that was not seen does not count"),
+        pytest.param([(0, OVER), (5, OVER), (60, OVER), (64.9, OVER), (65, OVER)], [False, False, False, False, True], id="nor does it take anything away"),
+        pytest.param([(0, OVER), (5, OVER), (60, WITHIN), (65, OVER)], [False, False, False, True], id="even where the pod is within its share after it"),
+        pytest.param([(0, OVER), (5, None), (9.9, None), (14.9, OVER), (19.9, OVER)], [False, None, None, False, True], id="nor does a figure missing"),
+        pytest.param([(0, OVER), (10, OVER), (15, None), (20, OVER)], [False, True, None, True], id="a flag outlives a figure missing"),
+        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, None), (25, WITHIN), (30, WITHIN)], [False, True, True, None, True, False], id="clean, unknown, clean is not two in a row"),
+        pytest.param([(0, OVER), (10, OVER), (12, WITHIN), (40, WITHIN), (42, WITHIN)], [False, True, True, True, False], id="nor clean, a long break, clean"),
+    ],
+)  # fmt: skip
+def test_over_share_through_time(steps: list[tuple[float, int | None]], expected: list[bool | None]) -> None:
+    assert over_share(*steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "slack", "still_fine"),
+    [
+        (SHARE, "256Mi,5%", SHARE + SHARE // 20),
+        (GIB, "256Mi,5%", GIB + 256 * MIB),
+        (GIB, "0,0%", GIB),
+        (GIB + 7, "0,10%", GIB + 7 + (GIB + 7) // 10),
+        (0, "256Mi,5%", 256 * MIB),
+    ],
+)
+def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: str, still_fine: int) -> None:
+    small = replace(pod_share("train", 1), shares={A: Amount(share, ShareSource.ANNOTATION)})
+    for held, expected in ((still_fine, False), (still_fine + 1, True)):
+        by = judge(slack=Slack.parse(slack))
+        verdicts, _ = run(node(held, at=0, pod_share=small), node(held, at=10, pod_share=small), by=by)
+        assert flags(verdicts)["over-share@a"] is expected
+
+
+def test_transitions_name_what_happened_once() -> None:
+    _, transitions = run(
+        *(node(h, at=t) for t, h in [(0, OVER), (10, OVER), (11, OVER), (12, 0), (13, 0), (14, 0)])
+    )
+    assert [(t.change, t.verdict.key.reason, t.wall_time - 1_800_000_000) for t in transitions] == [
+        (Change.FLAGGED, FlagReason.OVER_SHARE, 10),
+        (Change.CLEARED, FlagReason.OVER_SHARE, 13),
+    ]
+    verdict = transitions[0].verdict
+    assert (verdict.used_bytes, verdict.allowed_bytes, verdict.since, verdict.gpu_index) == (
+        OVER,
+        SHARE,
+        0,
+        0,
+    )
+
+
+STRANGER = pod_share("train")
+LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.HAMI_CORE)})
+UNRESOLVED = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
+WHOLE = replace(
+    pod_share("train", SHARE, pod=pod("train", whole_gpus=1)),
+    shares={A: Amount(SHARE, ShareSource.WHOLE_GPU)},
+)
+SYSTEM = pod("train", namespace="kube-system")
+
+
+@pytest.mark.parametrize(
+    ("pod_share", "uuid", "held", "expected"),
+    [
+        pytest.param(TRAIN, B, SMALL_BYTES + 1, {**CLEAN, "unassigned-gpu@b": True}, id="on a GPU that is not its own"),
+        pytest.param(TRAIN, B, SMALL_BYTES, {**CLEAN, "unassigned-gpu@b": False}, id="a context there is no matter"),
+        pytest.param(STRANGER, A, SMALL_BYTES + 1, {"no-share@a": True}, id="no share at all"),
+        pytest.param(STRANGER, A, SMALL_BYTES, {"no-share@a": False}, id="no share, and a context"),
+        pytest.param(replace(STRANGER, is_unresolved=True), A, GIB, {}, id="a group that leads nowhere, and no share"),
+        pytest.param(UNRESOLVED, A, GIB, {"share-changed@": False, "no-reservation@": False}, id="a share whose GPU is unknown is neither"),
+        pytest.param(replace(TRAIN, is_unresolved=True), B, GIB, CLEAN, id="one of two groups unknown: nothing is unassigned"),
+        pytest.param(LIMITED, A, OVER, {"limit-bypassed@a": True, "share-changed@a": False, "no-reservation@a": False}, id="a limit replaces the share"),
+        pytest.param(replace(TRAIN, lacks_reservation=True), A, MIB, {**CLEAN, "no-reservation@a": True}, id="no reservation, GPU known"),
+        pytest.param(replace(UNRESOLVED, lacks_reservation=True), A, 0, {"no-reservation@": True, "share-changed@": False}, id="no reservation, GPU unknown: judged without used"),
+        pytest.param(replace(TRAIN, changed="0.5, not 0.25"), A, MIB, {**CLEAN, "share-changed@a": True}, id="share changed"),
+        pytest.param(replace(UNRESOLVED, changed="0.5, not 0.25"), A, 0, {"no-reservation@": False, "share-changed@": True}, id="share changed, GPU unknown"),
+        pytest.param(WHOLE, A, OVER, {}, id="a whole GPU is never over"),
+        pytest.param(WHOLE, B, OVER, {}, id="nor unassigned"),
+        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, and nobody knows which"),
+        pytest.param(pod_share("train", SHARE, pod=pod("train", whole_gpus=1)), A, OVER, {**CLEAN, "over-share@a": True}, id="a whole GPU beside a share excuses nothing"),
+        pytest.param(pod_share("train", pod=SYSTEM), A, GIB, {}, id="the system's pods without a share"),
+        pytest.param(pod_share("train", SHARE, pod=SYSTEM), A, OVER, {**CLEAN, "over-share@a": True}, id="a pod with a share is always judged"),
+        pytest.param(pod_share("train", SHARE, pod=pod("train", phase="Failed")), A, OVER, {}, id="a finished pod"),
+        pytest.param(replace(TRAIN, shares={}), A, OVER, {"share-changed@a": False, "no-reservation@a": False}, id="a share of unknown size"),
+    ],
+)  # fmt: skip
+def test_what_is_flagged_after_the_grace(
+    pod_share: PodShare, uuid: str, held: int, expected: dict[str, bool]
+) -> None:
+    steps = [node(held, at=at, pod_share=pod_share, uuid=uuid) for at in (0, 5, 10)]
+    verdicts, transitions = run(*steps)
+    assert flags(verdicts) == expected
+    assert [t.change for t in transitions] == [Change.FLAGGED] * sum(expected.values())
+
+
+@pytest.mark.parametrize("comm", ["nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "python"])
+@pytest.mark.parametrize(
+    ("pod_share", "is_flagged"),
+    [(pod_share("train", pod=SYSTEM), None), (STRANGER, True), (TRAIN, True)],
+    ids=["system pod without a share", "pod without a share", "pod with a share"],
+)
+def test_the_name_of_a_process_excuses_nobody(
+    comm: str, pod_share: PodShare, is_flagged: bool | None
+) -> None:
+    verdicts, _ = run(*(node(OVER, at=at, pod_share=pod_share, comm=comm) for at in (0, 10)))
+    reason = "over-share@a" if pod_share is TRAIN else "no-share@a"
+    assert flags(verdicts).get(reason) is is_flagged
+
+
+def test_share_changed_is_flagged_and_cleared_at_once() -> None:
+    changed = replace(TRAIN, changed="gpu-fraction 0.9 is not portion 0.25")
+    by = judge()
+    seen = [
+        flags(by.judge(node(MIB, at=at, pod_share=each))[0])["share-changed@a"]
+        for at, each in [(0, TRAIN), (1, changed), (2, changed), (3, TRAIN)]
+    ]
+    assert seen == [False, True, True, False]
+
+
+def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
+    by = judge()
+    run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
+    first, transitions = run(node(0, at=11), by=by)
+    assert (flags(first)["unassigned-gpu@b"], transitions) == (True, [])
+    second, transitions = run(node(0, at=12), by=by)
+    assert flags(second) == CLEAN
+    assert [t.change for t in transitions] == [Change.CLEARED]
+
+
+def test_a_pod_that_left_the_foreign_gpu_in_the_grace_is_judged_there_no_more() -> None:
+    verdicts, transitions = run(node(GIB, at=0, uuid=B), node(0, at=5))
+    assert (flags(verdicts), transitions) == (CLEAN, [])
+
+
+def test_nothing_is_judged_where_there_is_no_list_of_processes() -> None:
+    taken = sample(gpu(processes=None, used=GIB), gpu(uuid=B, index=1))
+    assert flags(run(snapshot_of(taken, replace(TRAIN, changed="x")))[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("after", "change"),
+    [
+        (snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=11)), Change.DROPPED),
+        (node(OVER, at=11, pod_share=LIMITED), Change.DROPPED),
+        (node(OVER, at=11, pod_share=replace(TRAIN, pod=pod("train", phase="Failed"))), Change.DROPPED),
+        (snapshot_of(sample(gpu(uuid=B), at=11), TRAIN), Change.DROPPED),
+        (node(OVER, at=11, problems=[Problem(Cause.NVML, A)]), None),
+    ],
+    ids=["pod gone", "a limit came", "pod finished", "GPU gone without a word", "GPU in trouble"],
+)
+def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, change: Change | None) -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    verdicts, transitions = run(after, by=by)
+    assert "over-share@a" not in flags(verdicts)
+    assert [t.change for t in transitions] == ([change] if change else [])
+
+
+@pytest.mark.parametrize(
+    ("problem", "left"),
+    [
+        (Problem(Cause.TRUNCATED, A), {"other"}),
+        (Problem(Cause.PROC_DENIED, A), {"other"}),
+        (Problem(Cause.GARBAGE, A), {"other"}),
+        (Problem(Cause.NEGATIVE_UNATTRIBUTED, A), {"other"}),
+        (Problem(Cause.NVML, A), {"other"}),
+        (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other", "lost"}),
+        (Problem(Cause.PID_NAMESPACE), set()),
+        (Problem(Cause.PODS_STALE), set()),
+        (Problem(Cause.SAMPLE_STALE), set()),
+        (Problem(Cause.NVML), set()),
+    ],
+    ids=lambda value: (
+        f"{value.cause} of {value.gpu_uuid[:5] or 'node'}" if isinstance(value, Problem) else None
+    ),
+)
+def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
+    others = (
+        pod_share("other", GIB, gpus=(B,)),
+        replace(pod_share("lost", GIB, gpus=()), is_unresolved=True),
+    )
+    verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
+    judged = {verdict.pod_share.pod.name for verdict in verdicts.judged.values()}
+    assert judged == left | ({"lost"} if left else set())
+
+
+def test_a_problem_on_every_gpu_suspends_what_has_no_gpu_too() -> None:
+    lost = replace(pod_share("lost", GIB, gpus=()), is_unresolved=True, changed="x")
+    verdicts, _ = run(node(0, lost, problems=[Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]))
+    assert verdicts.judged == {}
+
+
+def test_unknown_memory_stops_every_verdict_on_that_pod_and_on_no_other() -> None:
+    both, other = pod_share("train", SHARE, gpus=(A, B)), pod_share("other", GIB)
+    verdicts, _ = run(node(None, other, pod_share=both))
+    assert {verdict.pod_share.pod.name for verdict in verdicts.judged.values()} == {"other"}
+
+
+def test_a_mig_gpu_is_never_judged() -> None:
+    taken = sample(gpu((10, OVER), mig=True, used=OVER), origins={10: in_pod("train")})
+    for each in (TRAIN, STRANGER, replace(TRAIN, changed="x")):
+        assert run(snapshot_of(taken, each))[0].judged == {}
+
+
+def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
+    by = judge()
+    steps = [
+        (0, OVER, 0.0, 0.0),
+        (4, OVER, 4.0, 4.0),
+        (8, BETWEEN, 4.0, 4.0),
+        (12, OVER, 8.0, 8.0),
+        (14, WITHIN, 8.0, 7.0),
+        (25, OVER, 19.0, 10.0),
+        (29, None, 19.0, None),
+        (33, OVER, 23.0, 10.0),
+        (34, OVER, 24.0, 10.0),
+        (50, OVER, 24.0, 10.0),
+        (51, OVER, 25.0, 10.0),
+        (53, WITHIN, 25.0, 9.0),
+    ]
+    for at, held, expected, balance in steps:
+        verdicts, _ = by.judge(node(held, at=at))
+        assert verdicts.over_seconds == {(uid_of("train"), A): expected}, at
+        verdict = verdicts.judged.get(OVER_SHARE)
+        assert (None if verdict is None else verdict.balance) == balance, at
+    assert run(snapshot_of(sample(gpu(), at=52)), by=by)[0].over_seconds == {}
+
+
+def test_time_over_is_known_to_be_nothing_for_a_pod_within_its_share() -> None:
+    assert run(node(MIB))[0].over_seconds == {(uid_of("train"), A): 0.0}
+    assert run(node(OVER, pod_share=LIMITED))[0].over_seconds == {}
+
+
+@pytest.mark.parametrize("text", ["256Mi,5%", "0,0%", "1Gi,100%", "1e3,2.5%"])
+def test_slack_reads(text: str) -> None:
+    assert (
+        Slack.parse(text).of(0)
+        == {"256Mi": 256 * MIB, "0": 0, "1Gi": GIB, "1e3": 1000}[text.partition(",")[0]]
+    )
+
+
+@pytest.mark.parametrize("text", ["", "256Mi", "5%", "256Mi,5", "256Mi,101%", "-1,5%", "256Mi,-5%", "0.5,5%", "x,5%", "256Mi,5%,", "256Mi, 5%"])  # fmt: skip
+def test_slack_refuses_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^.* is not a slack; allowed: .* such as 256Mi,5%$") as error:
+        Slack.parse(text)
+    assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sample: how long after the one before, and what it says."""
+
+    after: float
+    says: str
+
+
+SAYS: dict[str, Callable[[float], Snapshot]] = {
+    "over": lambda at: node(OVER, at=at),
+    "between": lambda at: node(BETWEEN, at=at),
+    "clean": lambda at: node(WITHIN, at=at),
+    "unknown": lambda at: node(None, at=at),
+    "truncated": lambda at: node(OVER, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    "pods-stale": lambda at: node(OVER, at=at, problems=[Problem(Cause.PODS_STALE)]),
+    "lost": lambda at: snapshot_of(sample(gpu(uuid=B), at=at, problems=[Problem(Cause.NVML, A)]), TRAIN),
+}
+UNJUDGED = {"unknown", "truncated", "pods-stale", "lost"}
+WITHIN_AND_UNSEEN: dict[str, Callable[[float], Snapshot]] = {
+    **{each: SAYS[each] for each in ("unknown", "lost")},
+    "truncated": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    "pods-stale": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.PODS_STALE)]),
+}
+steps = st.lists(
+    st.builds(
+        Step,
+        after=st.sampled_from([0.0, 1.0, 2.5, 5.0, 10.0, 15.0, 15.5, 100.0]),
+        says=st.one_of(st.just("over"), st.sampled_from(sorted(SAYS))),
+    ),
+    max_size=25,
+)
+
+
+def expected(history: list[tuple[float, str]]) -> tuple[bool, Fraction]:
+    """The contract again, from the whole history at once: the flag, and the balance in seconds."""
+    flagged, balance, clean = False, Fraction(0), 0
+    for (before, _), (at, says) in zip([(-100.0, ""), *history], history, strict=False):
+        seen = Fraction(at) - Fraction(before)
+        seen, clean = (seen, clean) if seen <= 15 else (Fraction(0), 0)
+        if says in UNJUDGED:
+            clean = 0
+            continue
+        clean = clean + 1 if says == "clean" else 0
+        if says == "over":
+            balance = min(balance + seen, Fraction(GRACE))
+            flagged = flagged or balance == GRACE
+        elif says == "clean":
+            balance = max(balance - seen / 2, Fraction(0))
+        flagged = flagged and clean < 2
+    return flagged, balance
+
+
+@given(steps)
+def test_flags_and_balances_are_what_the_history_says(found: list[Step]) -> None:
+    by, at, history, raised = judge(), 0.0, [], False
+    for step in found:
+        at += step.after
+        history.append((at, step.says))
+        verdicts, transitions = by.judge(SAYS[step.says](at))
+        verdict = verdicts.judged.get(OVER_SHARE)
+        if step.says in UNJUDGED:
+            assert verdict is None
+            assert transitions == ()
+        else:
+            assert verdict is not None
+            assert (verdict.is_flagged, verdict.balance) == expected(history)
+            assert [t.change for t in transitions] == (
+                []
+                if verdict.is_flagged is raised
+                else [Change.FLAGGED if verdict.is_flagged else Change.CLEARED]
+            )
+            raised = verdict.is_flagged
+
+
+intervals = st.floats(0.001, 15.0)
+"""Seconds between two samples, of any length that is no gap."""
+anything = st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS)))
+
+
+@given(st.lists(anything, max_size=40))
+def test_a_balance_is_never_negative_nor_more_than_the_grace(found: list[tuple[float, str]]) -> None:
+    by, at = judge(), 0.0
+    for after, says in found:
+        at += after
+        verdicts, _ = by.judge(SAYS[says](at))
+        assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.judged.values())
+
+
+@given(st.lists(intervals, min_size=1, max_size=40))
+def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(found: list[float]) -> None:
+    by, at = judge(), 0.0
+    by.judge(node(OVER, at=at))
+    for after in found:
+        at += after
+        verdict = by.judge(node(OVER, at=at))[0].judged[OVER_SHARE]
+        assert verdict.is_flagged is (round(at, 9) >= GRACE)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - {"over"}))), max_size=40)
+)
+def test_a_pod_that_is_never_over_is_never_flagged(found: list[tuple[float, str]]) -> None:
+    by, at = judge(), 0.0
+    for after, says in found:
+        at += after
+        verdicts, transitions = by.judge(
+            SAYS[says](at) if says not in UNJUDGED else WITHIN_AND_UNSEEN[says](at)
+        )
+        assert transitions == ()
+        assert not any(verdict.is_flagged or verdict.balance for verdict in verdicts.judged.values())
+        assert set(verdicts.over_seconds.values()) <= {0.0}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(UNJUDGED))), max_size=20),
+    intervals,
+    st.integers(0, 9),
+)
+def test_time_that_was_not_judged_changes_no_balance(
+    unseen: list[tuple[float, str]], last: float, before: int
+) -> None:
+    by, at = judge(), float(before)
+    by.judge(node(OVER, at=0))
+    by.judge(node(OVER, at=before))
+    for after, says in unseen:
+        at += after
+        by.judge(SAYS[says](at))
+    verdict = by.judge(node(BETWEEN, at=at + last))[0].judged[OVER_SHARE]
+    assert verdict.balance == before
+
+
+@given(st.floats(15.001, 1e6), st.sampled_from([OVER, BETWEEN, WITHIN]))
+def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, held: int) -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=4), by=by)
+    verdict = by.judge(node(held, at=4 + gap))[0].judged[OVER_SHARE]
+    assert (verdict.balance, verdict.is_flagged) == (4, False)
+
+
+@given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))
+def test_a_neighbours_ups_and_downs_change_no_verdict_of_a_pod(
+    found: list[Step], neighbour: list[int], changed: str
+) -> None:
+    alone, beside, at = judge(), judge(), 0.0
+    for step, held in zip(found, neighbour, strict=False):
+        at += step.after
+        spoof = replace(
+            pod_share("spoof", held, gpus=(A, B)),
+            changed=changed,
+            limits={A: Amount(held, LimitSource.ANNOTATION)},
+        )
+        snapshot = SAYS[step.says](at)
+        taken = snapshot_of_neighbour(snapshot, spoof)
+        own = flags(alone.judge(snapshot)[0])
+        assert flags(beside.judge(taken)[0]) == own
+
+
+def snapshot_of_neighbour(snapshot: Snapshot, neighbour: PodShare) -> Snapshot:
+    """The same moment, with one more pod that only claims."""
+    return replace(
+        snapshot,
+        pod_shares=(*snapshot.pod_shares, neighbour),
+        pod_uids=snapshot.pod_uids | {neighbour.pod.uid},
+    )
+
+
+@given(st.integers(0, 1 << 50), st.integers(0, 1 << 40), st.integers(0, 1000))
+def test_slack_is_exact(figure: int, amount: int, thousandths: int) -> None:
+    slack = Slack(amount, Fraction(thousandths, 1000))
+    exact = max(Fraction(amount), figure * Fraction(thousandths, 1000))
+    assert slack.of(figure) <= exact < slack.of(figure) + 1

@@ -1,0 +1,409 @@
+"""Reservation pods that lie: a tenant who owns some is seen, and gets nobody else flagged."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent.actions.eviction_rules import candidates
+from gpuagent.problems import Cause, Problem
+from gpuagent.server.page import page
+from gpuagent.verdicts.reservations import Reservations
+from kai.own_labels import OVER_SHARE
+from tests.support.inventories import built, inventory
+from tests.support.kube_objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    RESERVATIONS,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+from tests.support.sample_pipeline import Pipeline
+from tests.support.samples import gpu, sample, snapshot_of
+
+GIB = 1 << 30
+EVIL, OTHER = "vcluster-evil", "vcluster-other"
+WHOLE = uid(7)
+
+
+def tenants(
+    namespace: str = EVIL, gpu: str | None = GPU_0, number: int = 950, group: str = "evil", **more: Any
+) -> dict[str, Any]:
+    """A reservation pod of a KAI inside a vCluster."""
+    made = reservation(group, gpu, number, namespace=namespace, **more)
+    metadata = made["metadata"]
+    metadata["labels"] |= {"vcluster.loft.sh/managed-by": namespace}
+    metadata["annotations"] |= {
+        "vcluster.loft.sh/object-name": f"gpu-reservation-{number}",
+        "vcluster.loft.sh/object-namespace": RESERVATIONS,
+        "vcluster.loft.sh/object-host-name": metadata["name"],
+        "vcluster.loft.sh/object-host-namespace": namespace,
+    }
+    return made
+
+
+EVICT = [
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
+    for name in ("research", EVIL, OTHER)
+]
+
+
+def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:
+    return pod("whole", 7, namespace=namespace, gpus="1", **more)
+
+
+class TestWholeGpus:
+    @pytest.mark.parametrize(
+        ("namespace", "holder"),
+        [("research", reservation()), (EVIL, tenants())],
+        ids=["KAI's own reservation pod", "one of the pod's own namespace"],
+    )
+    def test_a_gpu_that_a_group_holds_is_no_ones_whole_gpu(
+        self, namespace: str, holder: dict[str, Any]
+    ) -> None:
+        seen, held = Pipeline(), {WHOLE: {GPU_0: GIB, GPU_1: GIB}}
+        seen.see(node(), holder, whole(namespace), held=held, times=3)
+        assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
+        assert seen.pod_share(WHOLE).gpu_uuids == (GPU_1,)
+        assert seen.problems == {}
+        seen.see(node(), holder, whole(namespace), held={WHOLE: {GPU_1: GIB}}, times=2)
+        assert seen.flagged == set()
+
+    def test_a_context_there_is_no_matter(self) -> None:
+        seen = Pipeline()
+        seen.see(node(), reservation(), whole(), held={WHOLE: {GPU_0: GIB >> 2, GPU_1: GIB}}, times=3)
+        assert seen.flagged == set()
+
+    def test_it_is_never_over(self) -> None:
+        seen = Pipeline()
+        seen.see(node(), reservation(), whole(), held={WHOLE: {GPU_1: 23 * GIB}}, times=3)
+        assert seen.flagged == set()
+
+    def test_nor_on_a_gpu_that_no_group_holds(self) -> None:
+        """Another pod with whole GPUs may have it; which one, the API does not tell."""
+        seen = Pipeline()
+        seen.see(node(), whole(), held={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+        assert seen.flagged == set()
+
+    def test_a_gpu_that_it_took_before_kai_reserved_it_is_not_its_own(self) -> None:
+        seen, held = Pipeline(), {WHOLE: {GPU_0: GIB}}
+        seen.see(node(), whole(), held=held)
+        assert seen.pod_share(WHOLE).gpu_uuids == (GPU_0,)
+        seen.see(node(), reservation(), whole(), held=held, times=3)
+        assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
+        assert GPU_0 not in seen.pod_share(WHOLE).gpu_uuids
+        assert seen.promised(GPU_0) == 0
+
+    @pytest.mark.parametrize(
+        "given",
+        [(), (node(**{"nvidia.com/gpu.replicas": "4"}),)],
+        ids=["labels unknown", "time slicing"],
+    )
+    def test_where_a_gpu_may_be_handed_out_twice_nothing_is_flagged(
+        self, given: tuple[dict[str, Any], ...]
+    ) -> None:
+        seen = Pipeline()
+        seen.see(*given, reservation(), whole(), held={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+        assert seen.flagged == set()
+
+    @pytest.mark.parametrize(
+        "holder",
+        [
+            reservation(phase="Succeeded"),
+            reservation(gpus=None),
+            reservation(node="another"),
+            tenants(),
+            tenants(OTHER),
+        ],
+        ids=["finished", "without a GPU", "elsewhere", "a tenant's", "another tenant's"],
+    )
+    def test_a_reservation_pod_that_does_not_count_grounds_nothing(self, holder: dict[str, Any]) -> None:
+        seen = Pipeline()
+        seen.see(node(), holder, whole(), held={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+        assert seen.flagged == set()
+
+    def test_a_gpu_of_another_tenants_reservation_is_a_conflict(self) -> None:
+        seen = Pipeline()
+        held = {WHOLE: {GPU_0: GIB, GPU_1: GIB >> 2}}
+        seen.see(node(), tenants(), tenants(gpu=GPU_1, number=951, group="b"), whole(), held=held, times=3)
+        assert seen.problems.keys() == {("reservation-conflict", GPU_0)}, "not for a context on the other"
+        detail = seen.problems["reservation-conflict", GPU_0]
+        assert EVIL in detail
+        assert "research/whole" in detail
+        assert seen.flagged == set()
+        assert seen.books.status().attribution_ok
+
+
+VICTIM, HALF = uid(1), 11 * GIB
+
+
+class TestConflicts:
+    """The victim has a share of GPU 0; the attacker names that GPU in a reservation pod of his own."""
+
+    def seen(self, *attack: dict[str, Any], held: int = HALF, times: int = 4) -> Pipeline:
+        made = Pipeline()
+        share = fraction("evil", 2, "0.5", "evil", namespace=EVIL)
+        given = (node(), reservation(), fraction(), bind_request(), share)
+        made.see(*given, *attack, held={VICTIM: {GPU_0: held}, uid(2): {GPU_0: HALF}}, times=times)
+        return made
+
+    def test_a_tenant_who_names_anothers_gpu_is_visible_and_gets_nobody_flagged(self) -> None:
+        seen = self.seen(tenants())
+        assert seen.problems.keys() == {("reservation-conflict", GPU_0)}
+        detail = seen.problems["reservation-conflict", GPU_0]
+        assert RESERVATIONS in detail
+        assert EVIL in detail
+        assert seen.books.status().attribution_ok
+        assert seen.flagged == set()
+        assert {key.uid for key in seen.judged[-1].verdicts.judged} == {VICTIM, uid(2)}, "all are judged"
+        (problem,) = seen.shown["problems"]
+        assert (problem["reason"], problem["gpuUuid"]) == ("reservation-conflict", GPU_0)
+        assert seen.shown["attributionOk"] is True
+        status = seen.books.status()
+        text = page(status, node="n", is_simulated=False, now=0.0, interval=5.0)
+        assert "reservation-conflict" in text
+        assert EVIL in text
+        assert "Verdicts are suspended" not in text
+
+    def test_whom_it_gets_evicted(self) -> None:
+        """Every namespace asks for evictions."""
+        seen = self.seen(tenants(), *EVICT, held=HALF)
+        assert candidates(seen.judged[-1]) == []
+        seen = self.seen(tenants(), *EVICT, held=20 * GIB)
+        assert [verdict.key.uid for verdict in candidates(seen.judged[-1])] == [VICTIM], "for its own doing"
+
+    def test_the_victims_verdicts_go_on(self) -> None:
+        seen = self.seen(tenants(), held=20 * GIB)
+        assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
+
+    def test_it_is_said_once_at_begin_and_once_at_end(self) -> None:
+        seen = self.seen(tenants())
+        for number in range(1000, 1010):
+            seen.see(node(), reservation(), tenants(), tenants(number=number), held={})
+        (line,) = seen.said("problem appeared")
+        assert EVIL in line["problem"]
+        assert RESERVATIONS in line["problem"]
+        seen.see(node(), reservation(), held={})
+        assert [line["reason"] for line in seen.said("problem gone")] == ["reservation-conflict"]
+        assert seen.problems == {}
+
+    def test_two_tenants(self) -> None:
+        seen = self.seen(tenants(gpu=GPU_1), tenants(OTHER, GPU_1, 951))
+        assert seen.problems.keys() == {("reservation-conflict", GPU_1)}
+
+    @pytest.mark.parametrize(
+        "attack",
+        [
+            tenants(gpu=GPU_1),
+            tenants(gpus=None),
+            tenants(phase="Failed"),
+            tenants(node="another"),
+            tenants(group=""),
+            tenants(RESERVATIONS),
+        ],
+        ids=["another GPU", "asks for no GPU", "finished", "elsewhere", "no group", "the same namespace"],
+    )
+    def test_what_is_no_conflict(self, attack: dict[str, Any]) -> None:
+        assert self.seen(attack).problems == {}
+
+    def test_time_slicing_hands_a_gpu_to_several(self) -> None:
+        seen = Pipeline()
+        sliced = node(**{"nvidia.com/gpu.replicas": "4"})
+        seen.see(sliced, reservation(), tenants(), whole(), held={WHOLE: {GPU_0: GIB}}, times=3)
+        assert seen.problems == {}
+
+    def test_thousands_of_such_pods_make_one_short_problem(self) -> None:
+        many = [tenants(f"vcluster-{n:04}", GPU_0, 1000 + n) for n in range(2000)]
+        seen = Pipeline()
+        seen.see(node(), reservation(), *many, held={}, times=3)
+        (detail,) = seen.problems.values()
+        assert detail.startswith(f"reservation pods of 2001 namespaces name it: {RESERVATIONS}/")
+        assert len(detail) < 1000
+        assert len(seen.said("problem appeared")) == 1
+
+
+class TestUnresolved:
+    @pytest.mark.parametrize("gpu", [None, "", " ", "-1", "GPU-elsewhere", f"{GPU_0},{GPU_1}", "x" * 4000])
+    @pytest.mark.parametrize("is_tenants", [True, False])
+    def test_a_reservation_pod_that_names_no_gpu_of_this_node_is_told_after_the_grace(
+        self, gpu: str | None, is_tenants: bool
+    ) -> None:
+        made = tenants(gpu=gpu) if is_tenants else reservation(gpu=gpu)
+        seen = Pipeline()
+        seen.see(node(), made, held={}, times=2)
+        assert seen.problems == {}, "KAI names it some seconds later"
+        seen.see(node(), made, held={})
+        assert seen.problems.keys() == {("reservation-unresolved", "")}
+        assert (EVIL if is_tenants else RESERVATIONS) in seen.problems["reservation-unresolved", ""]
+        assert seen.books.status().attribution_ok
+        seen.see(node(), tenants() if is_tenants else reservation(), held={})
+        assert seen.problems == {}
+        assert len(seen.said("problem appeared")) == len(seen.said("problem gone")) == 1
+
+    def test_a_gpu_that_is_lost_is_one_of_this_node(self) -> None:
+        """And while no GPU answers, or the driver is away, no name can be looked up."""
+        made = built(node(), reservation(), reservation(GROUP_1, GPU_1, 901), tenants(gpu="")).inventory
+        lost = Problem(Cause.NVML, GPU_1, "lost")
+        away = Problem(Cause.NVML, "", "away")
+        found = Reservations(grace=10)
+        for gpus, problems, expected in (
+            ((gpu(uuid=GPU_0),), (lost,), 1),
+            ((gpu(uuid=GPU_0),), (lost, away), 1),
+            ((), (away,), 0),
+        ):
+            for at in (0, 20):
+                snapshot = snapshot_of(sample(*gpus, at=at, problems=problems))
+                told = found.problems(made, snapshot)
+            assert [problem.cause for problem in told] == ["reservation-unresolved"] * expected
+            assert all(RESERVATIONS not in problem.detail for problem in told)
+
+    def test_it_suspends_nothing(self) -> None:
+        seen = Pipeline()
+        given = (node(), reservation(), fraction(), bind_request(), tenants(gpu="-1"))
+        seen.see(*given, held={VICTIM: {GPU_0: 20 * GIB}}, times=4)
+        assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
+
+    def test_thousands_are_counted_by_namespace(self) -> None:
+        many = [tenants(gpu="-1", number=1000 + n) for n in range(2000)]
+        seen = Pipeline()
+        seen.see(node(), reservation(gpu="-1"), *many, held={}, times=4)
+        detail = seen.problems["reservation-unresolved", ""]
+        assert (
+            f"{RESERVATIONS}/gpu-reservation-900, {EVIL}/gpu-reservation-1000 and 1999 more there" in detail
+        )
+        assert len(seen.said("problem appeared")) == 1
+
+
+def test_a_pod_without_a_gpu_of_its_own_hides_behind_no_reservation() -> None:
+    """It has the namespace and the labels, and holds memory."""
+    seen = Pipeline()
+    seen.see(node(), reservation(gpus=None), held={uid(900): {GPU_0: GIB}}, times=3)
+    assert seen.flagged == {(uid(900), GPU_0, "no-share")}
+
+
+texts = st.sampled_from(
+    [
+        "",
+        "-1",
+        "0.5",
+        "1",
+        "NaN",
+        "0x1p-2",
+        GPU_0,
+        GPU_1,
+        f"{GPU_0},{GPU_1}",
+        "9007199254740993",
+        "9Ei",
+        "true",
+    ]
+) | st.text(max_size=20)
+groups = st.sampled_from([GROUP_0, GROUP_1, "evil", "", "x" * 63])
+label_keys = st.sampled_from(["runai-gpu-group", f"runai-gpu-group/{GROUP_0}", "kai.scheduler/queue", "app"])
+annotation_keys = st.sampled_from(
+    [
+        "gpu-fraction",
+        "gpu-memory",
+        "gpu-fraction-num-devices",
+        "received-resource-type",
+        "runai/shared-gpu-configmap",
+        "run.ai/reserve_for_gpu_index",
+        "kubernetes.io/config.hash",
+        "kubernetes.io/config.mirror",
+        "nvidia.com/container.main.gpu-memory.request",
+        "nvidia.com/container.main.gpu-memory.limit",
+        "nvidia.com/container.main.gpus.devices",
+    ]
+)
+resources = st.dictionaries(
+    st.sampled_from(
+        ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/rdma", "cpu"]
+    ),
+    st.sampled_from(["0", "1", "2", "8"]),
+    max_size=3,
+)
+
+
+@st.composite
+def hostile(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Objects of one tenant: pods, reservation pods, BindRequests and ConfigMaps of all namespaces but ours."""
+    items: list[dict[str, Any]] = []
+    for number in range(100, 100 + draw(st.integers(0, 6))):
+        namespace = draw(st.sampled_from([EVIL, OTHER]))
+        labels = draw(st.dictionaries(label_keys, groups | texts, max_size=4))
+        annotations = draw(st.dictionaries(annotation_keys, texts, max_size=6))
+        name = f"p{number}"
+        made = pod(
+            name,
+            number,
+            namespace=namespace,
+            labels=labels,
+            annotations=annotations,
+            phase=draw(st.sampled_from(["Running", "Pending", "Succeeded", "Unknown"])),
+            containers=[{"name": "main", "resources": {"limits": draw(resources)}}],
+        )
+        items.append(made)
+        if draw(st.booleans()):
+            portion = draw(texts)
+            items.append(
+                bind_request(name, draw(st.sampled_from([number, 1])), portion, groups=(draw(groups),), namespace=namespace)
+            )  # fmt: skip
+        if draw(st.booleans()):
+            items.append(config_map(name, number, namespace=namespace, NVIDIA_VISIBLE_DEVICES=draw(texts)))
+    for number in range(300, 300 + draw(st.integers(0, 6))):
+        item = tenants(
+            draw(st.sampled_from([EVIL, OTHER])), draw(st.none() | texts), number, draw(groups),
+            gpus=draw(st.sampled_from([None, "0", "1", "9"])),
+        )  # fmt: skip
+        items.append(item)
+    return items
+
+
+@settings(max_examples=120, deadline=None)
+@given(attack=hostile(), later=hostile(), held=st.lists(st.integers(0, 24 * GIB), min_size=8, max_size=8))
+def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
+    attack: list[dict[str, Any]], later: list[dict[str, Any]], held: list[int]
+) -> None:
+    """The honest ones hold what they may: a share with KAI's word, one without, whole GPUs, none at all."""
+    ours = [
+        *EVICT,
+        node(),
+        reservation(),
+        fraction(),
+        bind_request(),
+        fraction("word", 3, "0.25"),
+        whole(),
+        pod("idle", 4),
+    ]
+    honest = {uid(1): {GPU_0: 10 * GIB}, uid(3): {GPU_0: 4 * GIB}, WHOLE: {GPU_1: 20 * GIB}, uid(4): {}}
+    seen = Pipeline()
+    for items in (attack, later, attack):
+        uids = [each["metadata"]["uid"] for each in items if each["kind"] == "Pod"]
+        evil = {each: {GPU_0: held[n % 8], GPU_1: held[-n % 8]} for n, each in enumerate(uids)}
+        made = built(*ours, *items).inventory
+        alone = inventory(*ours)
+        seen.process(made, {**honest, **evil}, times=4)
+        assert {uid_ for uid_, _, _ in seen.flagged}.isdisjoint(honest)
+        assert {verdict.key.uid for verdict in candidates(seen.judged[-1])}.isdisjoint(honest)
+        assert {cause for cause, _ in seen.problems} <= {
+            "reservation-conflict", "reservation-unresolved", "negative-unattributed",
+        }  # fmt: skip
+        assert {uuid for _, uuid in seen.problems} <= {"", GPU_0, GPU_1}
+        shown = seen.shown
+        for index, (uuid, device) in enumerate(zip((GPU_0, GPU_1), shown["gpus"], strict=True)):
+            assert device["index"] == index
+            amounts = [p["shares"][uuid]["bytes"] for p in shown["pods"] if uuid in p["shares"]]
+            assert all(0 <= amount <= 1 << 53 for amount in amounts)
+            assert device["promisedBytes"] == sum(amounts)
+            used = [each["usedBytes"] for p in shown["pods"] for each in p["gpus"] if each["gpuUuid"] == uuid]
+            assert device["usedBytes"] == sum(used) + device["hostBytes"] + device["unattributedBytes"]
+        assert made.pods.keys() >= alone.pods.keys()
+        for each in honest:
+            assert made.pods[each] == alone.pods[each]

@@ -1,0 +1,84 @@
+"""What doctors say: a line for each finding, for people and for programs."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.check_results import (
+    CheckResult,
+    State,
+    as_json,
+    as_text,
+    exit_status,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
+
+FINDINGS = [
+    ok("driver", "version 580"),
+    problem("device files", "there is no /dev/nvidiactl", "set runtimeClassName: nvidia"),
+    unknown("container toolkit", "not visible"),
+]
+
+
+def test_a_line_for_each_finding_with_what_to_do_below() -> None:
+    assert as_text(FINDINGS) == (
+        "ok       driver             version 580\n"
+        "problem  device files       there is no /dev/nvidiactl\n"
+        "                            -> set runtimeClassName: nvidia\n"
+        "unknown  container toolkit  not visible\n"
+        "1 problem, 1 unknown, 1 ok\n"
+    )
+
+
+def test_warnings_are_counted_where_there_are_any() -> None:
+    text = as_text([*FINDINGS, warning("a", "b"), warning("a", "c")], heading="made up")
+    assert text.startswith("made up\n")
+    assert text.endswith("1 problem, 2 warnings, 1 unknown, 1 ok\n")
+
+
+@pytest.mark.parametrize(
+    ("findings", "status"),
+    [([], 0), ([ok("a", "b")], 0), ([warning("a", "b"), unknown("a", "b")], 0), (FINDINGS, 1)],
+)
+def test_the_exit_status_says_whether_something_is_wrong(findings: list[CheckResult], status: int) -> None:
+    assert exit_status(findings) == status
+
+
+def test_as_json_everything_is_there() -> None:
+    shown = json.loads(as_json(FINDINGS, {"node": None}))
+    assert (shown["node"], shown["problems"], shown["unknown"]) == (None, 1, 1)
+    assert shown["findings"][1] == {
+        "check": "device files",
+        "state": "problem",
+        "what": "there is no /dev/nvidiactl",
+        "advice": "set runtimeClassName: nvidia",
+    }
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_terminal_breaks_lines_between_words(columns: int) -> None:
+    long = problem("a check", "what was seen is long " * 10, "what to do is longer " * 20)
+    lines = as_text([long], columns=columns).splitlines()
+    assert max(map(len, lines)) <= max(columns, 20 + 40)
+    assert " ".join(" ".join(lines).split()).startswith("problem a check what was seen is long what")
+    assert len(lines) > 5
+
+
+TEXT = st.text(max_size=60)
+
+
+@given(
+    st.lists(st.builds(CheckResult, st.sampled_from(State), TEXT, TEXT, TEXT), max_size=5),
+    st.sampled_from([None, 40, 80]),
+)
+def test_no_name_acts_on_the_terminal(findings: list[CheckResult], columns: int | None) -> None:
+    text = as_text(findings, columns=columns)
+    assert all(line.isprintable() for line in text.split("\n"))
+    if columns is None:
+        assert text.count("\n") == len(findings) + sum(bool(one.advice) for one in findings) + 1
+    assert as_json(findings, {"node": "\x1b"}).isascii()

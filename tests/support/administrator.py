@@ -1,0 +1,200 @@
+"""What kubectl would do, for tests: make objects, bind pods, grant rights."""
+
+import asyncio
+import json
+from typing import Any
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.support.kube_objects import NODE, RESERVATIONS
+
+NAMESPACES = ("research", "team-a", RESERVATIONS)
+_PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "Node": "/api/v1/nodes",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "LimitRange": "/api/v1/namespaces/{}/limitranges",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "BindRequest": "/apis/scheduling.run.ai/v1alpha2/namespaces/{}/bindrequests",
+    "Queue": "/apis/scheduling.run.ai/v2/queues",
+    "PodGroup": "/apis/scheduling.run.ai/v2alpha2/namespaces/{}/podgroups",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Service": "/api/v1/namespaces/{}/services",
+    "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+}
+# As much of KAI's definition as it takes to keep its objects.
+BIND_REQUESTS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "bindrequests.scheduling.run.ai"},
+    "spec": {
+        "group": "scheduling.run.ai",
+        "scope": "Namespaced",
+        "names": {"kind": "BindRequest", "plural": "bindrequests", "singular": "bindrequest"},
+        "versions": [
+            {
+                "name": "v1alpha2",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+# What the cluster of the recording had, and this one has not.
+_NOT_HERE = frozenset({"priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"})
+
+
+class Administrator:
+    """May do everything."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.client = client
+        self._made: list[str] = []
+
+    async def prepare(self) -> None:
+        """Make what every test takes for granted."""
+        await self.ensure(BIND_REQUESTS)
+        for name in NAMESPACES:
+            await self.ensure({"kind": "Namespace", "metadata": {"name": name}})
+        path = _PATHS["BindRequest"].format("research")
+        for _ in range(100):
+            try:
+                await self.client.get(path)
+            except ApiError:  # a definition takes a moment to be served
+                await asyncio.sleep(0.05)
+            else:
+                return
+        raise AssertionError("BindRequests are not served")
+
+    async def clean_up(self) -> None:
+        """Delete what this test made."""
+        for path in reversed(self._made):
+            try:
+                await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+    async def ensure(self, item: dict[str, Any]) -> None:
+        """Make something that stays, unless it is there."""
+        try:
+            await self._post(_PATHS[item["kind"]], item)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+    async def create(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Make an object, a pod with its status; return it as it is kept."""
+        metadata = {
+            key: value
+            for key, value in item["metadata"].items()
+            if key in ("name", "namespace", "labels", "annotations", "ownerReferences")
+        }
+        made = {**item, "metadata": metadata}
+        namespace = metadata.get("namespace", "")
+        if item["kind"] == "Pod":
+            made = admissible(made)
+        path = _PATHS[item["kind"]].format(namespace)
+        kept = await self._post(path, made)
+        where = f"{path}/{metadata['name']}"
+        self._made.append(where)
+        if item["kind"] == "Pod" and item.get("status"):
+            return await self.set_status(where, item["status"])
+        return kept
+
+    async def bind(self, namespace: str, name: str, node: str = NODE) -> None:
+        """Do as a scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        await self._post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+
+    async def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """Change an object."""
+        body = json.dumps(patch).encode()
+        answer = await self.client.request(
+            "PATCH", path, body=body, content_type="application/merge-patch+json"
+        )
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    async def set_status(self, path: str, status: dict[str, Any]) -> dict[str, Any]:
+        """Do as a kubelet does."""
+        kept = {
+            key: value for key, value in status.items() if key == "phase" or key.endswith("ontainerStatuses")
+        }
+        return await self.merge(f"{path}/status", {"status": kept})
+
+    async def post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
+        """Post an object as it is; the caller deletes it."""
+        return await self._post(path, item, **params)
+
+    async def read(self, path: str) -> dict[str, Any]:
+        """An object, or a list, as it is kept."""
+        found: dict[str, Any] = json.loads(await self.client.get(path))
+        return found
+
+    async def delete(self, path: str) -> None:
+        """Delete at once."""
+        await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
+
+    async def token(self, name: str, *rules: dict[str, Any]) -> str:
+        """Make a service account with these rights; return a token of it."""
+        account = {"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "team-a"}}
+        await self.create(account)
+        await self.grant(name, *rules)
+        path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        answer = await self._post(path, asked)
+        return str(answer["status"]["token"])
+
+    async def grant(self, name: str, *rules: dict[str, Any]) -> None:
+        """Give a service account rights in the whole cluster."""
+        group = "rbac.authorization.k8s.io"
+        await self.create(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "ClusterRole",
+                "metadata": {"name": name},
+                "rules": list(rules),
+            }
+        )
+        await self.create(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": name},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "team-a"}],
+            }
+        )
+
+    async def _post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
+        body = json.dumps({"apiVersion": "v1", **item}).encode()
+        found: dict[str, Any] = json.loads(await self.client.request("POST", path, params=params, body=body))
+        return found
+
+
+def right(resource: str, *verbs: str, group: str = "") -> dict[str, Any]:
+    """One rule of a role."""
+    return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+
+
+def admissible(pod: dict[str, Any]) -> dict[str, Any]:
+    """A recorded pod as this cluster takes it: without what only the recording's cluster had."""
+    spec = {key: value for key, value in pod["spec"].items() if key not in _NOT_HERE}
+    for kind in ("containers", "initContainers"):
+        if kind in spec:
+            spec[kind] = [{"image": "example.invalid/image", **one} for one in spec[kind]]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"], "spec": spec}

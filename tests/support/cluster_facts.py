@@ -1,0 +1,115 @@
+"""Clusters as the doctor reads them, made here: one in which all is well, and what to change in it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
+from service.check_results import CheckResult, State
+from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.cluster import Cluster, Namespace, Queue
+from webhook.policy.labels import NamespacePolicy
+from webhook.registration.configurations import (
+    CONFIGURATION_NAME,
+    ServiceTarget,
+    mutating_configuration,
+    validating_configuration,
+)
+from webhook.registration.objects import WebhookConfiguration
+
+SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
+KAI_CONDITION = "object.spec.schedulerName == 'kai-scheduler'"
+
+
+def configuration(document: dict[str, Any]) -> WebhookConfiguration:
+    return msgspec.convert(document, WebhookConfiguration)
+
+
+def mutating(name: str = CONFIGURATION_NAME, /, **changes: Any) -> WebhookConfiguration:
+    """Ours, with one webhook changed."""
+    made = mutating_configuration(SERVICE, name=name)
+    made["webhooks"][0] |= changes
+    return configuration(made)
+
+
+def validating(**changes: Any) -> WebhookConfiguration:
+    """Ours, with the webhook for pods changed."""
+    made = validating_configuration(SERVICE)
+    made["webhooks"][0] |= changes
+    return configuration(made)
+
+
+def of_kai(
+    name: str = "mutating-kai-admission", condition: str = KAI_CONDITION, **changes: Any
+) -> WebhookConfiguration:
+    """KAI's, as its operator writes it."""
+    hook = {
+        "name": "admission.kai-scheduler.svc",
+        "clientConfig": {
+            "service": {
+                "name": "admission",
+                "namespace": "kai-scheduler",
+                "path": "/mutate--v1-pod",
+                "port": 443,
+            }
+        },
+        "matchConditions": [{"name": "scheduler-name-match", "expression": condition}] if condition else [],
+        "reinvocationPolicy": "IfNeeded",
+        "rules": [
+            {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}
+        ],
+        **changes,
+    }
+    return configuration({"metadata": {"name": name}, "webhooks": [hook]})
+
+
+def other(name: str, **changes: Any) -> WebhookConfiguration:
+    """Somebody else's."""
+    return of_kai(name, "", clientConfig={"url": "https://10.0.0.1/"}, **changes)
+
+
+def namespace(name: str, **labels: str) -> Namespace:
+    """Managed, unless the queue is taken away; `gpu_fraction="0.5"` is kaishare.dev/gpu-fraction."""
+    own = {"kai.scheduler/queue": "team-a"} | {
+        key if key == "kai.scheduler/queue" else f"kaishare.dev/{key.replace('_', '-')}": value
+        for key, value in labels.items()
+    }
+    own = {key: value for key, value in own.items() if value != "-"} | {"kubernetes.io/metadata.name": name}
+    return Namespace(name, own, NamespacePolicy.from_labels(name, own))
+
+
+def queue(name: str, parent: str = "department") -> Queue:
+    return msgspec.convert({"metadata": {"name": name}, "spec": {"parentQueue": parent}}, Queue)
+
+
+def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
+    container = KaiContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
+    return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
+
+
+def whole(*items: Any) -> ListResult[Any]:
+    return ListResult(items, Completeness.WHOLE)
+
+
+WELL = Cluster(
+    name=CONFIGURATION_NAME,
+    mutating=whole(mutating(), of_kai()),
+    validating=whole(validating(), of_kai("validating-kai-admission")),
+    namespaces=whole(namespace("vision")),
+    queues=whole(queue("department", ""), queue("team-a")),
+    priorities=whole("train"),
+    installation=installed("--gpu-sharing-enabled=true"),
+    kai_namespace="kai-scheduler",
+)
+
+
+def but(**changes: Any) -> Cluster:
+    return replace(WELL, **changes)
+
+
+def told(findings: Iterable[CheckResult], *states: State) -> list[str]:
+    """What is wrong, or what is in these states."""
+    wanted = states or (State.PROBLEM, State.WARNING)
+    return [f"{one.state}: {one.check}: {one.what}" for one in findings if one.state in wanted]

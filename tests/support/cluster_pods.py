@@ -1,0 +1,71 @@
+"""Running a ClusterPods in a test."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from gpuagent.pods.cluster import ClusterPods
+from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.lookups import FetchTiming
+from kube.client import KubeClient
+from service.log import JsonLog
+from tests.support.kube_objects import NODE, RESERVATIONS
+from tests.support.watches import QUICK
+
+SOON = FetchTiming(
+    missing=(0.02, 0.04, 0.08), first_hold=0.1, longest_hold=0.2, first_pause=0.01, longest_pause=0.05
+)
+"""The usual pace, some 500 times as fast."""
+
+
+@dataclass
+class Running:
+    """A source of pods that runs, and its log."""
+
+    pods: ClusterPods
+    stream: BytesIO
+
+    @property
+    def inventory(self) -> Inventory:
+        assert self.pods.inventory is not None
+        return self.pods.inventory
+
+    @property
+    def names(self) -> set[str] | None:
+        inventory = self.pods.inventory
+        return None if inventory is None else {pod.name for pod in inventory.pods.values()}
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    def said(self, message: str) -> list[str]:
+        """What was said of a kind, by its resource or error."""
+        found = (line for line in self.log if line["message"] == message)
+        return [line.get("resource") or line.get("error", "") for line in found]
+
+
+@contextlib.asynccontextmanager
+async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
+    stream = BytesIO()
+    told: dict[str, Any] = {
+        "node": NODE,
+        "reservation_namespace": RESERVATIONS,
+        "log": JsonLog(stream),
+        "timing": QUICK,
+        "lookup_pace": SOON,
+        **options,
+    }
+    pods = ClusterPods(client=client, **told)
+    task = asyncio.create_task(pods.run())
+    try:
+        yield Running(pods, stream)
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

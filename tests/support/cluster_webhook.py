@@ -1,0 +1,401 @@
+"""Our webhook as a process, installed in a cluster with a real API server that calls it, and looked at."""
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from kai import keys
+from kube.client import KubeClient
+from kube.errors import ApiError
+from service.http.listeners import Address
+from tests.support.administrator import right
+from tests.support.control_plane import ControlPlane
+from tests.support.service_log import log_lines
+from tests.support.webhook_process import PATIENCE_SECONDS, until
+from tests.support.webhook_recorder import Recorder
+from webhook.registration.configurations import (
+    CONFIGURATION_NAME,
+    MUTATE,
+    Target,
+    UrlTarget,
+    mutating_configuration,
+    validating_configuration,
+)
+
+_GROUP = "admissionregistration.k8s.io"
+_PATHS = {
+    "MutatingWebhookConfiguration": f"/apis/{_GROUP}/v1/mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": f"/apis/{_GROUP}/v1/validatingwebhookconfigurations",
+}
+WEBHOOK_RIGHTS = (
+    right("namespaces", "get", "list", "watch"),
+    right("events", "create", "patch"),
+    right("priorityclasses", "get", "list", "watch", group="scheduling.k8s.io"),
+    {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
+    right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),
+    right("validatingwebhookconfigurations", "list", "watch", group=_GROUP),
+    {
+        **right("mutatingwebhookconfigurations", "patch", group=_GROUP),
+        "resourceNames": [CONFIGURATION_NAME],
+    },
+    {
+        **right("validatingwebhookconfigurations", "patch", group=_GROUP),
+        "resourceNames": [CONFIGURATION_NAME],
+    },
+)
+"""All that a webhook needs which takes policies and certificates from the cluster."""
+
+_SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
+
+
+def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
+    """A Service that leads back to this machine.
+
+    API servers ask it for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+    }
+
+
+def our_configurations(
+    target: Target, ca_bundle: bytes, *, name: str = CONFIGURATION_NAME
+) -> list[dict[str, Any]]:
+    """Both configurations of ours, as they are installed."""
+    builders = (mutating_configuration, validating_configuration)
+    return [build(target, ca_bundle=ca_bundle, name=name) for build in builders]
+
+
+@contextlib.asynccontextmanager
+async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Have webhook configurations in the cluster; delete them in the end.
+
+    What the API server makes of a change shows up to 220 ms later (Kubernetes 1.36.3): see `Canary`.
+    """
+    made = []
+    try:
+        for configuration in configurations:
+            path = _PATHS[configuration["kind"]]
+            await client.request("POST", path, body=json.dumps(configuration).encode())
+            made.append(f"{path}/{configuration['metadata']['name']}")
+        yield
+    finally:
+        for path in made:
+            try:
+                await client.request("DELETE", path)
+            except ApiError as error:
+                if error.status != 404:  # the test may have done so itself
+                    raise
+
+
+class Canary:
+    """Tells by pods of its own, created as a dry run, what the API server does just now."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._client = client
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def pod(self, *, name: str = "canary", scheduler: str = "") -> dict[str, Any]:
+        """A pod as it would be kept."""
+        written = bare_pod(name)
+        if scheduler:
+            written["spec"]["schedulerName"] = scheduler
+        body = json.dumps(written).encode()
+        kept: dict[str, Any] = json.loads(
+            await self._client.request("POST", self._path, params={"dryRun": "All"}, body=body)
+        )
+        return kept
+
+    async def is_mutated(self) -> bool:
+        """Whether our webhook has its say."""
+        return bool((await self.pod())["spec"]["schedulerName"] == keys.SCHEDULER_NAME)
+
+    async def until_mutated(self) -> None:
+        """Wait until the API server calls our webhook, and it answers."""
+        await until(self.is_mutated, "the configuration is taken up")
+
+    async def until_unchanged(self) -> None:
+        """Wait until it does so no longer."""
+
+        async def is_unchanged() -> bool:
+            return not await self.is_mutated()
+
+        await until(is_unchanged, "the end of the configuration is taken up")
+
+    async def until_called(self, other: Recorder) -> None:
+        """Wait until somebody else's webhook is called."""
+
+        async def is_called() -> bool:
+            before = len(other.calls)
+            await self.pod(scheduler=keys.SCHEDULER_NAME)
+            return len(other.calls) > before
+
+        await until(is_called, "the other webhook is called")
+
+
+def bare_pod(name: str, *, gpus: int = 1, **metadata: Any) -> dict[str, Any]:
+    """A pod as its author writes it, with a GPU for its container `main`."""
+    container: dict[str, Any] = {"name": "main", "image": "example.invalid/image"}
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {"containers": [container]},
+    }
+
+
+def has_share(pod: dict[str, Any]) -> bool:
+    """Whether a pod as it is kept belongs to KAI, with half a GPU for its container `main` and no other."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    assert spec["schedulerName"] == "kai-scheduler"
+    assert metadata["labels"]["kai.scheduler/queue"] == "queue-a"
+    assert metadata["labels"]["priorityClassName"] == "train"
+    assert metadata["annotations"]["gpu-fraction"] == "0.5"
+    assert metadata["annotations"]["gpu-fraction-container-name"] == "main"
+    assert "nvidia.com/gpu" not in json.dumps(spec)
+    return True
+
+
+def is_unchanged(pod: dict[str, Any]) -> bool:
+    """Whether a pod is kept as its author wrote it."""
+    assert pod["spec"]["schedulerName"] == "default-scheduler"
+    assert pod["metadata"].keys().isdisjoint({"labels", "annotations"})
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    return True
+
+
+def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[str, Any]:
+    """A namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
+    ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {keys.QUEUE_LABEL: queue, **ours}},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a kubectl command came to."""
+
+    status: int
+    output: str
+    errors: str
+
+
+async def kubectl(plane: ControlPlane, *arguments: str, manifest: Mapping[str, Any] | None = None) -> Said:
+    """Run kubectl as an administrator; skips without one."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("NOT VERIFIED: there is no kubectl")
+    command = [program, f"--kubeconfig={plane.kubeconfig()}", f"--cache-dir={plane.folder / 'kubectl'}"]
+    given = json.dumps(manifest).encode() if manifest else b""
+    done = await asyncio.to_thread(
+        subprocess.run, [*command, *arguments], input=given, capture_output=True, timeout=30, check=False
+    )
+    return Said(status=done.returncode, output=done.stdout.decode(), errors=done.stderr.decode())
+
+
+async def api_figures(client: KubeClient, metric: str) -> dict[str, float]:
+    """The API server's own figures of one metric, by their labels."""
+    text = (await client.get("/metrics", accept="text/plain", seconds=30)).decode()
+    return {
+        name.removeprefix(metric): value
+        for name, value in _series(text).items()
+        if name.partition("{")[0] == metric
+    }
+
+
+async def failed_open(client: KubeClient, webhook: str = MUTATE) -> float:
+    """How many requests went on without the webhook's answer because it could not be had."""
+    figures = await api_figures(client, "apiserver_admission_webhook_fail_open_count")
+    return sum(value for labels, value in figures.items() if f'name="{webhook}"' in labels)
+
+
+def _series(text: str) -> dict[str, float]:
+    found = (_SERIES.match(line) for line in text.splitlines())
+    return {match[1]: float(match[2]) for match in found if match}
+
+
+@dataclass(kw_only=True)
+class Serving:
+    """`kaishare-webhook serve` as a process, ended by its own id."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    admission: Address
+    ops: Address
+
+    @property
+    def target(self) -> UrlTarget:
+        """Where API servers find it."""
+        return UrlTarget(f"https://{self.admission}")
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """A page of the plain port."""
+        url = f"http://{self.ops}{path}"
+        async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as response:
+            return response.status, await response.text()
+
+    async def series(self) -> dict[str, float]:
+        """All of /metrics, by name with labels."""
+        return _series((await self.get("/metrics"))[1])
+
+    async def answered(self, webhook: str = "mutate", **labels: str) -> float:
+        """How many reviews it has answered, of one kind."""
+        wanted = [f'{key}="{value}"' for key, value in {"webhook": webhook, **labels}.items()]
+        return sum(
+            value
+            for name, value in (await self.series()).items()
+            if name.startswith("kaishare_webhook_requests_total{") and all(each in name for each in wanted)
+        )
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        """Lines of its log with a message."""
+        return log_lines(self.log, message)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.process.send_signal(signal.SIGTERM)
+
+    async def stop(self) -> int:
+        """Ask it to end; return its exit status."""
+        self.terminate()
+        return await self.ended()
+
+    async def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.kill()
+        await self.ended()
+
+    async def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
+
+
+async def start_serving(
+    log: Path,
+    *options: str,
+    listen: int = 0,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "webhook"),
+) -> Serving:
+    """Run `kaishare-webhook serve` on loopback until it says that it serves.
+
+    Args:
+        log: where its log goes.
+        options: all but the addresses.
+        listen: the admission port; 0 takes a free one.
+        environment: all of it; None: ours.
+        program: what Python is to run.
+
+    Raises:
+        AssertionError: it ended instead; the message is its log.
+    """
+    ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
+    process = _run(log, *program, "serve", *ports.split(), *options, environment=environment)
+    try:
+        await until(lambda: log_lines(log, "serving") or process.poll() is not None, "it serves")
+        assert process.poll() is None, _text(log)
+    except BaseException:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+        raise
+    line = log_lines(log, "serving")[0]
+    return Serving(
+        process=process,
+        log=log,
+        admission=Address.parse(line["admission"].removeprefix("https://")),
+        ops=Address.parse(line["ops"].removeprefix("http://")),
+    )
+
+
+def _run(log: Path, *command: str, environment: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
+    with log.open("wb") as stream:
+        return subprocess.Popen([sys.executable, *command], stderr=stream, env=environment)
+
+
+def _text(log: Path) -> str:
+    return log.read_text()
+
+
+@contextlib.asynccontextmanager
+async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Serving]:
+    """`start_serving`, ended at the latest with the test."""
+    running = await start_serving(log, *options, **told)
+    try:
+        yield running
+    finally:
+        await running.kill()
+
+
+@contextlib.asynccontextmanager
+async def installed(
+    plane: ControlPlane, client: KubeClient, folder: Path, *namespaces: Mapping[str, Any]
+) -> AsyncIterator[Serving]:
+    """Our webhook with its configurations in the cluster, taken up; pods of the first namespace show it.
+
+    Namespaces stay, the rest is gone in the end.
+    """
+    await ensure_namespaces(client, *namespaces)
+    async with serving(folder / "log", *from_cluster(plane, folder)) as webhook:
+        canary = Canary(client, namespaces[0]["metadata"]["name"])
+        async with configured(client, *our_configurations(webhook.target, ca_of(folder))):
+            await canary.until_mutated()
+            yield webhook
+        await canary.until_unchanged()
+
+
+async def ensure_namespaces(client: KubeClient, *namespaces: Mapping[str, Any]) -> None:
+    """Have namespaces with exactly these labels, whatever this gave them before."""
+    applied = {"fieldManager": "tests", "force": "true"}
+    for namespace in namespaces:
+        whole = {"apiVersion": "v1", **namespace}
+        await client.request(
+            "PATCH",
+            f"/api/v1/namespaces/{namespace['metadata']['name']}",
+            params=applied,
+            body=json.dumps(whole).encode(),
+            content_type="application/apply-patch+yaml",
+        )
+
+
+def ca_of(folder: Path) -> bytes:
+    """The CA that `from_files` lets the webhook make, in PEM."""
+    return (folder / "tls" / "ca.crt").read_bytes()
+
+
+def from_files(folder: Path, *namespaces: Mapping[str, Any], names: Sequence[str] = ()) -> list[str]:
+    """Options that need no API server: policies from a file, a CA and certificate in the folder `tls`."""
+    (folder / "policies.yaml").write_text(yaml.safe_dump_all(namespaces))
+    return ["--policies", f"{folder}/policies.yaml", *_own_files(folder, names)]
+
+
+def from_cluster(plane: ControlPlane, folder: Path, *, names: Sequence[str] = ()) -> list[str]:
+    """Options for policies from the cluster's namespaces; the certificate as `from_files` has it."""
+    return ["--policies", "cluster", "--kubeconfig", str(plane.kubeconfig()), *_own_files(folder, names)]
+
+
+def _own_files(folder: Path, names: Sequence[str]) -> list[str]:
+    options = ["--certs", f"{folder}/tls"]
+    for name in ("127.0.0.1", *names):
+        options += ["--host-name", name]
+    return options

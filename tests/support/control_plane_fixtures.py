@@ -1,0 +1,57 @@
+"""One control plane for all tests here, and an administrator of it."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kube.client import KubeClient
+from tests.support.administrator import Administrator
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane, controller_manager
+from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
+
+HOW = (
+    "NOT VERIFIED: KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver,"
+    " such as the one that `setup-envtest use -p path` prints"
+)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    for program in ("etcd", "kube-apiserver"):
+        if not (assets / program).is_file():
+            pytest.fail(f"KUBEBUILDER_ASSETS={assets} holds no {program}")
+    with control_plane(assets, tmp_path_factory.mktemp("control-plane")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def controllers(plane: ControlPlane) -> Iterator[None]:
+    """Deployments and Jobs make pods, from now on."""
+    assets = assets_folder()
+    assert assets is not None
+    if not (assets / "kube-controller-manager").is_file():
+        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={assets} holds no kube-controller-manager")
+    with controller_manager(assets, plane):
+        yield
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[Administrator]:
+    async with KubeClient(plane.access()) as client:
+        administrator = Administrator(client)
+        await administrator.prepare()
+        yield administrator
+        await administrator.clean_up()
+
+
+@pytest.fixture
+async def hostile(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[HostileApiServer]:
+    """A proxy in front of the control plane, without faults at first."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    async with hostile_api_server(plane.upstream, folder) as server:
+        yield server

@@ -1,0 +1,99 @@
+"""From a source of GPUs to what the agent serves, in one thread and on a clock of the test's."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuagent.actions.log import TransitionLog
+from gpuagent.gpus.reading import GpuReading, GpuSource
+from gpuagent.pipeline import SamplePipeline
+from gpuagent.pods.inventory import Inventory
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import Sample
+from gpuagent.server.api import shares_json
+from gpuagent.server.metrics import Metrics
+from gpuagent.server.page import page
+from gpuagent.shares.pod_shares import ShareResolver
+from gpuagent.verdicts.judge import Judge
+from service.log import JsonLog
+
+Series = dict[str, dict[tuple[str, ...], float]]
+
+
+@dataclass
+class Listed:
+    """A source of pods that has listed them."""
+
+    inventory: Inventory | None
+
+    def seconds_since_contact(self) -> float:
+        return 0.0
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Chain:
+    """Sampler and books without a thread: each `sample` reads the driver and renders everything."""
+
+    source: GpuSource
+    proc_root: Path
+    inventory: Inventory | None
+    clock: Callable[[], float]
+    readings: list[GpuReading] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.processes = Processes(proc_root=self.proc_root)
+        self.log = io.BytesIO()
+        self.books = SamplePipeline(
+            pods=Listed(self.inventory),
+            pod_shares=ShareResolver(),
+            judge=Judge(grace=10, longest_gap=60),
+            is_simulated=False,
+            interval=5,
+            clock=self.clock,
+            changes=TransitionLog(JsonLog(self.log)),
+        )
+        self.metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
+
+    def sample(self) -> Series:
+        """Take a sample; return the series of /metrics by name and their pod, GPU and reason."""
+        reading = self.source.read()
+        origins, problems = self.processes.look_up(reading)
+        now = self.clock()
+        sample = Sample(
+            reading=reading, origins=origins, taken_at=now, wall_time=now, seconds=0.0, problems=problems
+        )
+        self.readings.append(reading)
+        self.sampled = sample
+        self.books.process(sample, self.source.errors)
+        self.answer: dict[str, Any] = json.loads(
+            shares_json(self.books.status(), node="node-1", is_simulated=False)
+        )
+        self.page = page(self.books.status(), node="node-1", is_simulated=False, now=now, interval=5)
+        return series_of(self.metrics.text().decode())
+
+    @property
+    def unready(self) -> tuple[str, ...]:
+        return self.books.status().unready
+
+
+def series_of(text: str) -> Series:
+    """Our series by name, and by those of the labels pod, gpu_uuid and reason that they have."""
+    found: Series = {}
+    for line in text.splitlines():
+        matched = re.fullmatch(r"kaishare_(\w+?)(?:\{(.*)\})? (\S+)", line)
+        if matched:
+            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', matched[2] or ""))
+            key = tuple(labels[name] for name in ("pod", "gpu_uuid", "reason") if name in labels)
+            places = found.setdefault(matched[1], {})
+            assert key not in places or "le" in labels or "call" in labels, (
+                line
+            )  # Prometheus takes no series twice
+            places[key] = float(matched[3])
+    return found

@@ -1,0 +1,69 @@
+"""Short ways to write verdicts that ask for an eviction."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.ledger.slack import DEFAULT_SLACK
+from gpuagent.pods.index import PodIndex
+from gpuagent.pods.inventory import Inventory
+from gpuagent.sampling.sample import Origin
+from gpuagent.shares.pod_shares import PodShare
+from gpuagent.status import Judged
+from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.over_share import OverSharePolicy
+from tests.support.samples import GIB, balance_of, gpu, in_pod, pod_share, sample
+
+RULES = EvictionRules(
+    excluded_namespaces=frozenset({"kube-system"}),
+    reservation_namespace="kai-resource-reservation",
+    slack=DEFAULT_SLACK,
+)
+EVICT = OverSharePolicy(evict=True)
+SHARE = 8 * GIB
+
+
+class Node:
+    """One GPU through time, with pods that hold so much of it."""
+
+    def __init__(self, *pod_shares: PodShare, grace: float = 10) -> None:
+        self.pod_shares = pod_shares or (pod_share("train", SHARE),)
+        self.judge = Judge(grace=grace, longest_gap=1000)
+
+    def judged(
+        self,
+        at: float,
+        held: Mapping[str, int],
+        *,
+        over_share_policies: Mapping[str, OverSharePolicy] | None = None,
+        origins: Mapping[str, Origin] | None = None,
+        reservations: Iterable[str] = (),
+    ) -> Judged:
+        """One sample, judged; every namespace asks for eviction unless told otherwise."""
+        names = dict(enumerate(held, 10))
+        taken = sample(
+            gpu(*((number, held[name]) for number, name in names.items())),
+            origins={number: (origins or {}).get(name) or in_pod(name) for number, name in names.items()},
+            at=at,
+        )
+        pods = Inventory(pods={each.pod.uid: each.pod for each in self.pod_shares})
+        snapshot = balance_of(taken, self.pod_shares, PodIndex.from_inventory(pods))
+        verdicts, transitions = self.judge.judge(snapshot)
+        everybody = {each.pod.uid: EVICT for each in self.pod_shares}
+        return Judged(
+            snapshot=snapshot,
+            verdicts=verdicts,
+            transitions=transitions,
+            over_share_policies=everybody if over_share_policies is None else over_share_policies,
+            reservation_uids=frozenset(reservations),
+        )
+
+    def flagged(self, held: Mapping[str, int], **options: object) -> Judged:
+        """Over for a whole grace."""
+        self.judged(0, held, **options)  # type: ignore[arg-type]
+        return self.judged(10, held, **options)  # type: ignore[arg-type]
+
+
+def of_pod(made: PodShare, **fields: object) -> PodShare:
+    """The claim with another pod in it."""
+    return replace(made, pod=replace(made.pod, **fields))  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""A whole agent in a cluster, over the driver's stand-in: its node, and what people can see of its doings."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.test_agent import PROGRAM
+from tests.support.administrator import Administrator, right
+from tests.support.agent_process import Agent, agent
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction
+from tests.support.nvml_stub.build import ANSWERS, built_library
+from tests.support.proc_files import ProcTree, in_pod
+
+MIB = 1 << 20
+TOTAL = 23028 * MIB
+INTERVAL, GRACE = 0.2, 1.0
+RIGHTS = (
+    right("pods", "list", "watch"),
+    right("bindrequests", "get", group="scheduling.run.ai"),
+    right("nodes", "get"),
+    right("namespaces", "get"),
+    right("events", "create", "patch"),
+)
+EVICT = right("pods/eviction", "create")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNode:
+    """One GPU, and what holds its memory."""
+
+    folder: Path
+    plane: ControlPlane
+    admin: Administrator
+
+    def __post_init__(self) -> None:
+        ProcTree(self.folder / "proc").add(2, "0::/", name="kthreadd")
+        self.hold({})
+
+    def hold(self, held: dict[str, int]) -> None:
+        """Let one process of each pod, by UID, hold so many MiB."""
+        tree = ProcTree(self.folder / "proc")
+        lines = [
+            "driver 580.65.06",
+            f"gpu 0 {GPU_0} {TOTAL} {500 * MIB} {sum(held.values()) * MIB} NVIDIA A10",
+        ]
+        for number, (uid, mib) in enumerate(held.items(), 101):
+            tree.add(number, in_pod(uid, f"{number:064x}"))
+            lines.append(f"process 0 - 0 {number} {mib * MIB} 4294967295 4294967295")
+        making = self.folder / "answers.making"
+        making.write_text("".join(f"{line}\n" for line in lines))
+        making.replace(self.folder / "answers")
+
+    async def pod(self, name: str = "half", **fields: Any) -> str:
+        """Make a running pod with half of the GPU, as KAI leaves it; return its UID."""
+        made = await self.admin.create(fraction(name, **{"group": GROUP_0, **fields}))
+        return str(made["metadata"]["uid"])
+
+    @contextmanager
+    def agent(self, token: str, *options: str, port: int | None = None) -> Iterator[Agent]:
+        """Run an agent here, with a grace of 1 s and five samples a second."""
+        self.plane.access(token)
+        environment = {
+            "LD_LIBRARY_PATH": str(built_library(self.folder).parent),
+            ANSWERS: str(self.folder / "answers"),
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(port or self.plane.port),
+        }
+        program = ("-c", PROGRAM, str(self.plane.account(token)), str(self.folder / "loaded"))
+        fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
+        with agent(self.folder / "log", *fixed.split(), *options, program=program, **environment) as running:
+            running.until(lambda: running.said("pods listed"))
+            yield running
+
+    async def events(self, uid: str, namespace: str = "research") -> list[dict[str, Any]]:
+        """The Events about a pod, as `kubectl describe` finds them."""
+        selector = {"fieldSelector": f"involvedObject.uid={uid}"}
+        answer = await self.admin.client.get(f"/api/v1/namespaces/{namespace}/events", params=selector)
+        found: list[dict[str, Any]] = json.loads(answer)["items"]
+        return found
+
+    async def reasons(self, uid: str) -> list[str]:
+        return sorted(event["reason"] for event in await self.events(uid))
+
+
+async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0) -> float:
+    """Wait until something holds, asked in the event loop; return how long it took."""
+    began = time.monotonic()
+    while True:
+        found = holds()
+        if await found if asyncio.iscoroutine(found) else found:
+            return time.monotonic() - began
+        assert time.monotonic() - began < seconds, running.log.read_text()
+        await asyncio.sleep(0.02)
+
+
+def counted(running: Agent, family: str) -> dict[str, float]:
+    """The series of a counter of the agent: its labels as written, to the value."""
+    name = f"kaishare_agent_{family}_total"
+    return {
+        series.removeprefix(name).strip("{}"): value
+        for series, value in running.series().items()
+        if series.startswith(name)
+    }

@@ -1,0 +1,174 @@
+"""The chart installed in a cluster by the real helm, and what it needs there."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.support.control_plane import ControlPlane
+from tests.support.helm_chart import CHART, NAMESPACE, Object, helm, options
+
+_KINDS = {
+    "monitoring.coreos.com/v1": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
+    "cert-manager.io/v1": {"Issuer": "issuers", "Certificate": "certificates"},
+}
+_PLURALS = {
+    "ConfigMap": "configmaps",
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    **{kind: plural for kinds in _KINDS.values() for kind, plural in kinds.items()},
+}
+
+
+@dataclass(kw_only=True)
+class Release:
+    """One release of the chart, with values that can change."""
+
+    plane: ControlPlane
+    values: dict[str, Any]
+    namespace: str = NAMESPACE
+    chart: Path = field(default=CHART)
+
+    def install(self) -> str:
+        """Install it; return what helm says."""
+        return self._helm("install", *self._what(), "--create-namespace")
+
+    def upgrade(self, folder: Path, *, version: str) -> str:
+        """Upgrade to the chart as it is, under another version."""
+        chart = folder / f"chart-{version}"
+        shutil.copytree(CHART, chart)
+        about = yaml.safe_load((chart / "Chart.yaml").read_text())
+        (chart / "Chart.yaml").write_text(
+            yaml.safe_dump({**about, "version": version, "appVersion": version})
+        )
+        self.chart = chart
+        return self._helm("upgrade", *self._what())
+
+    def uninstall(self) -> str:
+        """Take it away; return what helm says, which names every deletion in order."""
+        return self._helm(
+            "uninstall", "kaishare", "--namespace", self.namespace, "--debug", "--ignore-not-found"
+        )
+
+    def _what(self) -> list[str]:
+        return ["kaishare", str(self.chart), "--namespace", self.namespace, *options(self.values)]
+
+    def _helm(self, *arguments: str) -> str:
+        done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+
+async def define_others_kinds(client: KubeClient) -> None:
+    """As much of the Prometheus operator's and cert-manager's kinds as it takes to keep their objects."""
+    for version, kinds in _KINDS.items():
+        group, _, served = version.partition("/")
+        for kind, plural in kinds.items():
+            names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+            schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            definition = {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {
+                    "group": group,
+                    "scope": "Namespaced",
+                    "names": names,
+                    "versions": [
+                        {
+                            "name": served,
+                            "served": True,
+                            "storage": True,
+                            "schema": {"openAPIV3Schema": schema},
+                        }
+                    ],
+                },
+            }
+            await _unless_there(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+            await _until_served(client, f"/apis/{version}/{plural}")
+
+
+async def _unless_there(client: KubeClient, path: str, item: Mapping[str, Any]) -> None:
+    try:
+        await client.request("POST", path, body=json.dumps(item).encode())
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+async def _until_served(client: KubeClient, path: str) -> None:
+    for _ in range(200):
+        try:
+            await client.get(path)
+        except ApiError:  # a definition takes a moment to be served
+            await asyncio.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"{path} is not served")
+
+
+def path_of(item: Object) -> str:
+    """Where an object is in the API."""
+    version, kind = item["apiVersion"], item["kind"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    namespace = item["metadata"].get("namespace")
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{where}/{_PLURALS.get(kind, kind.lower() + 's')}/{item['metadata']['name']}"
+
+
+@contextlib.asynccontextmanager
+async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[None]:
+    """Create objects, each checked to the last field, and take them away in the end; namespaces stay.
+
+    Raises:
+        ApiError: the API server does not take one.
+    """
+    strict = {"fieldValidation": "Strict"}
+    made: list[str] = []
+    try:
+        for item in sorted(items, key=lambda item: item["kind"] != "Namespace"):
+            where, body = path_of(item), json.dumps(item).encode()
+            if item["kind"] == "Namespace":
+                applied = {**strict, "fieldManager": "tests", "force": "true"}
+                await client.request(
+                    "PATCH", where, params=applied, body=body, content_type="application/apply-patch+yaml"
+                )
+                continue
+            await client.request("POST", where.rpartition("/")[0], params=strict, body=body)
+            made.append(where)
+        yield
+    finally:
+        for where in reversed(made):
+            await client.request(
+                "DELETE", where, params={"gracePeriodSeconds": "0", "propagationPolicy": "Background"}
+            )
+
+
+async def let_go(client: KubeClient, namespace: str) -> None:
+    """End a namespace that is being deleted: here nobody else would, and nothing could be made in it again."""
+    path = f"/api/v1/namespaces/{namespace}"
+    try:
+        found = json.loads(await client.get(path))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return
+    if found["status"]["phase"] == "Terminating":
+        body = json.dumps({**found, "spec": {"finalizers": []}}).encode()
+        await client.request("PUT", f"{path}/finalize", body=body)
+
+
+async def token_of(client: KubeClient, name: str, namespace: str) -> str:
+    """A token of a service account that is there."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+    answer = json.loads(await client.request("POST", path, body=json.dumps(asked).encode()))
+    return str(answer["status"]["token"])

@@ -1,0 +1,21 @@
+"""Inventories for tests, built from documents by the project's own code."""
+
+from typing import Any
+
+from gpuagent.pods.assemble import AssembledInventory, build
+from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.objects import decode_object
+from tests.support.kube_objects import NODE, RESERVATIONS
+
+
+def built(*documents: dict[str, Any], node: str = NODE) -> AssembledInventory:
+    """What `build` makes of documents."""
+    found = [each for each in map(decode_object, documents) if each is not None]
+    return build(found, node=node, reservation_namespace=RESERVATIONS)
+
+
+def inventory(*documents: dict[str, Any]) -> Inventory:
+    """The inventory of documents that are all in order."""
+    made = built(*documents)
+    assert not made.lines
+    return made.inventory

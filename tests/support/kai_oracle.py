@@ -1,0 +1,81 @@
+"""Rules of KAI that its recorded answers are compared with, and that the product itself does not need.
+
+Sources: `default_grouper.go` (CalcPodGroupQueue, the same order at v0.7.11, v0.9.8, v0.13.0 and v0.17.0),
+`device_access.go` (v0.16).
+"""
+
+from collections.abc import Mapping
+
+from kai import keys
+from kai.admission import _quantity, asks_for_share, share_container
+from kai.gonumber import parse_int
+from kai.pod import Container, PodView
+from kai.version import Version
+
+
+def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
+    """Return KAI's message for a container that picks its own GPUs, with `blockNvidiaVisibleDevices` on.
+
+    The container of the share is exempt; `void` and `none` are allowed (v0.16, `device_access.go`).
+    """
+    if not version.can_block_visible_devices:
+        return None
+    exempt = share_container(pod, version) if asks_for_share(pod) and pod.containers else None
+    for container in (*pod.init_containers, *pod.containers):
+        if container is exempt:
+            continue
+        for variable in container.variables:
+            if variable.get("name") != keys.VISIBLE_DEVICES_ENV:
+                continue
+            if variable.get("value"):
+                if variable["value"] not in ("void", "none"):
+                    return (
+                        f"container {container.name} has an environment variable NVIDIA_VISIBLE_DEVICES"
+                        f" defined with a value of {variable['value']}. This is forbidden due to conflicts"
+                        " with Nvidia's device plugin. The only values that are allowed are 'void' or 'none'"
+                    )
+            elif variable.get("valueFrom") is not None:
+                return (
+                    f"container {container.name} has an environment variable NVIDIA_VISIBLE_DEVICES defined"
+                    " with a valueFrom reference. This is forbidden due to possible conflicts with Nvidia's"
+                    " device plugin"
+                )
+    return None
+
+
+def loses_gpu_access(container: Container, pod: PodView, version: Version) -> bool:
+    """Whether `blockNvidiaVisibleDevices` makes this container's NVIDIA_VISIBLE_DEVICES `void`."""
+    if not version.can_block_visible_devices:
+        return False
+    if asks_for_share(pod) and container is share_container(pod, version):
+        return False
+    return not any(
+        (name == keys.GPU_RESOURCE or name.startswith(keys.MIG_PREFIX)) and _quantity(value) != 0
+        for name, value in container.requests.items()
+    )
+
+
+def scheduler_memory(text: str) -> int | None:
+    """Read `gpu-memory` as the scheduler does (ParseInt, MiB); None where it ignores the value."""
+    try:
+        value = parse_int(text)
+    except ValueError:
+        return None
+    return value if value > 0 else None
+
+
+def resolve_queue(pod_labels: Mapping[str, str], owner_labels: Mapping[str, str]) -> str:
+    """Return the queue: the top owner's label, else the pod's, else the legacy project label.
+
+    A bare pod is its own top owner: pass its labels twice.
+    """
+    for labels in (owner_labels, pod_labels):
+        if keys.QUEUE_LABEL in labels:
+            return labels[keys.QUEUE_LABEL]
+    for labels in (owner_labels, pod_labels):
+        if keys.PROJECT_LABEL in labels:
+            project = labels[keys.PROJECT_LABEL]
+            if project and keys.NODE_POOL_LABEL in pod_labels:
+                return f"{project}-{pod_labels[keys.NODE_POOL_LABEL]}"
+            return project or keys.DEFAULT_QUEUE
+    return keys.DEFAULT_QUEUE

@@ -1,0 +1,85 @@
+"""A machine for the doctor to look at: files as a kernel and a container runtime show them."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuagent.doctor.host import Host
+from service.check_results import CheckResult, State
+from tests.support.proc_files import HOST, ProcTree, in_pod
+
+OWN_POD = "11111111-2222-4333-8444-555555555555"
+FIRST_NAMESPACE = "pid:[4026531836]"
+OTHER_NAMESPACE = "pid:[4026532999]"
+ALL_CAPABILITIES = "000001ffffffffff"
+NO_CAPABILITIES = "0000000000000000"
+
+
+class Machine:
+    """One machine, and the container that the doctor runs in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.own = folder / "root", folder / "own"
+        self.proc = ProcTree(folder / "proc")
+        self.root.mkdir()
+        (self.own / "ns").mkdir(parents=True)
+        self.environment: dict[str, str] = {}
+        self.namespace(FIRST_NAMESPACE)
+        self.capabilities(NO_CAPABILITIES)
+        self.write_own("cgroup", f"{in_pod(OWN_POD)}\n")
+        self.proc.add(1, "0::/init.scope", name="systemd")
+        self.proc.add(2, "0::/", name="kthreadd")
+        self.proc.add(77, HOST)
+
+    @property
+    def host(self) -> Host:
+        return Host(root=self.root, proc_root=self.proc.root, own=self.own, environment=self.environment)
+
+    def write(self, path: str, text: str = "") -> Path:
+        """Write a file of the container."""
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def write_own(self, name: str, text: str) -> None:
+        """Write a file of /proc/self."""
+        file = self.own / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def namespace(self, name: str) -> None:
+        """Put the doctor into a PID namespace."""
+        link = self.own / "ns/pid"
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+
+    def capabilities(self, effective: str, groups: str = "0 10") -> None:
+        """Give the doctor rights."""
+        self.write_own("status", f"Name:\tx\nGid:\t0\t0\t0\t0\nGroups:\t{groups}\nCapEff:\t{effective}\n")
+
+    def mounted(self, options: str) -> None:
+        """Mount /proc with options of its file system."""
+        self.write_own(
+            "mountinfo",
+            f"21 1 8:1 / / rw - ext4 /dev/vda rw\n22 21 0:5 / {self.proc.root} rw,nosuid - proc proc {options}\n",
+        )
+
+    def devices(self, *names: str) -> None:
+        """Have device files."""
+        for name in names or ("nvidiactl", "nvidia0", "nvidia-uvm"):
+            self.write(f"/dev/{name}")
+
+
+def states(findings: list[CheckResult], check: str) -> list[State]:
+    return [finding.state for finding in findings if finding.check == check]
+
+
+def one(findings: list[CheckResult], check: str) -> CheckResult:
+    (found,) = [finding for finding in findings if finding.check == check]
+    return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)

@@ -1,0 +1,90 @@
+"""Builds the library that stands in for the driver, and writes what it is to answer."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pynvml  # type: ignore[import-untyped]
+import pytest
+
+from gpuagent.gpus.driver import ProcessList
+from gpuagent.simulation.scenario import Scenario
+from gpuagent.simulation.state import DeviceMoment, DriverState, state_at
+
+NAME = "libnvidia-ml.so.1"
+ANSWERS = "NVML_STUB_FILE"
+_SOURCE = Path(__file__).with_name("nvml_stub.c")
+
+
+def built_library(folder: Path, *flags: str) -> Path:
+    """The library, built once for a folder and its flags; its parent belongs in LD_LIBRARY_PATH.
+
+    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. It has no SONAME: with one, whoever in this process asks for
+    the real library later would get this one.
+    """
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is needed: apt-get install gcc")
+    library = folder / "-".join(["nvml", *(flag.removeprefix("-D").lower() for flag in flags)]) / NAME
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        making = library.with_suffix(".making")
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(making), str(_SOURCE)],
+            check=True,
+        )  # fmt: skip
+        making.rename(library)
+    return library
+
+
+class Answers:
+    """The file that the library answers from."""
+
+    def __init__(self, path: Path, scenario: Scenario) -> None:
+        self.path = path
+        self.scenario = scenario
+
+    def show(self, time: float = 0.0, *, more: Iterable[str] = ()) -> None:
+        """Answer as the scenario says of a moment, with more lines of the library's own format."""
+        self.write([*_lines(self.scenario, state_at(self.scenario, time)), *more])
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Answer from these lines."""
+        making = self.path.with_suffix(".making")
+        making.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        making.replace(self.path)
+
+
+def use_library(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the binding of this process call the library, until the test ends."""
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
+
+
+def _lines(scenario: Scenario, moment: DriverState) -> Iterable[str]:
+    yield f"driver {scenario.node.driver}"
+    for index, gpu in enumerate(moment.devices):
+        yield f"gpu {index} {gpu.uuid} {gpu.total} {gpu.reserved} {gpu.used} {scenario.gpus[index].model}"
+        yield from _processes(index, "-", gpu)
+        for place, mig in enumerate(gpu.instances):
+            yield f"mig {index} {mig.uuid} {mig.total} {mig.reserved} {mig.used}"
+            yield from _processes(index, str(place), mig)
+    for failure in moment.failures:
+        yield f"fail {failure.call} {'-' if failure.gpu is None else failure.gpu} {failure.code}"
+    for race in moment.races:
+        yield f"race {'-' if race is None else race} -1"
+    if moment.hangs:
+        yield "hang"
+
+
+def _processes(index: int, mig: str, device: DeviceMoment) -> Iterable[str]:
+    for number, which in enumerate(ProcessList):
+        for entry in device.lists[which]:
+            used = "-" if entry.used_bytes is None else entry.used_bytes
+            yield (
+                f"process {index} {mig} {number} {entry.pid} {used}"
+                f" {entry.gpu_instance} {entry.compute_instance}"
+            )

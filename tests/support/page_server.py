@@ -1,0 +1,159 @@
+"""A page server on loopback, and a raw client for it."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from service.http.bounded_server import BoundedServer
+from service.http.host_names import HostNames
+from service.http.limits import ConnectionLimits, plain_port_limits
+from service.http.listeners import Address
+from service.http.page_server import Page, PageServer, text_page
+from service.log import JsonLog
+
+WAIT_SECONDS = 20.0
+LARGE = b"x" * (4 << 20)
+ANY_PORT = Address("127.0.0.1", 0)
+LIMITS = plain_port_limits(16)
+
+
+def limits(**changes: Any) -> ConnectionLimits:
+    """Limits with short times between sweeps."""
+    return replace(LIMITS, **{"sweep_seconds": 0.02, **changes})
+
+
+def get(path: str, *headers: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that no event tells of."""
+    end = asyncio.get_running_loop().time() + WAIT_SECONDS
+    while asyncio.get_running_loop().time() < end:
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+class Client:
+    """One connection, down to its bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
+        """The next answer: status, headers by lower-case name, body."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            lines = head.split("\r\n")
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+            }
+            length = int(headers.get("content-length", 0)) if has_body else 0
+            return int(lines[0].split()[1]), headers, await self.reader.readexactly(length)
+
+    async def get(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        await self.send(get(path))
+        return await self.answer()
+
+    async def closed(self) -> None:
+        """Wait until the server has closed the connection."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            try:
+                while await self.reader.read(1 << 16):
+                    pass
+            except OSError:
+                return
+
+    @property
+    def is_open(self) -> bool:
+        return not self.reader.at_eof() and self.reader.exception() is None
+
+
+@dataclass
+class RunningServer:
+    """A page server with a small page, a large one, one that waits for `go`, and one that fails."""
+
+    stream: io.BytesIO = field(default_factory=io.BytesIO)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    renderings: int = 0
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    clients: list[Client] = field(default_factory=list)
+    address: Address = ANY_PORT
+
+    def __post_init__(self) -> None:
+        self.pages = PageServer(
+            {
+                "/small": self._small,
+                "/large": self._large,
+                "/held": self._held,
+                "/failing": self._failing,
+            },
+            not_found="no such page",
+            method_not_allowed="pages are read",
+            log=JsonLog(self.stream),
+        )
+
+    async def _small(self) -> Page:
+        self.renderings += 1
+        return text_page(f"{self.renderings}\n")
+
+    async def _large(self) -> Page:
+        return Page(body=LARGE)
+
+    async def _held(self) -> Page:
+        self.renderings += 1
+        await self.go.wait()
+        return text_page("held\n")
+
+    async def _failing(self) -> Page:
+        raise ZeroDivisionError
+
+    @property
+    def server(self) -> BoundedServer:
+        assert self.pages._server is not None
+        return self.pages._server
+
+    @property
+    def connections(self) -> int:
+        return len(self.server._table)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    async def connect(self) -> Client:
+        """Open a connection that ends with the test."""
+        host, port = self.address.host, self.address.port
+        client = Client(*await asyncio.open_connection(host, port))
+        self.clients.append(client)
+        self.stack.callback(client.writer.transport.abort)
+        return client
+
+    async def until(self, count: int) -> None:
+        """Wait until the server has that many connections."""
+        await until(lambda: self.connections == count)
+
+
+@asynccontextmanager
+async def serving(
+    of: ConnectionLimits = LIMITS, host_names: HostNames | None = None
+) -> AsyncIterator[RunningServer]:
+    running = RunningServer()
+    running.address = await running.pages.start(ANY_PORT, of, host_names)
+    try:
+        async with running.stack:
+            yield running
+    finally:
+        running.go.set()
+        await running.pages.stop(0.1)

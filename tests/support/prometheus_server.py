@@ -1,0 +1,148 @@
+"""A real Prometheus that scrapes what a test runs, and pages it may scrape."""
+
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.promtool import ALERTS, needed
+
+PATIENCE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running Prometheus."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of its API."""
+        query = urllib.parse.urlencode(parameters)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(f"{parameters}: {error.read().decode()}") from None
+
+    def alerts(self) -> set[str]:
+        """Names of pending and firing alerts."""
+        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"]}
+
+    def instant(self, query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("query", query=query)["result"]
+        return found
+
+    def lately(self, query: str, seconds: int = 30) -> list[dict[str, Any]]:
+        """Every series of a query over the last seconds."""
+        end = time.time()
+        found: list[dict[str, Any]] = self.get(
+            "query_range", query=query, start=str(end - seconds), end=str(end), step="1"
+        )["result"]
+        return found
+
+    def until(self, holds: Callable[[], Any], what: Callable[[], object] = lambda: "") -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, what()
+            time.sleep(0.2)
+
+
+@contextmanager
+def prometheus(folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any]) -> Iterator[Prometheus]:
+    """Start one with our rules; `jobs` maps names to addresses, `others` are scrape configurations as they are."""
+    program = needed("prometheus")
+    configuration = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(ALERTS / "rules.yaml")],
+        "scrape_configs": [
+            {"job_name": job, "honor_labels": True, "static_configs": [{"targets": [address]}]}
+            for job, address in jobs.items()
+        ]
+        + [dict(other) for other in others],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
+    address = f"127.0.0.1:{free_port()}"
+    log = folder / "prometheus.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={folder}/prometheus.yaml",
+                f"--storage.tsdb.path={folder}/tsdb",
+                f"--web.listen-address={address}",
+            ],
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        running = Prometheus(f"http://{address}", process, log)
+        running.until(lambda: _answers(f"http://{address}/-/ready"), log.read_text)
+        yield running
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """A port that was free a moment ago: Prometheus does not say which one it took."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def page(text: Callable[[int], str]) -> Iterator[str]:
+    """Serve a page of metrics; `text` is told how often it was asked for. Yields the address."""
+    asked = 0
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal asked
+            asked += 1
+            body = text(asked).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,105 @@
+"""An evictor at work on a node of the test's making, with time in the test's hand."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.actions.eviction_settings import Budget
+from gpuagent.actions.evictor import Asking, EvictionPace, Evictor
+from gpuagent.pods.inventory import NodePod
+from gpuagent.status import Judged
+from gpuagent.verdicts.judge import Verdict
+from kube.eviction import Evicted, EvictionAnswer
+from service.log import JsonLog
+from tests.support.evaluations import RULES, Node
+from tests.support.samples import GIB
+
+YES = Evicted(EvictionAnswer.EVICTED)
+OVER = 12 * GIB
+
+
+@dataclass
+class Desk:
+    """An evictor on a node of the test's making, and all that it did, in order."""
+
+    node: Node = field(default_factory=Node)
+    budget: Budget = field(default_factory=lambda: Budget(1, 600))
+    is_dry_run: bool = False
+    fresh: float = 5.0
+    now: float = 10.0
+    held: dict[str, int] = field(default_factory=lambda: {"train": OVER})
+    fresh_held: dict[str, int] | None = None
+    """What a fresh sample shows, if not the same."""
+    answers: list[Evicted] = field(default_factory=list)
+    """To what is asked in turn; then yes."""
+    asking: Asking | None = None
+    """Who is asked in the place of `answers`."""
+    done: list[str] = field(default_factory=list)
+    samples: bool = True
+
+    def __post_init__(self) -> None:
+        self.stream = io.BytesIO()
+        self.evictor = Evictor(
+            rules=RULES,
+            budget=self.budget,
+            ask=None if self.is_dry_run else self.ask,
+            announce=self.announce,
+            sample_now=self.sample_now,
+            log=JsonLog(self.stream),
+            clock=lambda: self.now,
+            timing=EvictionPace(fresh=self.fresh),
+        )
+        self.node.judged(0, self.held)
+
+    async def ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
+        self.done.append(f"{'try' if is_trial else 'evict'} {pod.name}")
+        if self.asking is not None:
+            return await self.asking(pod, is_trial=is_trial)
+        return self.answers.pop(0) if self.answers else YES
+
+    async def announce(self, verdict: Verdict, judged: Judged) -> None:
+        self.done.append(f"tell {verdict.pod_share.pod.name}")
+
+    def sample_now(self) -> None:
+        self.done.append("sample")
+        if self.samples:
+            held = self.held if self.fresh_held is None else self.fresh_held
+            asyncio.get_running_loop().call_soon(self.sample, held)
+
+    def sample(self, held: dict[str, int] | None = None) -> None:
+        self.evictor.take(self.node.judged(self.now, self.held if held is None else held))
+
+    async def step(self, seconds: float = 5.0) -> None:
+        """Let time pass, and take a sample; wait until nothing more comes of it."""
+        self.now += seconds
+        before = -1
+        self.sample()
+        while before != len(self.done):
+            before = len(self.done)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    @property
+    def results(self) -> dict[str, int]:
+        return dict(self.evictor.results)
+
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@contextlib.asynccontextmanager
+async def desk(**fields: Any) -> AsyncIterator[Desk]:
+    made = Desk(**fields)
+    task = asyncio.create_task(made.evictor.run())
+    await asyncio.sleep(0)
+    try:
+        yield made
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,104 @@
+"""The agent's inside for tests: from objects and samples to verdicts, status and log lines."""
+
+import io
+import json
+from typing import Any
+
+from gpuagent.actions.log import TransitionLog
+from gpuagent.pipeline import SamplePipeline
+from gpuagent.pods.inventory import Inventory
+from gpuagent.sampling.sample import LookupResult, Origin
+from gpuagent.server.api import shares_json
+from gpuagent.shares.pod_shares import PodShare, ShareResolver
+from gpuagent.status import Judged
+from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.reservations import Reservations
+from service.log import JsonLog
+from tests.support.inventories import built
+from tests.support.kube_objects import GPU_0, GPU_1
+from tests.support.samples import gpu, sample
+
+GRACE = 10.0
+
+
+class Pipeline:
+    """Bookkeeper, judge and log of a node with two GPUs of 24 GiB, and a sample every 5 s."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.inventory: Inventory | None = None
+        self.judged: list[Judged] = []
+        self.stream = io.BytesIO()
+        self.books = SamplePipeline(
+            pods=self,
+            pod_shares=ShareResolver(),
+            judge=Judge(grace=GRACE, longest_gap=15),
+            is_simulated=False,
+            interval=5,
+            clock=lambda: self.now,
+            changes=TransitionLog(JsonLog(self.stream)),
+            reservations=Reservations(grace=GRACE),
+            on_judged=self.judged.append,
+        )
+
+    def seconds_since_contact(self) -> float:
+        return 0.0
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    def see(self, *items: dict[str, Any], held: dict[str, dict[str, int]], times: int = 1) -> None:
+        """Take samples: the bytes that pods, by UID, hold on the two GPUs."""
+        self.process(built(*items).inventory, held, times)
+
+    def process(self, inventory: Inventory, held: dict[str, dict[str, int]], times: int = 1) -> None:
+        """Take samples with an inventory."""
+        pids = {
+            (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
+                ((each, uid) for uid, on in held.items() for each in on), start=100
+            )
+        }  # fmt: skip
+        origins = {
+            pid: Origin(found=LookupResult.CONTAINER, pod_uids=(uid,), container_id="")
+            for (_, uid), pid in pids.items()
+        }
+        gpus = [
+            gpu(
+                *((pid, held[uid][uuid]) for (where, uid), pid in pids.items() if where == uuid),
+                uuid=uuid,
+                index=index,
+            )
+            for index, uuid in enumerate((GPU_0, GPU_1))
+        ]
+        for _ in range(times):
+            self.inventory = inventory
+            self.books.process(sample(*gpus, origins=origins, at=self.now), {})
+            self.now += 5
+
+    @property
+    def flagged(self) -> set[tuple[str, str, str]]:
+        """Pod UID, GPU UUID and reason."""
+        judged = self.judged[-1].verdicts.judged
+        return {(key.uid, key.gpu_uuid, key.reason) for key, verdict in judged.items() if verdict.is_flagged}
+
+    @property
+    def problems(self) -> dict[tuple[str, str], str]:
+        """Detail by cause and GPU."""
+        return {(found.cause, found.gpu_uuid): found.detail for found in self.books.status().problems}
+
+    @property
+    def shown(self) -> Any:
+        """What `/api/v1/shares` answers."""
+        return json.loads(shares_json(self.books.status(), node="n", is_simulated=False))
+
+    def pod_share(self, uid: str) -> PodShare:
+        (found,) = [each for each in self.judged[-1].snapshot.pod_shares if each.pod.uid == uid]
+        return found
+
+    def promised(self, gpu_uuid: str) -> int | None:
+        (found,) = [a for a in self.judged[-1].snapshot.gpus if a.gpu.uuid == gpu_uuid]
+        return found.promised_bytes
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
+        return [line for line in lines if line["message"] == message]

@@ -1,0 +1,131 @@
+"""Short ways to write a node for tests: GPUs, pods, claims, and samples of what runs on them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
+from gpuagent.ledger.balance import Books, balance
+from gpuagent.ledger.snapshot import Holding, Snapshot
+from gpuagent.pods.index import PodIndex
+from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.problems import Problem
+from gpuagent.sampling.sample import LookupResult, Origin, Sample
+from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
+
+MIB = 1 << 20
+GIB = 1 << 30
+A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+
+
+def gpu(
+    *processes: tuple[int, int | None], uuid: str = A, used: int | None = None, index: int = 0, **fields: Any
+) -> Gpu:
+    """A GPU of 24 GiB with (pid, bytes); in use is what they hold and 100 MiB."""
+    known = sum(held or 0 for _, held in processes)
+    listed = tuple(GpuProcess(pid, held) for pid, held in processes)
+    return Gpu(
+        **{
+            "index": index,
+            "uuid": uuid,
+            "model": "NVIDIA A10",
+            "total_bytes": 24 * GIB,
+            "used_bytes": known + 100 * MIB if used is None else used,
+            "reserved_bytes": 300 * MIB,
+            "processes": listed,
+            **fields,
+        }
+    )
+
+
+def uid_of(name: str) -> str:
+    """A pod's UID, from its name."""
+    return f"{name.encode().hex():0<8.8}-1111-4222-8333-{name.encode().hex():0<12.12}"
+
+
+def pod(key: str, *, namespace: str = "team-a", whole_gpus: int = 0, **fields: Any) -> NodePod:
+    """A running pod; the key is its name, and gives its UID."""
+    return NodePod(
+        **{
+            "namespace": namespace,
+            "name": key,
+            "uid": uid_of(key),
+            "phase": "Running",
+            "labels": {},
+            "annotations": {},
+            "whole_gpus": whole_gpus,
+            **fields,
+        }
+    )
+
+
+def pod_share(
+    name: str,
+    share: int | None = None,
+    *,
+    gpus: Iterable[str] = (A,),
+    pod: NodePod | None = None,
+    **fields: Any,
+) -> PodShare:
+    """A pod's claim: a share of so many bytes on each of the GPUs, or none at all."""
+    gpus = tuple(gpus) if share is not None else ()
+    return PodShare(
+        **{
+            "pod": pod or globals()["pod"](name),
+            "asks_for_share": share is not None,
+            "gpu_uuids": gpus,
+            "shares": {uuid: Amount(share, ShareSource.BIND_REQUEST) for uuid in gpus} if share else {},
+            **fields,
+        }
+    )
+
+
+def in_pod(name: str, comm: str = "python") -> Origin:
+    """The origin of a process in that pod."""
+    return Origin(found=LookupResult.CONTAINER, pod_uids=(uid_of(name),), container_id="c" * 64, name=comm)
+
+
+HOST = Origin(found=LookupResult.HOST, name="Xorg")
+GONE = Origin(found=LookupResult.GONE)
+DENIED = Origin(found=LookupResult.DENIED)
+
+
+def sample(
+    *gpus: Gpu, origins: Mapping[int, Origin] | None = None, at: float = 0.0, problems: Iterable[Problem] = ()
+) -> Sample:
+    """A sample; problems are those of the driver."""
+    return Sample(
+        reading=GpuReading(gpus=gpus, problems=tuple(problems), driver_version="570.00"),
+        origins=dict(origins or {}),
+        taken_at=at,
+        wall_time=1_800_000_000.0 + at,
+        seconds=0.01,
+    )
+
+
+def snapshot_of(
+    taken: Sample, *pod_shares: PodShare, reservations: Iterable[str] = (), problems: Iterable[Problem] = ()
+) -> Snapshot:
+    """The accounts, with the claims' own pods as the list of pods."""
+    inventory = Inventory(
+        pods={each.pod.uid: each.pod for each in pod_shares}, reservation_uids=frozenset(reservations)
+    )
+    books = Books(pod_shares=pod_shares, pods=PodIndex.from_inventory(inventory), problems=tuple(problems))
+    return balance(taken, books)
+
+
+def balance_of(taken: Sample, pod_shares: Iterable[PodShare], pods: PodIndex) -> Snapshot:
+    """The accounts, with this list of pods."""
+    return balance(taken, Books(pod_shares=tuple(pod_shares), pods=pods))
+
+
+def holding(snapshot: Snapshot, name: str, uuid: str = A) -> Holding | None:
+    """What the pod holds on the GPU."""
+    found = [h for h in snapshot.holdings if h.pod_share.pod.name == name and h.gpu_uuid == uuid]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def used(snapshot: Snapshot, name: str, uuid: str = A) -> int | str | None:
+    """Bytes the pod uses there; None: unknown; "absent": it is not even listed."""
+    found = holding(snapshot, name, uuid)
+    return "absent" if found is None else found.used_bytes

@@ -1,0 +1,60 @@
+"""Short ways to write what a judge sees: one pod on two GPUs, sample by sample."""
+
+from collections.abc import Iterable
+
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.problems import Problem
+from gpuagent.shares.pod_shares import PodShare
+from gpuagent.verdicts.grounds import FlagReason, Key
+from gpuagent.verdicts.judge import Judge, Transition, Verdicts
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
+
+GRACE = 10.0
+SHARE = 10 * GIB
+OVER = SHARE + SHARE // 20 + 1
+WITHIN = SHARE
+BETWEEN = SHARE + 1
+
+TRAIN = pod_share("train", SHARE)
+OVER_SHARE = Key(uid_of("train"), A, FlagReason.OVER_SHARE)
+
+
+def judge(**fields: object) -> Judge:
+    return Judge(
+        **{"grace": GRACE, "longest_gap": 15.0, "excluded_namespaces": frozenset({"kube-system"}), **fields}
+    )  # type: ignore[arg-type]
+
+
+def node(
+    held: int | None = 0,
+    *others: PodShare,
+    at: float = 0.0,
+    pod_share: PodShare = TRAIN,
+    uuid: str = A,
+    problems: Iterable[Problem] = (),
+    comm: str = "python",
+) -> Snapshot:
+    """Two GPUs; the claim's pod has one process that holds so much on one of them; 0 is no process."""
+    process = [] if held == 0 else [(10, held)]
+    gpus = [gpu(*(process if uuid == each else ()), uuid=each, index=i) for i, each in enumerate((A, B))]
+    taken = sample(*gpus, origins={10: in_pod(pod_share.pod.name, comm)}, at=at, problems=problems)
+    return snapshot_of(taken, pod_share, *others)
+
+
+def flags(verdicts: Verdicts, name: str = "train") -> dict[str, bool]:
+    """Reason at the GPU's letter, to whether it is flagged."""
+    return {
+        f"{key.reason}@{key.gpu_uuid[4:5]}": verdict.is_flagged
+        for key, verdict in verdicts.judged.items()
+        if key.uid == uid_of(name)
+    }
+
+
+def run(*snapshots: Snapshot, by: Judge | None = None) -> tuple[Verdicts, list[Transition]]:
+    """Judge them in turn; return the last verdicts and every transition."""
+    by = by or judge()
+    verdicts, transitions = Verdicts(), []
+    for snapshot in snapshots:
+        verdicts, new = by.judge(snapshot)
+        transitions += new
+    return verdicts, transitions

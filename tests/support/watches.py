@@ -1,0 +1,68 @@
+"""Running a watch in a test."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kube.client import KubeClient
+from kube.watch import Key, Resource, Watch, WatchTiming
+from tests.support.api_server import PODS
+
+QUICK = WatchTiming(watch=1, grace=0.2, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
+"""The usual pace, some 500 times as fast."""
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:
+    """Wait for something; return how long it took."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise AssertionError(f"not within {seconds} s: {condition.__code__.co_names}")
+        await asyncio.sleep(0.005)
+    return time.monotonic() - began
+
+
+@dataclass
+class Running:
+    """A watch that runs, and all that it said."""
+
+    watch: Watch[Any]
+    troubles: list[str] = field(default_factory=list)
+    changes: list[set[str]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def names(self) -> set[str]:
+        return {name for _, name in self.watch.objects}
+
+
+@contextlib.asynccontextmanager
+async def running(
+    client: KubeClient, *, timing: WatchTiming = QUICK, resource: Resource | None = None, **options: Any
+) -> AsyncIterator[Running]:
+    troubles: list[str] = []
+    changes: list[set[str]] = []
+
+    def changed(objects: Mapping[Key, Any]) -> None:
+        changes.append({name for _, name in objects})
+
+    watch: Watch[Any] = Watch(
+        client,
+        resource or Resource(name="pods", path=PODS),
+        timing=timing,
+        on_change=changed,
+        on_trouble=troubles.append,
+        **{"read": json.loads, **options},
+    )
+    task = asyncio.create_task(watch.run())
+    try:
+        yield Running(watch, troubles, changes, task)
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

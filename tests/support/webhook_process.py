@@ -1,0 +1,364 @@
+"""Servers to lean on, in process and as a process, and clients that do what no API server would."""
+
+import asyncio
+import gc
+import io
+import json
+import re
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self, cast
+
+from certs.directory import ensure, load_pair
+from service.http.listeners import Address
+from service.log import JsonLog
+from tests.support.pods import gpu_container, pod
+from tests.support.webhook_server import POLICIES, review_of
+from webhook.certificates.files import FileSettings
+from webhook.metrics import Metrics
+from webhook.namespaces.source import PolicySource
+from webhook.policy.decide import Rules
+from webhook.policy.labels import NamespacePolicy
+from webhook.serve import Settings, serve
+from webhook.server.admission_server import ADMISSION_CONNECTIONS
+from webhook.server.server import PortLimits, Server
+from webhook.server.tls import ServingContext
+
+ANY_PORT = Address("127.0.0.1", 0)
+PATIENCE_SECONDS = 45.0
+"""How long a condition may take on a machine that has much else to do."""
+
+PATHS = ("/mutate", "/validate/pods", "/validate/namespaces")
+REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
+
+
+async def until(condition: Callable[[], Awaitable[Any] | Any], what: str) -> Any:
+    """Wait for a condition, and return what made it true."""
+    end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while asyncio.get_running_loop().time() < end:
+        found = condition()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"still not after {PATIENCE_SECONDS} s: {what}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """An HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    body: bytes
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The answer to a review."""
+        found: dict[str, Any] = json.loads(self.body)["response"]
+        return found
+
+
+class Connection:
+    """One connection, in the client's hand down to its bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def reply(self) -> Reply:
+        """The next answer."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+            status = int(head.split(" ", 2)[1])
+            headers = {
+                k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head.splitlines()[1:])
+            }
+            body = await self._reader.readexactly(int(headers.get("content-length", 0)))
+        return Reply(status=status, headers=headers, body=body)
+
+    async def post(self, body: bytes = REVIEW, path: str = "/mutate") -> Reply:
+        """Send a review; return its answer."""
+        await self.send(request(body, path))
+        return await self.reply()
+
+    async def rest(self) -> bytes:
+        """All that comes until the server has closed it."""
+        found = b""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            try:
+                while data := await self._reader.read(65536):
+                    found += data
+            except OSError:  # cut, which is an end too
+                pass
+        return found
+
+    async def ended(self) -> None:
+        """Wait until the server has closed it."""
+        await self.rest()
+
+    def be_deaf(self) -> None:
+        """Read nothing from now on."""
+        cast(asyncio.Transport, self._writer.transport).pause_reading()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has been heard of its end."""
+        return not self._reader.at_eof() and self._reader.exception() is None
+
+    @property
+    def leaf(self) -> bytes:
+        """The server's certificate."""
+        found = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert isinstance(found, bytes)
+        return found
+
+    def close(self) -> None:
+        """Cut it."""
+        self._writer.transport.abort()
+
+
+def request(
+    body: bytes, path: str = "/mutate", *, length: int | None = None, more: Iterable[str] = ()
+) -> bytes:
+    """The bytes of a POST; `length` lies about the body's."""
+    head = [
+        f"POST {path} HTTP/1.1",
+        "Host: webhook",
+        f"Content-Length: {len(body) if length is None else length}",
+        *more,
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+_LABELS = {f"kaishare.dev/{number}": "" for number in range(100)}
+MUCH_TO_SAY = request(
+    json.dumps(review_of({"metadata": {"labels": _LABELS}}, kind={"kind": "Namespace"})).encode(), PATHS[2]
+)
+"""A review with an answer many times its size."""
+
+
+@dataclass(kw_only=True)
+class Live:
+    """A running server."""
+
+    admission: Address
+    ops: Address
+    trust: ssl.SSLContext
+    read_log: Callable[[], bytes]
+    server: Server | None = None
+    _connections: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connections.aclose()
+        await asyncio.sleep(0)
+
+    async def connect(self, *, receive_buffer: int | None = None) -> Connection:
+        """A TLS connection, which ends with the test at the latest."""
+        tls = {"ssl": self.trust, "server_hostname": "localhost"}
+        if receive_buffer is None:
+            return await self._connect(self.admission, **tls)
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, (self.admission.host, self.admission.port))
+        return await self._connect(None, sock=plain, **tls)
+
+    async def connect_plainly(self) -> Connection:
+        """A TCP connection without TLS on the port that wants it."""
+        return await self._connect(self.admission)
+
+    async def _connect(self, address: Address | None, **options: Any) -> Connection:
+        where: dict[str, Any] = {"host": address.host, "port": address.port} if address else {}
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            connection = Connection(*await asyncio.open_connection(**where, **options))
+        self._connections.callback(connection.close)
+        return connection
+
+    async def get(self, path: str) -> Reply:
+        """A page of the plain port."""
+        connection = await self._connect(self.ops)
+        await connection.send(f"GET {path} HTTP/1.1\r\nHost: ops\r\nConnection: close\r\n\r\n".encode())
+        return await connection.reply()
+
+    async def figure(self, name: str) -> float:
+        """One figure of /metrics by its whole name with labels; 0 if it is absent."""
+        text = (await self.get("/metrics")).body.decode()
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    async def errors(self, stage: str) -> float:
+        return await self.figure(f'kaishare_webhook_errors_total{{stage="{stage}"}}')
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.read_log().splitlines() if line.endswith(b"}")]
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["message"] == message]
+
+
+async def answered(live: Live) -> None:
+    """Others are served, on a connection of their own."""
+    connection = await live.connect()
+    assert (await connection.post()).status == 200
+    connection.close()
+
+
+class HeldPolicies:
+    """Every namespace is managed, `guarded` under enforce; of `held` nothing is said until it is let go."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.go = asyncio.Event()
+        labels = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
+        self._policy = NamespacePolicy.from_labels("team-a", labels)
+        enforced = {"kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.5"}
+        self._guarded = NamespacePolicy.from_labels("guarded", labels | enforced)
+
+    async def find(self, namespace: str, **_: Any) -> NamespacePolicy | None:
+        if namespace == "held":
+            self.waiting += 1
+            try:
+                await self.go.wait()
+            finally:
+                self.waiting -= 1
+        return self._guarded if namespace == "guarded" else self._policy
+
+    def all(self) -> Mapping[str, NamespacePolicy]:
+        return {}
+
+    async def run(self) -> None:
+        await self.go.wait()
+
+
+def admission(**limits: Any) -> PortLimits:
+    """Limits of both ports, with these changed on the admission port."""
+    return PortLimits(admission=replace(ADMISSION_CONNECTIONS, **limits))
+
+
+HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
+) -> AsyncIterator[Live]:
+    """A server in process, with any policy source and limits."""
+    served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    metrics, stream = Metrics(), log_to or io.BytesIO()
+    metrics.show_policies(policies.all)
+    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    server = Server(
+        policies=policies,
+        rules=Rules,
+        metrics=metrics,
+        log=JsonLog(stream),
+        **limits,
+    )
+    ops = await server.open_ops(ANY_PORT)
+    admission = await server.open_admission(ANY_PORT, context.outer)
+    live = Live(
+        admission=admission, ops=ops, trust=trust_of(folder / "tls"), read_log=stream.getvalue, server=server
+    )
+    try:
+        async with live:
+            yield live
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def running(folder: Path, policies: Path | None = None, **settings: Any) -> AsyncIterator[Live]:
+    """All that `serve` is, in process: watched files, too."""
+    if policies is None:
+        policies = folder / "policies.yaml"
+        policies.write_text(POLICIES)
+    stream, interval = io.BytesIO(), sys.getswitchinterval()
+    certificates = settings.pop("certificates", FileSettings(directory=folder / "tls"))
+    told = Settings(
+        policies=policies, rules=Rules(), certificates=certificates, listen=ANY_PORT, ops_listen=ANY_PORT, **settings
+    )  # fmt: skip
+    task = asyncio.create_task(serve(told, JsonLog(stream)))
+    try:
+        await until(lambda: b'"serving"' in stream.getvalue() or task.done(), "serving")
+        if task.done():
+            await task
+        async with _started(stream.getvalue, folder / "tls") as live:
+            yield live
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
+
+
+@dataclass(kw_only=True)
+class Process:
+    """`kaishare-webhook serve` as a process of its own."""
+
+    live: Live
+    process: asyncio.subprocess.Process
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    async def status(self) -> int:
+        """Its exit status, once it has ended."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(folder: Path, *options: str, files: int | None = None) -> AsyncIterator[Process]:
+    """Start one, under a limit of open files if one is given; ended at the latest with the test."""
+    (folder / "policies.yaml").write_text(POLICIES)
+    log = folder / "log"
+    program = "-m webhook" if files is None else f"-m tests.support.limited_files {files} webhook"
+    command = f"{program} serve --policies {folder}/policies.yaml --certs {folder}/tls"
+    ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
+    with log.open("wb") as stream:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command.split(), *ports.split(), *options, stderr=stream
+        )
+    try:
+        await until(lambda: b'"serving"' in log.read_bytes() or process.returncode is not None, "serving")
+        async with _started(log.read_bytes, folder / "tls") as live:
+            yield Process(live=live, process=process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _started(read_log: Callable[[], bytes], tls: Path) -> Live:
+    line = next(json.loads(line) for line in read_log().splitlines() if b'"serving"' in line)
+    return Live(
+        admission=Address.parse(line["admission"].removeprefix("https://")),
+        ops=Address.parse(line["ops"].removeprefix("http://")),
+        trust=trust_of(tls),
+        read_log=read_log,
+    )
+
+
+def trust_of(tls: Path) -> ssl.SSLContext:
+    """A client's context that trusts a directory's CA."""
+    return ssl.create_default_context(cafile=str(tls / "ca.crt"))

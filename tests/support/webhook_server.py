@@ -1,0 +1,158 @@
+"""A webhook in process: real sockets, real TLS, policies from a file."""
+
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from certs.directory import ensure, load_pair
+from service.http.listeners import Address
+from service.log import JsonLog
+from webhook.metrics import Metrics
+from webhook.namespaces.files import FilePolicies
+from webhook.policy.decide import Rules
+from webhook.server.server import Server
+from webhook.server.tls import ServingContext
+
+if TYPE_CHECKING:
+    from tests.support.webhook_process import HeldPolicies, Live
+
+POLICIES = """
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: team-a
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "0.5"}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: watched
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "0.5", kaishare.dev/mode: observe}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: broken
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/gpu-fraction: "2"}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: guarded
+  labels: {kai.scheduler/queue: queue-a, kaishare.dev/mode: enforce, kaishare.dev/max-gpu-fraction: "1"}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningWebhook:
+    """A running server and ways to talk to it."""
+
+    url: str
+    ops: str
+    session: aiohttp.ClientSession
+    trust: ssl.SSLContext
+    stream: io.BytesIO
+    policies: FilePolicies
+
+    async def post(
+        self, body: bytes | io.BytesIO, path: str = "/mutate", **options: Any
+    ) -> tuple[int, bytes]:
+        async with self.session.post(self.url + path, data=body, ssl=self.trust, **options) as response:
+            return response.status, await response.read()
+
+    async def review(self, review: dict[str, Any], path: str = "/mutate") -> dict[str, Any]:
+        status, body = await self.post(json.dumps(review).encode(), path)
+        assert status == 200, body
+        answer: dict[str, Any] = json.loads(body)
+        assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
+        response: dict[str, Any] = answer["response"]
+        assert response["uid"] == review["request"]["uid"]
+        return response
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(self.ops + path) as response:
+            return response.status, await response.text()
+
+    async def figure(self, name: str) -> float | None:
+        """One figure of /metrics by its whole name with labels; None if it is absent."""
+        _, text = await self.get("/metrics")
+        for line in text.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series == name:
+                return float(value)
+        return None
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
+    (tmp_path / "policies.yaml").write_text(POLICIES)
+    policies = FilePolicies(tmp_path / "policies.yaml")
+    served = ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    metrics = Metrics()
+    metrics.show_policies(policies.all)
+    stream = io.BytesIO()
+    log = JsonLog(stream)
+    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
+    any_port = Address("127.0.0.1", 0)
+    ops = await server.open_ops(any_port)
+    admission = await server.open_admission(any_port, context.outer)
+    async with aiohttp.ClientSession() as session:
+        yield RunningWebhook(
+            url=f"https://{admission}",
+            ops=f"http://{ops}",
+            session=session,
+            trust=ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.crt")),
+            stream=stream,
+            policies=policies,
+        )
+    await server.stop()
+
+
+@pytest.fixture
+def held() -> "HeldPolicies":
+    from tests.support.webhook_process import HeldPolicies
+
+    return HeldPolicies()
+
+
+@pytest.fixture
+async def live(tmp_path: Path, held: "HeldPolicies") -> AsyncIterator["Live"]:
+    """The same for tests that watch bytes and connections."""
+    from tests.support.webhook_process import serving
+
+    async with serving(tmp_path, held) as live:
+        yield live
+        held.go.set()
+
+
+def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:
+    """A review of a pod's creation as the API server asks it."""
+    return {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": namespace,
+            "operation": "CREATE",
+            "userInfo": {"username": "jane", "groups": ["system:authenticated"]},
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
+            **request,
+        },
+    }

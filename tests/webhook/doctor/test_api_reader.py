@@ -1,0 +1,137 @@
+"""API servers that are away, refuse, or are none; lists that never end; objects of another shape."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from kube.access import InCluster
+from kube.client import KubeClient
+from service.check_results import CheckResult, State, as_text, exit_status
+from tests.support.api_server import Answer, ApiServer, refuses, says
+from webhook.doctor import api_reader as reading
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.command import examine
+from webhook.registration.configurations import CONFIGURATION_NAME
+
+QUESTION = ListSpec(resource="things", group="example.com", path="/apis/example.com/v1/things", without="x")
+
+
+async def examined(server: ApiServer, account: Path) -> list[CheckResult]:
+    access = InCluster(folder=account, environment=server.environment)
+    return [finding async for finding in examine(access, CONFIGURATION_NAME)]
+
+
+def always(item: Any) -> Answer:
+    """A list of that, whatever was asked for."""
+    body = json.dumps({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": [item]})
+    return says(body)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says("<html>not found</html>", status=404, kind="text/html"),  # a web server that is something else
+        says("<html>welcome</html>", kind="text/html"),
+        says(""),
+        says("[]"),
+        says("{}"),
+        says('{"kind": "List", "metadata": {}}'),
+        says(b"\xff\xfe"),
+        refuses(401, "Unauthorized"),
+        refuses(403, "Forbidden"),
+        refuses(410, "Expired"),
+        refuses(429, "TooManyRequests", Retry_After="1"),
+        refuses(500, "InternalError"),
+        refuses(503, "ServiceUnavailable", "\x1b[31mred\nlines"),
+        always({}),
+        always("text"),
+        always({"metadata": None}),
+        always({"metadata": {"name": 5}}),
+        always({"metadata": {"name": "a", "labels": {"kaishare.dev/mode": 5}}, "webhooks": {}}),
+    ],
+)
+async def test_whatever_answers_it_is_no_traceback_and_never_fine(
+    server: ApiServer, account: Path, answer: Answer
+) -> None:
+    server.always = answer
+    found = await examined(server, account)
+    assert exit_status(found) == 1
+    assert all(line.isprintable() for line in as_text(found).splitlines())
+    said = {one.check for one in found if one.state is State.PROBLEM}
+    assert said & {"rights", "namespaces", "API server"}
+
+
+async def test_a_server_that_is_away_ends_it_at_once(server: ApiServer, account: Path) -> None:
+    await server.stop()
+    (found,) = await examined(server, account)
+    assert (found.state, found.check) == (State.PROBLEM, "API server")
+    assert "Connection refused" in found.what
+
+
+def named(count: int) -> Callable[[web.Request], list[dict[str, Any]]]:
+    return lambda request: [
+        {"metadata": {"name": f"{request.query.get('continue', 'a')}-{n}"}} for n in range(count)
+    ]
+
+
+async def test_a_list_that_never_ends_is_left_off(server: ApiServer, client: KubeClient) -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        metadata = {"resourceVersion": "1", "continue": "on"}
+        return web.json_response({"kind": "ThingList", "metadata": metadata, "items": named(500)(request)})
+
+    server.always = endless
+    reader = ApiReader(client)
+    found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, Any]).decode)
+    assert (len(found.items), found.extent) == (reading.MOST_OBJECTS, Completeness.PART)
+    (lack,) = reader.missing
+    assert (lack.state, lack.check) == (State.UNKNOWN, "things")
+    assert lack.what == "only the first 20000 were looked at"
+
+
+async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
+    server: ApiServer, client: KubeClient
+) -> None:
+    metadata = {"resourceVersion": "1"}
+    server.always = says(
+        json.dumps({"kind": "ThingList", "metadata": metadata, "items": [{"a": 1}, {"a": "b"}, {"a": 2}]})
+    )
+    reader = ApiReader(client)
+    found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, int]).decode)
+    assert (found.items, found.extent) == (({"a": 1}, {"a": 2}), Completeness.PART)
+    assert [lack.what for lack in reader.missing] == ["1 of them cannot be read"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "extent", "state"),
+    [
+        (refuses(404, "NotFound"), Completeness.UNSERVED, None),
+        (refuses(403, "Forbidden"), Completeness.UNREAD, State.UNKNOWN),
+        (refuses(500, "InternalError"), Completeness.UNREAD, State.UNKNOWN),
+    ],
+)
+async def test_a_kind_that_is_not_served_is_no_lack(
+    server: ApiServer, client: KubeClient, answer: Answer, extent: Completeness, state: State | None
+) -> None:
+    server.always = answer
+    reader = ApiReader(client)
+    found = await reader.list(QUESTION, lambda item: item)
+    assert (found.items, found.extent) == ((), extent)
+    assert [lack.state for lack in reader.missing] == ([state] if state else [])
+
+
+async def test_rights_that_lack_for_the_same_thing_are_one_line(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.always = refuses(403, "Forbidden")
+    reader = ApiReader(client)
+    for resource in ("things", "others", "things"):
+        await reader.list(
+            ListSpec(resource=resource, group="", path="/api/v1/x", without="x was not checked"), len
+        )
+    (lack,) = reader.missing
+    assert lack.what == "x was not checked: the caller may not list things, list others"

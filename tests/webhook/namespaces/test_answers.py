@@ -1,0 +1,74 @@
+"""What reviews are answered when a policy cannot be had, by the server itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kube.client import KubeClient
+from tests.support.api_server import ApiServer, refuses
+from tests.support.followed_namespaces import following, namespace, serve_by_name, serve_namespaces, source
+from tests.support.pods import gpu_container, pod
+from tests.support.watches import until
+from tests.support.webhook_process import request, serving
+from tests.support.webhook_server import review_of
+
+ASKED = request(json.dumps(review_of(pod(gpu_container()))).encode())
+
+
+async def test_a_pod_of_a_namespace_made_a_moment_ago_is_filled_in(
+    server: ApiServer, client: KubeClient, tmp_path: Path
+) -> None:
+    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
+    async with serving(tmp_path, source(client).policies) as live:
+        connection = await live.connect()
+        await connection.send(ASKED)
+        assert "patch" in (await connection.reply()).response
+
+
+@pytest.mark.parametrize(
+    ("known", "really", "path", "said"),
+    [
+        ({"mode": "off"}, {"gpu_fraction": "0.5"}, "/mutate", "patch"),
+        ({}, {"mode": "enforce"}, "/validate/pods", "status"),
+    ],
+    ids=["switched on", "enforced"],
+)
+async def test_a_mode_that_the_api_server_knows_of_first_counts_from_its_first_review(
+    server: ApiServer,
+    client: KubeClient,
+    tmp_path: Path,
+    known: dict[str, str],
+    really: dict[str, str],
+    path: str,
+    said: str,
+) -> None:
+    serve_namespaces(server, namespace("team-a", **known))
+    serve_by_name(server, namespace("team-a", **really))
+    async with following(client) as follow, serving(tmp_path, follow.policies) as live:
+        await until(lambda: follow.names)
+        assert said in (await (await live.connect()).post(path=path)).response
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/mutate", 200, b'"allowed":true'),
+        ("/validate/pods", 500, b"policy cannot be read now: GET /api/v1/namespaces/team-a: 403 Forbidden"),
+    ],
+)
+async def test_without_a_policy_mutation_lets_a_pod_through_and_validation_leaves_it_to_the_failure_policy(
+    server: ApiServer, client: KubeClient, tmp_path: Path, path: str, status: int, said: bytes
+) -> None:
+    server.always = refuses(403, "Forbidden", "no right to get")
+    async with serving(tmp_path, source(client).policies) as live:
+        connection = await live.connect()
+        reply = await connection.post(path=path)
+        assert reply.status == status
+        assert said in reply.body
+        assert b"patch" not in reply.body
+        assert await live.errors("policies") == 1
+        (line,) = live.logged("policy unknown")
+        assert "no right to get" in line["problem"]
+        decided = [(entry["action"], entry["reason"]) for entry in live.logged("decision")]
+        assert decided == ([("error", "policy-unknown")] if status == 200 else [])

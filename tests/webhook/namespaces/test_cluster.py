@@ -1,0 +1,210 @@
+"""Policies from namespaces, as a watch tells of them."""
+
+import asyncio
+import copy
+import json
+
+import pytest
+
+from kube.client import KubeClient
+from tests.support.api_server import ApiServer, lists, refuses
+from tests.support.followed_namespaces import QUEUE, following, namespace, serve_namespaces, source
+from tests.support.watches import until
+from webhook.metrics import Metrics
+from webhook.namespaces.cluster import STALE_SECONDS, Managed
+from webhook.namespaces.decode import NamespaceError, reader
+from webhook.policy.labels import Mode, NamespacePolicy
+
+
+def fraction(policy: NamespacePolicy | None) -> str | None:
+    assert policy is not None
+    return policy.share.value if policy.share else None
+
+
+async def test_labels_that_are_set_changed_and_removed_are_policy_at_once(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve_namespaces(server, namespace("team-a", gpu_fraction="0.5"))
+    async with following(client) as follow:
+        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
+        assert fraction(await follow.policies.find("team-a")) == "0.5"
+        server.change("ADDED", namespace("team-b", gpu_fraction="0.25"))
+        server.change("MODIFIED", namespace("team-a", gpu_fraction="0.75"))
+        await until(lambda: follow.names == {"team-a", "team-b"})
+        await until(lambda: fraction(follow.policies.all()["team-a"]) == "0.75")
+        server.change("DELETED", namespace("team-a"))
+        await until(lambda: follow.names == {"team-b"})
+        assert server.asked("/namespaces/") == []
+
+
+async def test_only_managed_namespaces_are_asked_for_and_nothing_of_them_but_metadata(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve_namespaces(server)
+    async with following(client):
+        await until(lambda: server.watches_asked)
+    for request in (*server.lists_asked, *server.watches_asked):
+        assert request.query["labelSelector"] == QUEUE
+        assert "as=PartialObjectMetadata" in request.headers["Accept"]
+
+
+async def test_ready_once_listed_and_while_the_api_server_is_heard(
+    server: ApiServer, client: KubeClient
+) -> None:
+    now = 100.0
+    serve_namespaces(server, namespace("team-a"))
+    server.answers = [refuses(503, "ServiceUnavailable")]
+    async with following(client, clock=lambda: now) as follow:
+        assert not follow.policies.ready
+        await until(lambda: follow.policies.ready)
+        server.always = refuses(503, "ServiceUnavailable")
+        server.cut()
+        await until(lambda: follow.policies.watch.restarts["503"] >= 2)
+        now += STALE_SECONDS - 1
+        assert follow.policies.ready
+        now += 1
+        assert not follow.policies.ready
+        assert await follow.policies.find("team-a") is not None, "the last policies are served on"
+        server.always = None
+        await until(lambda: follow.policies.ready)
+
+
+async def test_trouble_is_said_once_and_so_is_its_end(server: ApiServer, client: KubeClient) -> None:
+    serve_namespaces(server)
+    server.always = refuses(403, "Forbidden", 'cannot list resource "namespaces"')
+    async with following(client) as follow:
+        await until(lambda: follow.policies.watch.restarts["403"] >= 3)
+        (line,) = follow.said("trouble with the API server")
+        assert 'cannot list resource "namespaces"' in line["error"]
+        assert not follow.policies.ready
+        server.always = None
+        await until(lambda: follow.said("the API server answers as it should again"))
+
+
+async def test_changes_are_told_when_a_policy_changed_and_not_for_other_edits(
+    server: ApiServer, client: KubeClient
+) -> None:
+    first = namespace("team-a", gpu_fraction="0.5")
+    serve_namespaces(server, first)
+    async with following(client) as follow:
+        await until(lambda: follow.changes)
+        edited = copy.deepcopy(first)
+        edited["metadata"] |= {"annotations": {"a": "b"}}
+        edited["metadata"]["labels"]["somebody.else/label"] = "x"
+        server.change("MODIFIED", edited)
+        server.change("ADDED", namespace("team-b"))
+        await until(lambda: len(follow.changes) == 2)
+        assert set(follow.changes[1]) == {"team-a", "team-b"}
+        kept = follow.changes[0]["team-a"]
+        assert follow.changes[1]["team-a"] is kept, "an equal policy is not kept twice"
+        server.change("MODIFIED", copy.deepcopy(first))
+        server.change("DELETED", namespace("team-b"))
+        await until(lambda: len(follow.said("policies changed")) == 2)
+        assert [line["namespaces"] for line in follow.said("policies changed")] == [2, 1]
+        assert [line["namespaces"] for line in follow.said("policies listed")] == [1]
+
+
+async def test_an_error_of_ours_is_told_and_ends_nothing(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tasks.AGAIN_SECONDS", 0.01)
+    serve_namespaces(server, namespace("team-a"))
+    seen: list[Managed] = []
+
+    async def changed(managed: Managed) -> None:
+        seen.append(managed)
+        if len(seen) == 1:
+            raise RuntimeError("of this test")
+
+    async with following(client, on_change=changed) as follow:
+        await until(lambda: follow.said("internal error"))
+        assert "of this test" in follow.said("internal error")[0]["traceback"]
+        assert follow.errors == ["error"]
+        await until(lambda: len(seen) == 2)
+        server.change("ADDED", namespace("team-b"))
+        await until(lambda: len(seen) == 3)
+        assert follow.names == {"team-a", "team-b"}
+
+
+async def test_a_namespace_that_cannot_be_read_is_named_once_and_left_out(
+    server: ApiServer, client: KubeClient
+) -> None:
+    odd = namespace("odd")
+    odd["metadata"]["labels"] = "none"
+    serve_namespaces(server, odd, namespace("team-a"))
+    async with following(client) as follow:
+        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
+        server.change("MODIFIED", odd)
+        server.change("ADDED", namespace("team-b"))
+        await until(lambda: follow.names == {"team-a", "team-b"})
+        assert len(follow.said("a namespace from the API server cannot be read")) == 1
+
+
+async def test_how_the_watch_fares_is_in_the_metrics(server: ApiServer, client: KubeClient) -> None:
+    serve_namespaces(server, namespace("team-a"), namespace("team-b", gpu_fraction="2"))
+    metrics, wait = Metrics(), source(client)
+    metrics.show_policies(wait.policies.all)
+    metrics.show_watch(wait.policies.watch)
+    figure, resource = metrics.registry.get_sample_value, {"resource": "namespaces"}
+    contact = "kaishare_watch_last_contact_timestamp_seconds"
+    assert figure(contact, resource) is None, "never heard is absent, not zero"
+    assert figure("kaishare_webhook_policies", {"state": "valid"}) is None, "nor are policies counted yet"
+    task = asyncio.create_task(wait.policies.run())
+    await until(lambda: wait.policies.watch.restarts["closed"])
+    task.cancel()
+    await asyncio.wait([task])
+    watch = wait.policies.watch
+    assert figure(contact, resource) == watch.last_contact
+    closed = {**resource, "cause": "closed"}
+    assert figure("kaishare_watch_restarts_total", closed) == watch.restarts["closed"]
+    assert figure("kaishare_webhook_policies", {"state": "invalid"}) == 1
+
+
+def test_namespaces_with_the_same_labels_share_their_values() -> None:
+    read = reader()
+    one, other = (read(json.dumps(namespace(name, gpu_fraction="0.5")).encode()) for name in ("a", "b"))
+    assert one is not None
+    assert other is not None
+    assert (one.policy.namespace, other.policy.namespace) == ("a", "b")
+    assert one.policy.share is other.policy.share
+    assert one.policy.queue is other.policy.queue
+
+
+@pytest.mark.parametrize(
+    ("fraction", "more", "uid"),
+    [
+        ("0.5", {}, ""),
+        ("5", {}, "uid-of-a"),
+        ("5", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, ""),
+    ],
+    ids=["valid", "invalid", "about to end"],
+)
+def test_a_uid_is_kept_where_there_is_a_problem_to_tell_of(
+    fraction: str, more: dict[str, str], uid: str
+) -> None:
+    item = namespace("a", gpu_fraction=fraction)
+    item["metadata"] |= more
+    found = reader()(json.dumps(item).encode())
+    assert found is not None
+    assert found.uid == uid
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}', b"\xff"]
+)
+def test_what_is_no_namespace_is_said_in_one_line(data: bytes) -> None:
+    with pytest.raises(NamespaceError, match=r"^no namespace: .+"):
+        reader()(data)
+
+
+async def test_a_list_in_pages_is_read_to_its_end(server: ApiServer, client: KubeClient) -> None:
+    serve_namespaces(server)
+    server.watch_list = "refused"
+    server.answers = [
+        lists(namespace("a"), namespace("b"), more="token", version=7),
+        lists(namespace("c"), version=7),
+    ]
+    async with following(client) as follow:
+        await until(lambda: follow.names == {"a", "b", "c"})
+    assert server.lists_asked[1].query["continue"] == "token"
+    assert all(policy.mode is Mode.DEFAULT for policy in follow.policies.all().values())

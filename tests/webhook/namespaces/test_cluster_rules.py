@@ -1,0 +1,130 @@
+"""Facts about the cluster: the default PriorityClass by a watch, kinds without a namespace by discovery."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from service.log import JsonLog
+from tests.support.api_server import ApiServer, refuses
+from tests.support.watches import until
+from webhook.namespaces.cluster_rules import PRIORITY_CLASSES, ClusterRules
+from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
+from webhook.policy.decide import Rules
+
+
+def priority_class(name: str, value: int = 0, *, default: bool | None = None) -> dict[str, Any]:
+    metadata = {"name": name, "resourceVersion": "1"}
+    return {"metadata": metadata, "value": value} | ({} if default is None else {"globalDefault": default})
+
+
+def discovery(*resources: tuple[str, str, str]) -> dict[str, Any]:
+    """Aggregated discovery of resources, each with group, kind and scope."""
+    served = [
+        {
+            "resource": kind.lower(),
+            "responseKind": {"group": group, "version": "v1", "kind": kind},
+            "scope": scope,
+        }
+        for group, kind, scope in resources
+    ]
+    items = [{"metadata": {"name": "g"}, "versions": [{"version": "v1", "resources": served}]}]
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items}
+
+
+class Following:
+    def __init__(self, client: KubeClient, rules: Rules) -> None:
+        self._stream = io.BytesIO()
+        self.facts = ClusterRules(client, rules, log=JsonLog(self._stream))
+
+    @property
+    def default_class(self) -> str | None:
+        return self.facts.current.default_priority_class
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        lines = map(json.loads, self._stream.getvalue().splitlines())
+        return [(line["message"], line["resource"]) for line in lines]
+
+
+@contextlib.asynccontextmanager
+async def following(client: KubeClient, rules: Rules | None = None) -> AsyncIterator[Following]:
+    follow = Following(client, rules or Rules())
+    running = asyncio.create_task(follow.facts.run())
+    try:
+        yield follow
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def serve(server: ApiServer, *classes: dict[str, Any]) -> None:
+    server.path = PRIORITY_CLASSES.path
+    server.pods = {found["metadata"]["name"]: found for found in classes}
+    server.named = {
+        "/api": discovery(("", "Namespace", "Cluster"), ("", "Pod", "Namespaced")),
+        "/apis": discovery(("example.com", "Tenant", "Cluster"), ("example.com", "Widget", "Namespaced")),
+    }
+
+
+async def test_the_default_class_is_followed(server: ApiServer, client: KubeClient) -> None:
+    serve(server, priority_class("train", 9), priority_class("usual", 5, default=True))
+    async with following(client, Rules(default_priority_class="told")) as follow:
+        assert follow.default_class == "told"
+        await until(lambda: follow.default_class == "usual")
+        server.change("ADDED", priority_class("lower", 1, default=True))
+        await until(lambda: follow.default_class == "lower")
+        server.change("MODIFIED", priority_class("lower", 1, default=False))
+        await until(lambda: follow.default_class == "usual")
+        server.change("DELETED", priority_class("usual", 5, default=True))
+        await until(lambda: follow.default_class is None)
+        assert follow.said == []
+
+
+async def test_kinds_without_a_namespace_are_discovered(server: ApiServer, client: KubeClient) -> None:
+    serve(server)
+    async with following(client) as follow:
+        await until(lambda: ("example.com", "Tenant") in follow.facts.current.cluster_scoped)
+        assert follow.facts.current.cluster_scoped == CLUSTER_SCOPED_OWNERS | {("example.com", "Tenant")}
+        accepted = {
+            request.headers["Accept"] for request in server.requests if request.path in ("/api", "/apis")
+        }
+        assert accepted == {
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+        }
+
+
+@pytest.mark.parametrize("answer", [{"kind": "APIVersions", "versions": ["v1"]}, {"items": 5}, []])
+async def test_without_aggregated_discovery_the_built_in_kinds_hold(
+    server: ApiServer, client: KubeClient, answer: Any
+) -> None:
+    serve(server)
+    server.named["/apis"] = answer
+    async with following(client) as follow:
+        await until(lambda: follow.said)
+        assert follow.facts.current.cluster_scoped == CLUSTER_SCOPED_OWNERS
+        await follow.facts.discover()
+        assert follow.said == [("resource unavailable", "discovery")]
+        server.named["/apis"] = discovery(("example.com", "Tenant", "Cluster"))
+        await follow.facts.discover()
+        assert follow.said[1:] == [("resource available again", "discovery")]
+        assert ("example.com", "Tenant") in follow.facts.current.cluster_scoped
+        server.named["/apis"] = answer
+        await follow.facts.discover()
+        assert ("example.com", "Tenant") in follow.facts.current.cluster_scoped
+
+
+async def test_without_the_right_the_setting_holds_and_the_log_says_so_once(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve(server)
+    server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
+    async with following(client, Rules(default_priority_class="told")) as follow:
+        await until(lambda: len(server.asked("/priorityclasses")) >= 2)
+        assert follow.default_class == "told"
+        assert follow.said == [("resource unavailable", "priorityclasses")]

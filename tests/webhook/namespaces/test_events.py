@@ -1,0 +1,139 @@
+"""What namespaces with an invalid policy are told, and how often."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from kube.events import Event
+from webhook.namespaces.cluster import ManagedNamespace
+from webhook.namespaces.events import REFRESH_SECONDS, PolicyEvents
+from webhook.policy.labels import NamespacePolicy
+
+
+@dataclass
+class Desk:
+    """Takes events as a writer does, and writes none of them until told."""
+
+    told: list[Event] = field(default_factory=list)
+    waiting: int = 0
+
+    def emit(self, event: Event) -> None:
+        self.told.append(event)
+        self.waiting += 1
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def managed(name: str, uid: str = "uid-1", **labels: str) -> dict[str, ManagedNamespace]:
+    ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    policy = NamespacePolicy.from_labels(name, {"kai.scheduler/queue": "queue-a", **ours})
+    assert policy is not None
+    return {name: ManagedNamespace(policy=policy, uid=uid)}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def events(desk: Desk, clock: Clock) -> PolicyEvents:
+    return PolicyEvents(desk, clock=clock)
+
+
+def test_an_event_is_about_its_namespace_and_in_it_and_names_every_label(
+    desk: Desk, events: PolicyEvents
+) -> None:
+    events.take(managed("team-a", gpu_fraction="2", share_for="some"))
+    (event,) = desk.told
+    assert (event.name, event.namespace, event.reason) == (
+        "kaishare-policy-invalid",
+        "team-a",
+        "PolicyInvalid",
+    )
+    about = event.about
+    assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == (
+        "v1",
+        "Namespace",
+        "team-a",
+        "team-a",
+        "uid-1",
+    )
+    assert event.is_warning
+    assert event.message == (
+        'not followed: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two'
+        ' decimals; kaishare.dev/share-for: "some" is not allowed; allowed: whole-gpu, marked, all'
+    )
+
+
+def test_many_labels_are_counted(desk: Desk, events: PolicyEvents) -> None:
+    events.take(managed("team-a", **{f"unknown_{number}": "" for number in range(12)}))
+    assert desk.told[0].message.endswith("; and 4 more")
+
+
+def test_valid_policies_are_not_told_of(desk: Desk, events: PolicyEvents) -> None:
+    events.take(managed("team-a", gpu_fraction="0.5"))
+    assert desk.told == []
+
+
+def test_the_same_problem_is_told_again_only_before_the_api_server_forgets(
+    desk: Desk, events: PolicyEvents, clock: Clock
+) -> None:
+    for _ in range(3):
+        events.take(managed("team-a", gpu_fraction="2"))
+    clock.now += 0.9 * REFRESH_SECONDS - 1
+    events.emit()
+    assert len(desk.told) == 1
+    clock.now += 0.1 * REFRESH_SECONDS + 1
+    events.emit()
+    events.emit()
+    assert len(desk.told) == 2
+    assert REFRESH_SECONDS < 3600
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (managed("team-a", gpu_fraction="3"), 2),
+        (managed("team-a", gpu_fraction="2", share_for="x"), 2),
+        (managed("team-a", uid="uid-2", gpu_fraction="2"), 2),
+        (managed("team-a", gpu_fraction="2", priority="high"), 1),
+        (managed("team-a", gpu_fraction="0.5"), 1),
+        (managed("team-a", uid="", gpu_fraction="3"), 1),
+        ({}, 1),
+    ],
+    ids=["another value", "another label", "made anew", "a valid change", "mended", "ending", "gone"],
+)
+def test_what_changes_is_told_at_once(
+    desk: Desk, events: PolicyEvents, after: dict[str, ManagedNamespace], told: int
+) -> None:
+    events.take(managed("team-a", gpu_fraction="2"))
+    events.take(after)
+    assert len(desk.told) == told
+
+
+def test_a_problem_that_comes_back_is_told_again(desk: Desk, events: PolicyEvents) -> None:
+    for fraction in ("2", "0.5", "2"):
+        events.take(managed("team-a", gpu_fraction=fraction))
+    assert len(desk.told) == 2
+
+
+def test_more_than_the_writer_takes_wait_and_none_is_lost(desk: Desk, events: PolicyEvents) -> None:
+    many = {name: one for number in range(100) for name, one in managed(f"team-{number}", mode="x").items()}
+    events.take(many)
+    assert len(desk.told) == 32
+    for _ in range(5):
+        desk.waiting = 0
+        events.emit()
+    assert sorted(event.namespace for event in desk.told) == sorted(many)

@@ -1,0 +1,230 @@
+"""Reviews that are ahead of the watch: the API server is asked, once, and for a moment."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from kube.client import KubeClient
+from tests.support.api_server import Answer, ApiServer, refuses, says
+from tests.support.followed_namespaces import (
+    PATH,
+    following,
+    namespace,
+    serve_by_name,
+    serve_namespaces,
+    source,
+)
+from tests.support.watches import until
+from webhook.namespaces.lookups import NamespaceLookups
+from webhook.namespaces.source import PolicyUnknown
+from webhook.policy.labels import Mode
+
+TEAM_A = f"{PATH}/team-a"
+
+
+def held(server: ApiServer) -> asyncio.Event:
+    """Let a server answer for nothing by name until the event is set."""
+    go = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await go.wait()
+        return await says(json.dumps(server.named[request.path]))(request)
+
+    server.refusals["/namespaces/"] = answer
+    return go
+
+
+async def test_a_namespace_is_found_before_anything_was_listed(server: ApiServer, client: KubeClient) -> None:
+    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
+    policy = await source(client).policies.find("team-a")
+    assert policy is not None
+    assert policy.share is not None
+    assert (policy.namespace, policy.queue, policy.share.value) == ("team-a", "queue-a", "0.5")
+    assert "as=PartialObjectMetadata;" in server.requests[0].headers["Accept"]
+
+
+async def test_a_hundred_at_once_ask_once(server: ApiServer, client: KubeClient) -> None:
+    serve_by_name(server, namespace("team-a"))
+    go = held(server)
+    policies = source(client).policies
+    finds = [asyncio.create_task(policies.find("team-a")) for _ in range(100)]
+    await until(lambda: server.asked("/namespaces/"))
+    go.set()
+    assert {found and found.namespace for found in await asyncio.gather(*finds)} == {"team-a"}
+    assert server.asked("/namespaces/") == [TEAM_A]
+
+
+async def test_who_is_cancelled_leaves_the_question_to_the_next(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve_by_name(server, namespace("team-a"))
+    go = held(server)
+    policies = source(client).policies
+    first = asyncio.create_task(policies.find("team-a"))
+    await until(lambda: server.asked("/namespaces/"))
+    second = asyncio.create_task(policies.find("team-a"))
+    await asyncio.sleep(0)
+    first.cancel()
+    go.set()
+    found = await second
+    assert found is not None
+    assert first.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("labelled", "seconds"), [(True, 5.0), (False, 1.0)], ids=["a policy", "that there is none"]
+)
+async def test_an_answer_counts_for_a_moment(
+    server: ApiServer, client: KubeClient, labelled: bool, seconds: float
+) -> None:
+    now = 100.0
+    serve_by_name(server, namespace("team-a", queue="queue-a" if labelled else None))
+    policies = source(client, clock=lambda: now).policies
+
+    async def is_managed() -> bool:
+        return await policies.find("team-a") is not None
+
+    assert await is_managed() is labelled
+    now += seconds - 0.1
+    serve_by_name(server, namespace("team-a", queue=None if labelled else "queue-a"))
+    assert await is_managed() is labelled
+    assert len(server.requests) == 1
+    now += 0.1
+    assert await is_managed() is not labelled
+    assert len(server.requests) == 2
+
+
+async def test_the_watch_counts_as_soon_as_it_knows(server: ApiServer, client: KubeClient) -> None:
+    serve_namespaces(server)
+    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
+    async with following(client) as follow:
+        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
+        policy = await follow.policies.find("team-a")
+        assert policy is not None
+        assert policy.share is not None
+        server.change("ADDED", namespace("team-a"))
+        await until(lambda: follow.names == {"team-a"})
+        policy = await follow.policies.find("team-a")
+        assert policy is not None
+        assert policy.share is None
+        assert len(server.asked("/namespaces/")) == 1
+
+
+@pytest.mark.parametrize("now_enforced", [True, False])
+async def test_a_policy_in_a_mode_whose_pods_do_not_come_here_is_asked_for(
+    server: ApiServer, client: KubeClient, now_enforced: bool
+) -> None:
+    serve_namespaces(server, namespace("team-a"))
+    serve_by_name(server, namespace("team-a", mode="enforce" if now_enforced else "default"))
+    async with following(client) as follow:
+        await until(lambda: follow.names)
+        policy = await follow.policies.find("team-a", modes={Mode.ENFORCE})
+        assert policy is not None
+        assert policy.mode is (Mode.ENFORCE if now_enforced else Mode.DEFAULT)
+        assert server.asked("/namespaces/") == [TEAM_A]
+        await follow.policies.find("team-a", modes={Mode.DEFAULT})
+        assert server.asked("/namespaces/") == [TEAM_A]
+
+
+async def test_a_namespace_that_is_gone_is_not_managed(server: ApiServer, client: KubeClient) -> None:
+    assert await source(client).policies.find("team-a") is None
+    assert server.asked("/namespaces/") == [TEAM_A]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (refuses(403, "Forbidden", "no right to get"), "403 Forbidden: no right to get"),
+        (refuses(500, "InternalError"), "500 InternalError"),
+        (says("<html>"), "no namespace"),
+        (says('{"metadata": {"name": 5}}'), "no namespace"),
+    ],
+    ids=["forbidden", "an error", "no JSON", "no namespace"],
+)
+async def test_what_says_nothing_is_an_error_for_a_moment(
+    server: ApiServer, client: KubeClient, answer: Answer, said: str
+) -> None:
+    now = 100.0
+    server.answers = [answer]
+    serve_by_name(server, namespace("team-a"))
+    policies = source(client, clock=lambda: now).policies
+    for _ in range(3):
+        with pytest.raises(PolicyUnknown, match=said):
+            await policies.find("team-a")
+    assert len(server.requests) == 1, "an API server in trouble is not asked by every review"
+    now += 1
+    assert await policies.find("team-a") is not None
+
+
+async def test_silence_is_an_error_in_time(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.namespaces.lookups.LONGEST_SECONDS", 0.05)
+    held(server)
+    policies = source(client).policies
+    found = await asyncio.gather(*(policies.find("team-a") for _ in range(20)), return_exceptions=True)
+    assert {str(each) for each in found} == {f"GET {TEAM_A}: no answer in time"}
+    assert server.asked("/namespaces/") == [TEAM_A]
+
+
+async def test_no_api_server_is_an_error(server: ApiServer, client: KubeClient) -> None:
+    await server.stop()
+    with pytest.raises(PolicyUnknown, match="Connection refused"):
+        await source(client).policies.find("team-a")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "..", "../secrets", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"],
+)
+async def test_what_is_no_name_is_never_asked_for(server: ApiServer, client: KubeClient, name: str) -> None:
+    assert await source(client).policies.find(name) is None
+    assert server.requests == []
+
+
+async def test_what_is_remembered_is_bounded(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.namespaces.lookups._MOST_REMEMBERED", 2)
+    lookups = NamespaceLookups(client, clock=lambda: 1.0)
+    for name in ("a", "b", "a", "c", "a"):
+        await lookups.find(name)
+    assert server.asked("/namespaces/") == [f"{PATH}/{name}" for name in ("a", "b", "c")]
+    await lookups.find("b")
+    assert server.asked("/namespaces/")[-1] == f"{PATH}/b", "the one not used for longest was forgotten"
+
+
+async def test_invented_names_do_not_become_a_flood(server: ApiServer, client: KubeClient) -> None:
+    now = 100.0
+    lookups = NamespaceLookups(client, clock=lambda: now)
+    for number in range(200):
+        await lookups.find(f"invented-{number}")
+    with pytest.raises(PolicyUnknown, match="too many namespaces are asked for"):
+        await lookups.find("one-more")
+    assert len(server.requests) == 200
+    now += 2
+    assert await lookups.find("one-more") is None
+
+
+async def test_few_are_asked_for_at_once(server: ApiServer, client: KubeClient) -> None:
+    most = waiting = 0
+
+    def counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def count(request: web.Request) -> web.StreamResponse:
+            nonlocal most, waiting
+            waiting += 1
+            most = max(most, waiting)
+            await asyncio.sleep(0.01)
+            waiting -= 1
+            return await answer(request)
+
+        return count
+
+    server.always = counted(refuses(404, "NotFound"))
+    policies = source(client).policies
+    await asyncio.gather(*(policies.find(f"team-{number}") for number in range(40)))
+    assert len(server.requests) == 40
+    assert most <= 8

@@ -1,0 +1,227 @@
+"""Manifests written by others: every pod in them, under several policies and for several releases of KAI.
+
+The folder is not part of the project: its files are other projects' examples.
+"""
+
+import base64
+import io
+import json
+import ssl
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import jsonpatch
+import pytest
+
+from certs.directory import ensure, load_pair
+from kai import keys
+from kai.admission import refusal
+from kai.version import Version
+from service.documents import DocumentError, flatten_lists, load_file
+from service.http.listeners import Address
+from service.log import JsonLog
+from tests.support.pod_strategies import VERSIONS
+from tests.support.pods import GPU, folder_from
+from tests.support.webhook_server import review_of
+from tests.webhook.policy.test_properties import (
+    SHARES,
+    as_kais,
+    assert_only_ours_changed,
+    counted,
+    entries,
+    exact,
+    groups,
+    named_gpus,
+)
+from webhook.explain.manifests import FoundPod, as_json, find_pods
+from webhook.metrics import Metrics
+from webhook.namespaces.files import FilePolicies
+from webhook.policy.decide import Rules
+from webhook.policy.labels import GPU_MARK, NamespacePolicy
+from webhook.policy.mutate import mutate
+from webhook.policy.patch import apply_to_document
+from webhook.policy.reasons import Action
+from webhook.server.server import Server
+from webhook.server.tls import ServingContext
+
+FILES, TEMPLATES, PODS = 63, 3, 77
+"""What the folder holds; so many of the files are templates of other tools, and no YAML."""
+
+CONVERTED, CPU_ONLY = 24, 15
+"""At least so many pods with one whole GPU, and without any, are given a share where that is due."""
+
+POLICIES = {
+    f"{share.partition('=')[0]}-{share_for}": {
+        keys.QUEUE_LABEL: "queue-a",
+        f"kaishare.dev/gpu-{share.partition('=')[0]}": share.partition("=")[2],
+        "kaishare.dev/share-for": share_for,
+    }
+    for share in ("fraction=0.5", "memory=2000")
+    for share_for in ("whole-gpu", "marked", "all")
+}
+"""Namespaces and their labels."""
+
+
+@cache
+def read_files(folder: Path) -> dict[str, list[Any] | str]:
+    """Every file's documents, or what is wrong with it."""
+    read: dict[str, list[Any] | str] = {}
+    for file in sorted(folder.glob("*.yaml")):
+        try:
+            read[file.name] = load_file(file)
+        except DocumentError as error:
+            read[file.name] = str(error)
+    return read
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, list[Any] | str]:
+    return read_files(folder_from("KAISHARE_CORPUS", "manifests written by others"))
+
+
+@pytest.fixture(scope="module")
+def found(files: dict[str, list[Any] | str]) -> list[tuple[str, FoundPod]]:
+    """Every pod with a title."""
+    return [
+        (f"{name}: {pod.title}", pod)
+        for name, documents in files.items()
+        if isinstance(documents, list)
+        for document in flatten_lists(documents)
+        for pod in find_pods(document)
+    ]
+
+
+def test_every_file_is_read_or_refused_in_one_line(files: dict[str, list[Any] | str]) -> None:
+    refused = {name: error for name, error in files.items() if isinstance(error, str)}
+    assert len(files) == FILES
+    assert len(refused) == TEMPLATES
+    for name, error in refused.items():
+        assert error.isprintable()
+        assert f"{name}, line " in error
+        assert ": not YAML: " in error
+
+
+def test_pods_are_found_in_almost_every_file(found: list[tuple[str, FoundPod]]) -> None:
+    assert len(found) == PODS
+    without = FILES - TEMPLATES - len({title.partition(": ")[0] for title, _ in found})
+    assert without == 0
+
+
+def created(pod: FoundPod, namespace: str, *, mark: bool = False) -> Any:
+    """The pod as JSON says it; perhaps with the label that asks for a share."""
+    document = json.loads(as_json(pod.as_created(namespace)))
+    if mark:
+        labels = document["metadata"].get("labels") or {}
+        document["metadata"]["labels"] = {**labels, GPU_MARK: "shared"}
+    return document
+
+
+def may_have_a_share(pod: FoundPod, document: Any, share_for: str) -> bool:
+    """Whether policy.md allows the pod a share; some more of them cannot be given one."""
+    spec, resources = document["spec"], exact([c.get("resources") for _, c in groups(document)])
+    by_claims = spec.get("resourceClaims") or any(
+        (c.get("resources") or {}).get("claims") for _, c in groups(document)
+    )
+    if pod.kind == "DaemonSet" or keys.MIG_PREFIX in resources or by_claims:
+        return False
+    asking = [(group, counted(c)) for group, c in groups(document) if counted(c) != 0]
+    if asking:
+        return asking == [("containers", 1)]
+    is_marked = share_for == "marked" and entries(document, "labels").get(GPU_MARK) == "shared"
+    return share_for == "all" or is_marked
+
+
+def every_pod(
+    found: list[tuple[str, FoundPod]], namespace: str
+) -> Iterator[tuple[str, FoundPod, dict[str, Any]]]:
+    """Every pod as written, and marked for a share."""
+    for title, pod in found:
+        yield title, pod, created(pod, namespace)
+        yield f"{title}, marked", pod, created(pod, namespace, mark=True)
+
+
+@pytest.mark.parametrize("version", [None, *VERSIONS], ids=lambda v: str(v) if v else "KAI of any version")
+@pytest.mark.parametrize("namespace", POLICIES)
+def test_every_pod(found: list[tuple[str, FoundPod]], namespace: str, version: Version | None) -> None:
+    policy = NamespacePolicy.from_labels(namespace, POLICIES[namespace])
+    assert policy is not None
+    assert not policy.problems
+    seen = Counter[str]()
+    for title, pod, received in every_pod(found, namespace):
+        mutation = mutate(policy, exact(received).encode(), Rules(kai_version=version))
+        assert mutation.decision.action is not Action.ERROR, title
+        sent = json.loads(exact(mutation.sent))
+        result = jsonpatch.apply_patch(received, sent)
+        assert exact(result) == exact(apply_to_document(mutation.sent, received)), title
+        assert_only_ours_changed(received, result)
+        if pod.kind == "DaemonSet":
+            assert not sent, title
+        elif mutation.decision.action is not Action.SKIPPED:
+            assert result["spec"]["schedulerName"] == keys.SCHEDULER_NAME, title
+            assert entries(result, "labels")[keys.QUEUE_LABEL], title
+        for release in VERSIONS if version is None else (version,):
+            refused = refusal(as_kais(result), release)
+            assert refused is None or refused == refusal(as_kais(received), release), (title, str(release))
+
+        had, has = (
+            {k for k in entries(d, "annotations") if k in (*SHARES, keys.CONTAINER_NAME)}
+            for d in (received, result)
+        )
+        if has == had:
+            assert all(
+                named_gpus(c) == named_gpus(k)
+                for (_, c), (_, k) in zip(groups(received), groups(result), strict=True)
+            )
+            continue
+        assert may_have_a_share(pod, received, policy.share_for), title
+        assert not any(named_gpus(container) for _, container in groups(result)), title
+        is_whole = GPU in exact([c.get("resources") for _, c in groups(received)])
+        seen["converted" if is_whole else "CPU only"] += 1
+
+    assert seen["converted"] >= 2 * CONVERTED
+    expected = {"all": 2, "marked": 1, "whole-gpu": 0}[policy.share_for]
+    assert seen["CPU only"] >= expected * CPU_ONLY
+    assert bool(seen["CPU only"]) is bool(expected)
+
+
+async def test_the_server_answers_every_pod_as_explained(
+    found: list[tuple[str, FoundPod]], tmp_path: Path
+) -> None:
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        for name, labels in POLICIES.items()
+    ]
+    (tmp_path / "policies.yaml").write_text(json.dumps({"kind": "List", "items": namespaces}))
+    policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
+    served = ensure(tmp_path / "tls", ["127.0.0.1"], now=datetime.now(UTC))
+    metrics, log = Metrics(), JsonLog(stream)
+    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
+    trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
+    any_port = Address("127.0.0.1", 0)
+    patched = 0
+    try:
+        admission = await server.open_admission(any_port, context.outer)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+            for name in POLICIES:
+                for number, (title, pod) in enumerate(found):
+                    document = created(pod, name)
+                    body = json.dumps(review_of(document, name, uid=f"{name}-{number}")).encode()
+                    async with session.post(f"https://{admission}/mutate", data=body) as response:
+                        assert response.status == 200, title
+                        answer = (await response.json())["response"]
+                    assert (answer["allowed"], answer["uid"]) == (True, f"{name}-{number}"), title
+                    patch = json.loads(base64.b64decode(answer.get("patch", "W10=")))
+                    sent = mutate(await policies.find(name), exact(document).encode(), Rules()).sent
+                    assert patch == json.loads(exact(sent)), title
+                    patched += any(operation["op"] == "remove" for operation in patch)
+    finally:
+        await server.stop()
+    assert patched >= CONVERTED * len(POLICIES)
+    decisions = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert sum(line["message"] == "decision" for line in decisions) == PODS * len(POLICIES)

@@ -1,0 +1,434 @@
+"""A pod's fate, line by line as design and docs have it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kai.version import Version
+from tests.support.pods import GPU, container, gpu_container, pod, view
+from webhook.policy.decide import Decision, GpuKey, Rules, decide
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.mutate import mutate
+from webhook.policy.reasons import Reason
+
+DEFAULT_SHARE = {"kaishare.dev/gpu-fraction": "0.5"}
+MIG = "nvidia.com/mig-1g.5gb"
+
+
+def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **rules: Any) -> Decision:
+    """The decision for a pod of namespace team-a, whose queue is `queue-a`."""
+    labels = {"kai.scheduler/queue": "queue-a", **(DEFAULT_SHARE if labels is None else labels)}
+    policy = NamespacePolicy.from_labels(
+        "team-a", {key: value for key, value in labels.items() if value is not None}
+    )
+    assert policy is not None
+    return decide(policy, view(document), Rules(**rules))
+
+
+def outcome(decision: Decision) -> tuple[str, str]:
+    return decision.action.value, decision.reason.code
+
+
+def owned_by(kind: str, name: str = "owner") -> dict[str, Any]:
+    owner = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    return {"name": None, "generateName": f"{name}-", "ownerReferences": [owner]}
+
+
+LEFT_ALONE = [
+    ("mirror pod", pod(gpu_container(), annotations={"kubernetes.io/config.mirror": "x"}), "mirror-pod"),
+    (
+        "mirror pod with nodeName",
+        pod(annotations={"kubernetes.io/config.mirror": "x"}, nodeName="n"),
+        "mirror-pod",
+    ),
+    ("nodeName set", pod(gpu_container(), nodeName="node-1"), "node-name-set"),
+    ("owned by a DaemonSet", pod(gpu_container(), metadata=owned_by("DaemonSet")), "daemonset"),
+    ("opted out", pod(gpu_container(), labels={"kaishare.dev/inject": "false"}), "opted-out"),
+    ("another scheduler", pod(gpu_container(), schedulerName="volcano"), "other-scheduler"),
+    (
+        "opted out and another scheduler",
+        pod(labels={"kaishare.dev/inject": "false"}, schedulerName="v"),
+        "opted-out",
+    ),
+]
+
+
+@pytest.mark.parametrize("mode", ["default", "observe", "enforce"])
+@pytest.mark.parametrize("case", LEFT_ALONE, ids=lambda case: case[0])
+def test_left_alone(case: tuple[str, dict[str, Any], str], mode: str) -> None:
+    _, document, reason = case
+    decision = decided(document, DEFAULT_SHARE | {"kaishare.dev/mode": mode})
+    assert outcome(decision) == ("skipped", reason)
+    assert not decision.changes
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    ["kube-system", "kube-public", "kube-node-lease", "kai-scheduler", "kai-resource-reservation",
+     "kai-scale-adjust", "gpu-operator", "kaishare", "kaishare-agent"],
+)  # fmt: skip
+def test_excluded_namespaces(namespace: str) -> None:
+    policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
+    assert policy is not None
+    assert outcome(decide(policy, view(pod()), Rules())) == ("skipped", "namespace-excluded")
+    replaced = Rules(excluded_namespaces=frozenset({"other"}))
+    assert outcome(decide(policy, view(pod()), replaced)) == ("injected", "no-default-share")
+
+
+def test_mode_off_is_the_kill_switch() -> None:
+    assert outcome(decided(pod(gpu_container()), {"kaishare.dev/mode": "off"})) == ("skipped", "mode-off")
+
+
+def test_a_bad_queue_leaves_pods_unpatched() -> None:
+    decision = decided(pod(gpu_container()), DEFAULT_SHARE | {"kai.scheduler/queue": ""})
+    assert outcome(decision) == ("skipped", "policy-invalid")
+    assert "kai.scheduler/queue" in decision.finding.sentence
+    assert not decision.changes
+
+
+def test_a_bad_share_is_not_injected_and_the_rest_holds() -> None:
+    decision = decided(pod(gpu_container()), {"kaishare.dev/gpu-fraction": "1.5"})
+    assert outcome(decision) == ("injected", "policy-invalid")
+    assert decision.changes.scheduler == "kai-scheduler"
+    assert decision.changes.labels == {"kai.scheduler/queue": "queue-a"}
+    assert not decision.changes.annotations
+    assert not decision.changes.removed_gpu_keys
+
+
+@pytest.mark.parametrize("name", ["default-scheduler", "", None])
+def test_an_unset_scheduler_becomes_the_policys(name: str | None) -> None:
+    assert decided(pod(schedulerName=name)).changes.scheduler == "kai-scheduler"
+    assert decided(pod(schedulerName=name), {"kaishare.dev/scheduler": "kai-b"}).changes.scheduler == "kai-b"
+
+
+def test_a_pod_that_chose_the_policys_scheduler_gets_the_rest() -> None:
+    changes = decided(pod(schedulerName="kai-scheduler")).changes
+    assert changes.scheduler is None
+    assert changes.labels == {"kai.scheduler/queue": "queue-a"}
+
+
+def test_labels_fill_only_what_is_open() -> None:
+    priority = {"kaishare.dev/priority": "build"}
+    assert decided(pod(), priority).changes.labels == {
+        "kai.scheduler/queue": "queue-a",
+        "priorityClassName": "build",
+    }
+    own = {"kai.scheduler/queue": "mine", "priorityClassName": "train"}
+    assert decided(pod(labels=own), priority).changes.labels == {}
+    empty = {"kai.scheduler/queue": "", "priorityClassName": ""}
+    assert set(decided(pod(labels=empty), priority).changes.labels) == set(empty)
+
+
+# the pod's own class, the cluster's default class, whether the policy's label is written
+CLASSES = [
+    (None, None, True),
+    ("", None, True),
+    ("inference", None, False),
+    ("inference", "usual", False),
+    ("usual", "usual", True),
+    ("train", None, False),
+]
+
+
+@pytest.mark.parametrize(("own", "default", "written"), CLASSES)
+def test_the_policys_priority_never_overrules_the_pods_own(
+    own: str | None, default: str | None, written: bool
+) -> None:
+    decision = decided(
+        pod(priorityClassName=own),
+        DEFAULT_SHARE | {"kaishare.dev/priority": "train"},
+        default_priority_class=default,
+    )
+    assert decision.changes.labels == {"kai.scheduler/queue": "queue-a"} | (
+        {"priorityClassName": "train"} if written else {}
+    )
+    assert decision.changes.scheduler == "kai-scheduler"
+    assert decision.warnings == ()
+
+
+OURS = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"}
+# title, pod after somebody put nvidia.com/gpu into it, keys that are removed
+PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
+    ("one GPU", pod(gpu_container(), annotations=OURS), 2),
+    ("zero", pod(gpu_container(count="0"), annotations=OURS), 2),
+    ("eight, everywhere", pod(gpu_container(count="8"), gpu_container("b"), init=[gpu_container("i")],
+     annotations=OURS), 6),
+    ("a limit alone", pod(container(limits={"nvidia.com/gpu": "1"}), annotations=OURS), 1),
+    ("nothing", pod(annotations=OURS), 0),
+    ("another share", pod(gpu_container(), annotations=OURS | {"gpu-fraction": "0.25"}), 0),
+    ("the same share otherwise written", pod(gpu_container(), annotations=OURS | {"gpu-fraction": "0.50"}), 0),
+    ("memory beside it", pod(gpu_container(), annotations=OURS | {"gpu-memory": "1"}), 0),
+    ("devices beside it", pod(gpu_container(), annotations=OURS | {"gpu-fraction-num-devices": "1"}), 0),
+    ("no container's name", pod(gpu_container(), annotations={"gpu-fraction": "0.5"}), 0),
+    ("the name of no container", pod(gpu_container("other"), annotations=OURS), 0),
+    ("an init container's name", pod(container("a"), init=[gpu_container()], annotations=OURS), 0),
+    ("a GPU that is kept", pod(gpu_container(), annotations=OURS | {"kaishare.dev/whole-gpu": "true"}), 0),
+    ("a claim", pod(gpu_container(), annotations=OURS, resourceClaims=[{"name": "gpu"}]), 0),
+    ("another scheduler", pod(gpu_container(), annotations=OURS, schedulerName="volcano"), 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PUT_BACK, ids=lambda case: case[0])
+def test_a_gpu_that_comes_back_beside_the_policys_share_is_removed_again(
+    case: tuple[str, dict[str, Any], int],
+) -> None:
+    _, document, removed = case
+    decision = decided(document, DEFAULT_SHARE)
+    assert len(decision.changes.removed_gpu_keys) == removed
+    assert (decision.reason is Reason.GPU_REMOVED_AGAIN) is bool(removed)
+    assert decision.changes.annotations == {}
+    assert not removed or "kai-refuses" not in [found.reason.code for found in decision.warnings]
+    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **DEFAULT_SHARE})
+    mutation = mutate(policy, json.dumps(document).encode(), Rules())
+    assert mutation.decision.reason is decision.reason
+    assert sum(operation["op"] == "remove" for operation in mutation.sent) == removed
+
+
+def test_shares_that_are_switched_off_remove_nothing() -> None:
+    decision = decided(pod(gpu_container(), annotations=OURS), DEFAULT_SHARE, inject_shares=False)
+    assert decision.reason is Reason.OWN_SHARE
+    assert decision.changes.removed_gpu_keys == ()
+
+
+def test_observe_decides_and_changes_nothing() -> None:
+    decision = decided(pod(gpu_container()), DEFAULT_SHARE | {"kaishare.dev/mode": "observe"})
+    assert outcome(decision) == ("observed", "whole-gpu-converted")
+    assert decision.changes.annotations["gpu-fraction"] == "0.5"
+
+
+def test_enforce_fills_in_as_default_does() -> None:
+    enforced = decided(pod(gpu_container()), DEFAULT_SHARE | {"kaishare.dev/mode": "enforce"})
+    assert enforced == decided(pod(gpu_container()))
+
+
+ALL, MARKED = ({"kaishare.dev/share-for": value} for value in ("all", "marked"))
+SHARED = {"kaishare.dev/gpu": "shared"}
+
+# What it is, the pod, further namespace labels, the reason, and the container that gets the share (or none).
+SHARES: list[tuple[str, dict[str, Any], dict[str, str], str, str | None]] = [
+    ("one whole GPU", pod(gpu_container()), {}, "whole-gpu-converted", "main"),
+    ("a limit alone", pod(container(limits={GPU: "1"})), {}, "whole-gpu-converted", "main"),
+    ("a request alone", pod(container(requests={GPU: "1"})), {}, "whole-gpu-converted", "main"),
+    ("the limit counts before the request", pod(container(limits={GPU: "2"}, requests={GPU: "1"})), {}, "several-gpus", None),
+    ("1000m", pod(gpu_container(count="1000m")), {}, "whole-gpu-converted", "main"),
+    ("a number", pod(gpu_container(count=1)), {}, "whole-gpu-converted", "main"),
+    ("half a GPU as a quantity", pod(gpu_container(count="500m")), {}, "unclear-quantity", None),
+    ("garbage as a quantity", pod(gpu_container(count="one")), {}, "unclear-quantity", None),
+    ("a sidecar without a GPU", pod(gpu_container(), container("side")), {}, "whole-gpu-converted", "main"),
+    ("a sidecar with zero GPUs", pod(gpu_container(), gpu_container("side", "0")), {}, "whole-gpu-converted", "main"),
+    ("as many containers as may name a GPU", pod(gpu_container(), *(gpu_container(f"c{n}", "0") for n in range(255))), {}, "whole-gpu-converted", "main"),
+    ("one more", pod(gpu_container(), *(gpu_container(f"c{n}", "0") for n in range(256))), {}, "many-gpu-containers", None),
+    ("an extended resource of DRA", pod(container(limits={"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"})), ALL, "resource-claims", None),
+    ("two GPUs", pod(gpu_container(count="2")), {}, "several-gpus", None),
+    ("two containers with one each", pod(gpu_container(), gpu_container("b")), {}, "several-gpus", None),
+    ("an init container with a GPU", pod(gpu_container(), init=[gpu_container("i")]), {}, "init-container-gpu", None),
+    ("only an init container with a GPU", pod(init=[gpu_container("i")]), ALL, "init-container-gpu", None),
+    ("kept whole", pod(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}), {}, "whole-gpu-kept", None),
+    ("whole-gpu says no", pod(gpu_container(), annotations={"kaishare.dev/whole-gpu": "false"}), {}, "whole-gpu-converted", "main"),
+    ("MIG", pod(container(limits={MIG: "1"})), ALL, "mig", None),
+    ("MIG beside a GPU", pod(gpu_container(), container("b", limits={MIG: "1"})), {}, "mig", None),
+    ("MIG in an init container", pod(init=[container("i", requests={MIG: "1"})]), ALL, "mig", None),
+    ("the legacy MIG annotation", pod(annotations={MIG: "1"}), ALL, "mig", None),
+    ("a resource claim", pod(resourceClaims=[{"name": "gpu"}]), ALL, "resource-claims", None),
+    ("a container's claim", pod(container(claims=[{"name": "gpu"}])), ALL, "resource-claims", None),
+    ("no resource claims", pod(gpu_container(), resourceClaims=[]), {}, "whole-gpu-converted", "main"),
+    ("CPU only under whole-gpu", pod(), {}, "no-gpu", None),
+    ("CPU only under marked", pod(), MARKED, "no-gpu", None),
+    ("marked under marked", pod(container("a"), container("b"), labels=SHARED), MARKED, "share-injected", "a"),
+    ("marked under whole-gpu", pod(labels=SHARED), {}, "no-gpu", None),
+    ("marked and a whole GPU", pod(gpu_container(), labels=SHARED), MARKED, "whole-gpu-converted", "main"),
+    ("CPU only under all", pod(container("a"), container("b")), ALL, "share-injected", "a"),
+    ("zero GPUs under all", pod(gpu_container(count="0")), ALL, "share-injected", "main"),
+    ("a whole GPU under all", pod(gpu_container()), ALL, "whole-gpu-converted", "main"),
+    ("an AMD GPU under all", pod(container(limits={"amd.com/gpu": "1"})), ALL, "other-gpu-resource", None),
+    ("a time-sliced GPU under all", pod(container(limits={"nvidia.com/gpu.shared": "1"})), ALL, "other-gpu-resource", None),
+    ("own fraction", pod(annotations={"gpu-fraction": "0.3"}), ALL, "own-share", None),
+    ("own memory", pod(annotations={"gpu-memory": "500"}), ALL, "own-share", None),
+    ("own memory for a container", pod(annotations={"nvidia.com/container.main.gpu-memory.request": "1Gi"}), ALL, "own-share", None),
+    ("an empty fraction is the pod's own too", pod(annotations={"gpu-fraction": ""}), ALL, "own-share", None),
+    ("own fraction beside a whole GPU", pod(gpu_container(), annotations={"gpu-fraction": "0.3"}), {}, "own-share", None),
+    ("devices alone", pod(gpu_container(), annotations={"gpu-fraction-num-devices": "2"}), {}, "own-share", None),
+    ("no default share", pod(gpu_container()), {"kaishare.dev/gpu-fraction": None}, "no-default-share", None),
+    ("the default scheduler", pod(gpu_container()), {"kaishare.dev/scheduler": "default-scheduler"}, "scheduler-not-kai", None),
+    ("the container already named", pod(gpu_container(), annotations={"gpu-fraction-container-name": "main"}), {}, "whole-gpu-converted", "main"),
+    ("another container named", pod(gpu_container(), annotations={"gpu-fraction-container-name": "x"}), {}, "container-conflict", None),
+    ("bare with generateName", pod(gpu_container(), metadata={"name": None, "generateName": "x-"}), {}, "name-unsupported", None),
+    ("owned with generateName", pod(gpu_container(), metadata=owned_by("Job")), {}, "whole-gpu-converted", "main"),
+    ("a dotted name", pod(gpu_container(), metadata={"name": "a.b"}), {}, "name-unsupported", None),
+    ("an owner's dotted name", pod(gpu_container(), metadata=owned_by("Job", "a.b")), {}, "name-unsupported", None),
+    ("the second container", pod(container("a"), gpu_container("b")), {}, "container-not-first", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHARES, ids=lambda case: case[0])
+def test_default_share(case: tuple[str, dict[str, Any], dict[str, str], str, str | None]) -> None:
+    _, document, labels, reason, name = case
+    decision = decided(document, DEFAULT_SHARE | labels)
+    assert decision.reason.code == reason
+    assert decision.finding.sentence
+    given = dict(decision.changes.annotations)
+    if name is None:
+        assert given == {}
+        assert not decision.changes.removed_gpu_keys
+        return
+    assert given.pop("gpu-fraction") == "0.5"
+    named = document["metadata"].get("annotations", {}).get("gpu-fraction-container-name")
+    assert given == ({} if named else {"gpu-fraction-container-name": name})
+    held = [
+        GpuKey(group, index, kind)
+        for group in ("containers", "initContainers")
+        for index, one in enumerate(document["spec"].get(group, []))
+        for kind in ("limits", "requests")
+        if GPU in one.get("resources", {}).get(kind, {})
+    ]
+    assert list(decision.changes.removed_gpu_keys) == held
+
+
+def test_memory_is_injected_as_memory() -> None:
+    changes = decided(pod(gpu_container()), {"kaishare.dev/gpu-memory": "2000"}).changes
+    assert changes.annotations == {"gpu-memory": "2000", "gpu-fraction-container-name": "main"}
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [(None, "container-not-first"), ("0.9.11", "container-not-first"), ("0.9.12", "whole-gpu-converted"),
+     ("0.13.0", "whole-gpu-converted")],
+)  # fmt: skip
+def test_a_container_that_is_not_first(version: str | None, reason: str) -> None:
+    release = Version.parse(version) if version else None
+    decision = decided(pod(container("a"), gpu_container("b")), kai_version=release)
+    assert decision.reason.code == reason
+    assert [warning.reason.code for warning in decision.warnings] == (
+        ["container-not-first"] if reason == "container-not-first" else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "reason"),
+    [
+        (None, "a.b", "name-unsupported"), ("0.16.4", "a.b", "name-unsupported"),
+        ("0.16.5", "a.b", "whole-gpu-converted"), ("0.17.0", None, "name-unsupported"),
+    ],
+)  # fmt: skip
+def test_names_kai_cannot_work_with(version: str | None, name: str | None, reason: str) -> None:
+    release = Version.parse(version) if version else None
+    metadata = {"name": name} if name else {"name": None, "generateName": "x-"}
+    decision = decided(pod(gpu_container(), metadata=metadata), kai_version=release)
+    assert decision.reason.code == reason
+    assert bool(decision.warnings) is (reason == "name-unsupported")
+    assert decision.changes.scheduler == "kai-scheduler"
+
+
+def test_shares_off_everywhere() -> None:
+    decision = decided(pod(gpu_container()), inject_shares=False)
+    assert outcome(decision) == ("injected", "shares-off")
+    assert not decision.changes.annotations
+
+
+TOLERATION = {"kaishare.dev/gpu-toleration": "inject"}
+
+
+@pytest.mark.parametrize(
+    ("case", "document", "added"),
+    [
+        ("converted", pod(gpu_container()), True),
+        ("own share", pod(annotations={"gpu-memory": "500"}), True),
+        ("no share", pod(), False),
+        ("whole GPU kept", pod(gpu_container(count="2")), False),
+        ("tolerated", pod(gpu_container(), tolerations=[{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]), False),
+        ("tolerated whatever the effect", pod(gpu_container(), tolerations=[{"key": GPU, "operator": "Exists"}]), False),
+        ("everything tolerated", pod(gpu_container(), tolerations=[{"operator": "Exists"}]), False),
+        ("one value tolerated", pod(gpu_container(), tolerations=[{"key": GPU, "operator": "Equal", "value": "present"}]), True),
+        ("another effect", pod(gpu_container(), tolerations=[{"key": GPU, "operator": "Exists", "effect": "NoExecute"}]), True),
+        ("another taint", pod(gpu_container(), tolerations=[{"key": "x", "operator": "Exists"}]), True),
+    ],
+)  # fmt: skip
+def test_gpu_toleration(case: str, document: dict[str, Any], added: bool) -> None:
+    assert decided(document, DEFAULT_SHARE | TOLERATION).changes.toleration is added
+    assert decided(document, DEFAULT_SHARE).changes.toleration is False
+
+
+# The pod, further namespace labels, the codes of the warnings, and a piece of the first one's text.
+WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
+    ("a good share", pod(annotations={"gpu-fraction": "0.25"}), {}, [], ""),
+    ("zero GPUs to the scheduler", pod(annotations={"gpu-fraction": "0.004"}), {}, ["counted-differently"], "as 0 GPUs"),
+    ("0.01", pod(annotations={"gpu-fraction": "0.01"}), {}, ["counted-differently"], "0.02 or more"),
+    ("three decimals", pod(annotations={"gpu-fraction": "0.125"}), {}, ["counted-differently"], "hands over 0.12"),
+    ("0.995", pod(annotations={"gpu-fraction": "0.995"}), {}, ["counted-differently"], "as 1 and hands over 0.99"),
+    ("2^63 MiB", pod(annotations={"gpu-memory": str(1 << 63)}), {}, ["counted-differently"], "ignores"),
+    ("too much", pod(annotations={"gpu-fraction": "1.5"}), {}, ["kai-refuses"], "smaller than 1.0"),
+    ("a unit", pod(annotations={"gpu-memory": "2Gi"}), {}, ["kai-refuses"], "positive integer"),
+    ("both", pod(annotations={"gpu-fraction": "0.5", "gpu-memory": "1"}), {}, ["kai-refuses"], "cannot request both"),
+    ("beside a whole GPU", pod(gpu_container(), annotations={"gpu-fraction": "0.5"}), {}, ["kai-refuses"], "cannot have both"),
+    ("no such container", pod(annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "x"}), {}, ["kai-refuses"], "container with name x"),
+    ("mps alone", pod(annotations={"mps": "true"}), {}, ["kai-refuses"], "MPS"),
+    ("devices alone", pod(annotations={"gpu-fraction-num-devices": "2"}), {}, ["kai-refuses"], "multiple fractional"),
+    ("dotted name", pod(annotations={"gpu-fraction": "0.5"}, metadata={"name": "a.b"}), {}, ["name-unsupported"], "dot"),
+    ("above the fraction cap", pod(annotations={"gpu-fraction": "0.6"}), {"kaishare.dev/max-gpu-fraction": "0.5"}, ["above-cap"], "0.6 of a GPU"),
+    ("devices count", pod(annotations={"gpu-fraction": "0.3", "gpu-fraction-num-devices": "2"}), {"kaishare.dev/max-gpu-fraction": "0.5"}, ["above-cap"], "0.6 of a GPU"),
+    ("at the cap", pod(annotations={"gpu-fraction": "0.1", "gpu-fraction-num-devices": "3"}), {"kaishare.dev/max-gpu-fraction": "0.3", "kaishare.dev/gpu-fraction": "0.2"}, [], ""),
+    ("a whole GPU above the cap", pod(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}), {"kaishare.dev/max-gpu-fraction": "0.5"}, ["above-cap"], "1 whole GPU"),
+    ("a whole GPU at a cap of 1", pod(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}), {"kaishare.dev/max-gpu-fraction": "1"}, [], ""),
+    ("two GPUs above a cap of 1", pod(gpu_container(count="2")), {"kaishare.dev/max-gpu-fraction": "1"}, ["above-cap"], "2 whole GPUs"),
+    ("above the memory cap", pod(annotations={"gpu-memory": "3000", "gpu-fraction-num-devices": "2"}), {"kaishare.dev/max-gpu-memory": "5000"}, ["above-cap"], "6000 MiB"),
+    ("memory under a fraction cap", pod(annotations={"gpu-memory": "3000"}), {"kaishare.dev/max-gpu-fraction": "0.5"}, ["cap-unit"], "use gpu-fraction"),
+    ("fraction under a memory cap", pod(annotations={"gpu-fraction": "0.3"}), {"kaishare.dev/max-gpu-memory": "5000"}, ["cap-unit"], "use gpu-memory"),
+    ("a group", pod(labels={"runai-gpu-group": "x"}), {}, ["reserved-key"], "runai-gpu-group"),
+    ("one of several groups", pod(labels={"runai-gpu-group/x": "x"}), {}, ["reserved-key"], "runai-gpu-group/x"),
+    ("KAI's annotations", pod(annotations={"received-resource-type": "x", "pod-group-name": "x", "kai.scheduler/skip-podgrouper": "true"}), {}, ["reserved-key"] * 3, "only be written by KAI"),
+    ("vCluster's keys", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/namespace": "y"}), {}, ["reserved-key"] * 2, "vCluster"),
+    ("vCluster's own pod", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/managed-by": "v"}), {}, [], ""),
+    ("a ConfigMap nobody uses", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
+    ("an opt-out that is none", pod(labels={"kaishare.dev/inject": "no"}), {}, ["unknown-value"], '"no"'),
+    ("a mark that is none", pod(labels={"kaishare.dev/gpu": "Shared"}), {}, ["unknown-value"], "allowed: shared"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WARNINGS, ids=lambda case: case[0])
+def test_warnings(case: tuple[str, dict[str, Any], dict[str, str], list[str], str]) -> None:
+    _, document, labels, codes, text = case
+    labels = {"kaishare.dev/gpu-fraction": None, **labels}
+    decision = decided(document, labels)
+    assert [warning.reason.code for warning in decision.warnings] == codes
+    assert text in (decision.warnings[0].warning if decision.warnings else "")
+
+
+# What KAI up to v0.16.2 lets in (seen on v0.13.4).
+UNREADABLE = [
+    ("NaN", "never places"),
+    ("0x1p-1", "out of its queue's figures"),
+    ("0.2_5", "out of its queue's figures"),
+]
+
+
+@pytest.mark.parametrize(("value", "what"), UNREADABLE)
+def test_what_becomes_of_a_number_that_only_older_releases_take(value: str, what: str) -> None:
+    decision = decided(pod(annotations={"gpu-fraction": value}), kai_version=Version(0, 13, 4))
+    assert [warning.reason.code for warning in decision.warnings] == ["counted-differently"]
+    assert what in decision.warnings[0].warning
+
+
+def test_kais_own_configmap_is_not_suspicious_once_kai_has_run() -> None:
+    variable = {
+        "name": "GPU_PORTION",
+        "valueFrom": {"configMapKeyRef": {"name": "case-abcdefg-shared-gpu-0", "key": "GPU_PORTION"}},
+    }
+    annotations = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "case-abcdefg-shared-gpu"}
+    mutated_by_kai = pod(container(env=[variable]), annotations=annotations)
+    assert decided(mutated_by_kai).warnings == ()
+    foreign = pod(
+        container(env=[variable]), annotations=annotations | {"runai/shared-gpu-configmap": "other"}
+    )
+    assert [warning.reason.code for warning in decided(foreign).warnings] == ["reserved-key"]
+
+
+def test_a_malformed_pod_is_left_alone_with_the_field_named() -> None:
+    nameless = {
+        "metadata": {"name": "x"},
+        "spec": {"containers": [{"image": "x", "resources": {"limits": {GPU: "1"}}}]},
+    }
+    decision = decided(nameless)
+    assert outcome(decision) == ("skipped", "malformed-pod")
+    empty = {"metadata": {"name": "x"}, "spec": {"containers": []}}
+    assert outcome(decided(empty, DEFAULT_SHARE | ALL)) == ("skipped", "malformed-pod")

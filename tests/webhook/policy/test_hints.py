@@ -1,0 +1,145 @@
+"""Hints about frameworks that take the whole GPU unless told otherwise."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.pods import container, gpu_container, pod, view
+from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.labels import NamespacePolicy
+
+HINTS = {"framework-default", "framework-above-share", "framework-memory"}
+
+
+def decided(document: dict[str, Any], **labels: str) -> Decision:
+    named = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
+    assert policy is not None
+    return decide(policy, view(document), Rules())
+
+
+def hints(document: dict[str, Any], **labels: str) -> list[tuple[str, str]]:
+    found = decided(document, **(labels or {"gpu_fraction": "0.5"})).warnings
+    return [(f.reason.code, f.warning) for f in found if f.reason.code in HINTS]
+
+
+VLLM = "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.5 or less"
+SGLANG = "kaishare: SGLang takes about 0.9 of the GPU: set --mem-fraction-static to 0.5 or less"
+TGI = "kaishare: TGI takes all of the GPU: set --cuda-memory-fraction to 0.5 or less"
+
+UNBOUNDED: list[tuple[str, dict[str, Any], str]] = [
+    ("argv", {"command": ["vllm", "serve", "M"]}, VLLM),
+    ("argv over command and args", {"command": ["vllm"], "args": ["serve", "M", "--port", "80"]}, VLLM),
+    ("a path", {"command": ["/opt/venv/bin/vllm", "serve", "M"]}, VLLM),
+    ("the module", {"command": ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model=M"]}, VLLM),
+    ("a shell", {"command": ["/bin/sh", "-c", "vllm serve M --port 80"]}, VLLM),
+    ("bash -lc", {"command": ["bash", "-lc"], "args": ["exec vllm serve M"]}, VLLM),
+    ("bash -e -c", {"command": ["bash", "-e", "-c", "cd /x && vllm serve M \\\n --port 80"]}, VLLM),
+    ("the image's own entry point", {"image": "docker.io/vllm/vllm-openai:v0.11.0", "args": ["--model", "M"]}, VLLM),
+    ("a digest", {"image": "reg:5000/vllm/vllm-openai@sha256:ab"}, VLLM),
+    ("a quote that never ends", {"command": ["sh", "-c", "vllm serve 'M"]}, VLLM),
+    ("commented out", {"command": ["sh", "-c", "vllm serve M # --gpu-memory-utilization=0.4"]}, VLLM),
+    ("SGLang's module", {"command": ["python3", "-m", "sglang.launch_server", "--model-path", "M"]}, SGLANG),
+    ("TGI's launcher", {"command": ["text-generation-launcher"], "args": ["--model-id=M"]}, TGI),
+    ("TGI's image", {"image": "ghcr.io/huggingface/text-generation-inference:3.3", "args": ["--model-id", "M"]}, TGI),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNBOUNDED, ids=lambda case: case[0])
+def test_without_a_bound(case: tuple[str, dict[str, Any], str]) -> None:
+    _, fields, said = case
+    assert hints(pod(gpu_container(**fields))) == [("framework-default", said)]
+
+
+ABOVE: list[tuple[str, dict[str, Any]]] = [
+    ("with =", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.7"]}),
+    ("with a space", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization", "0.7"]}),
+    ("with underscores", {"command": ["vllm", "serve", "M", "--gpu_memory_utilization=0.7"]}),
+    ("in a shell", {"command": ["/bin/sh", "-c", "vllm serve M --gpu-memory-utilization=0.7"]}),
+    ("in a shell with a space and quotes", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization '0.7'"]}),
+    ("before a semicolon", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization=0.7; sleep 1"]}),
+    ("the last one counts", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.3",
+                                         "--gpu-memory-utilization=0.7"]}),
+    ("SGLang", {"command": ["python", "-m", "sglang.launch_server", "--mem-fraction-static", "0.7"]}),
+    ("TGI", {"command": ["text-generation-launcher", "--cuda-memory-fraction=0.7"]}),
+    ("TGI by its variable", {"command": ["text-generation-launcher"],
+                             "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.7"}]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ABOVE, ids=lambda case: case[0])
+def test_a_bound_above_the_share(case: tuple[str, dict[str, Any]]) -> None:
+    ((code, said),) = hints(pod(gpu_container(**case[1])))
+    assert code == "framework-above-share"
+    assert said.endswith("0.7, above its share: set 0.5 or less")
+
+
+NONE: list[tuple[str, dict[str, Any]]] = [
+    ("within the share", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.5"]}),
+    ("a variable nobody can see", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=$(UTIL)"]}),
+    ("a shell's variable", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization $UTIL"]}),
+    ("no value at all", {"command": ["vllm", "serve", "--gpu-memory-utilization"]}),
+    ("a file that may hold it", {"command": ["vllm", "serve", "--config", "c.yaml"]}),
+    ("an absolute cache size", {"command": ["vllm", "serve", "M", "--kv-cache-memory-bytes=1G"]}),
+    ("TGI's variable from elsewhere", {"command": ["text-generation-launcher"], "env": [
+        {"name": "CUDA_MEMORY_FRACTION", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}),
+    ("another program", {"command": ["python", "train.py"]}),
+    ("another vllm command", {"command": ["vllm", "bench", "throughput"]}),
+    ("the image, but something else runs in it", {"image": "vllm/vllm-openai", "command": ["sleep", "infinity"]}),
+    ("a name that only looks alike", {"image": "example.com/vllm-openai-proxy/nginx:1"}),
+    ("a script of one's own", {"image": "vllm/vllm-openai", "command": ["/start.sh"]}),
+    ("a broken argv", {"command": [1, None, {}], "args": "x"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NONE, ids=lambda case: case[0])
+def test_no_hint(case: tuple[str, dict[str, Any]]) -> None:
+    assert hints(pod(gpu_container(**case[1]))) == []
+
+
+def test_a_share_by_memory_names_the_memory() -> None:
+    document = pod(gpu_container(command=["vllm", "serve", "M"]))
+    assert hints(document, gpu_memory="2000") == [
+        (
+            "framework-memory",
+            "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to what fits in 2000 MiB",
+        )
+    ]
+    bounded = pod(gpu_container(command=["vllm", "serve", "M", "--gpu-memory-utilization=0.2"]))
+    assert hints(bounded, gpu_memory="2000") == []
+
+
+def test_a_pods_own_share_is_what_counts() -> None:
+    document = pod(container(command=["vllm", "serve", "M"]), annotations={"gpu-fraction": "0.25"})
+    ((_, said),) = hints(document)
+    assert said.endswith("0.25 or less")
+
+
+def test_only_the_container_of_the_share_is_looked_at() -> None:
+    serve = {"command": ["vllm", "serve", "M"]}
+    assert hints(pod(gpu_container("main"), container("other", **serve))) == []
+    assert hints(pod(container("main", **serve))) == []  # no share, no hint
+    second = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}
+    assert len(hints(pod(container("a"), container("b", **serve), annotations=second))) == 1
+    missing = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}
+    assert hints(pod(container("a", **serve), annotations=missing)) == []
+
+
+def test_kaishare_sets_no_option_and_no_variable_itself() -> None:
+    changes = decided(pod(gpu_container(command=["vllm", "serve", "M"])), gpu_fraction="0.5").changes
+    assert set(changes.annotations) == {"gpu-fraction", "gpu-fraction-container-name"}
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "ü" * 60])
+def test_a_hint_is_one_line_of_120_characters_at_most(name: str) -> None:
+    args = ["serve", name, f"--gpu-memory-utilization=0.{'9' * 38}"]
+    ((_, said),) = hints(pod(gpu_container(command=["vllm"], args=args)))
+    assert len(said) <= 120
+    assert said.isprintable()
+
+
+@pytest.mark.parametrize("value", ["0." + "9" * 39, "9" * 41, "9" * 100_000 + "x", "1e" + "9" * 40])
+def test_a_value_of_more_than_40_characters_is_no_number(value: str) -> None:
+    assert (
+        hints(pod(gpu_container(command=["vllm", "serve", "m", f"--gpu-memory-utilization={value}"]))) == []
+    )

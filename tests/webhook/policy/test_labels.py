@@ -1,0 +1,214 @@
+"""A namespace's labels: each label, each value, and what happens to a bad one."""
+
+import difflib
+
+import pytest
+
+from webhook.policy.labels import LABELS, Mode, NamespacePolicy, OverShare, ShareFor, label_problems
+
+QUEUE = {"kai.scheduler/queue": "team-a"}
+
+
+def policy(**labels: str) -> NamespacePolicy:
+    """A policy with the queue label and kaishare labels; `gpu_fraction=` stands for kaishare.dev/gpu-fraction."""
+    read = NamespacePolicy.from_labels(
+        "ns", QUEUE | {f"kaishare.dev/{name.replace('_', '-')}": value for name, value in labels.items()}
+    )
+    assert read is not None
+    return read
+
+
+def test_a_namespace_without_the_queue_label_is_not_managed() -> None:
+    assert NamespacePolicy.from_labels("ns", {}) is None
+    assert NamespacePolicy.from_labels("ns", {"kaishare.dev/gpu-fraction": "0.5"}) is None
+
+
+def test_defaults() -> None:
+    read = policy()
+    assert read == NamespacePolicy(namespace="ns", queue="team-a")
+    assert (read.mode, read.scheduler, read.share_for) == (Mode.DEFAULT, "kai-scheduler", ShareFor.WHOLE_GPU)
+    assert (read.over_share, read.over_share_grace_seconds) == (OverShare.REPORT, None)
+    assert (read.state, read.problems) == ("valid", ())
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "field", "expected"),
+    [
+        *[("mode", mode, "mode", Mode(mode)) for mode in ("default", "observe", "enforce", "off")],
+        ("scheduler", "kai-b", "scheduler", "kai-b"),
+        ("share_for", "marked", "share_for", ShareFor.MARKED),
+        ("share_for", "all", "share_for", ShareFor.ALL),
+        ("max_gpu_fraction", "1", "max_fraction", 1.0),
+        ("max_gpu_fraction", "0.5", "max_fraction", 0.5),
+        ("max_gpu_memory", "8000", "max_memory_mib", 8000),
+        ("priority", "build", "priority", "build"),
+        ("gpu_toleration", "inject", "inject_toleration", True),
+        ("over_share", "evict", "over_share", OverShare.EVICT),
+        ("over_share_grace", "30s", "over_share_grace_seconds", 30),
+        ("over_share_grace", "5m", "over_share_grace_seconds", 300),
+        ("over_share_grace", "24h", "over_share_grace_seconds", 86400),
+    ],
+)
+def test_allowed_value(label: str, value: str, field: str, expected: object) -> None:
+    read = policy(**{label: value})
+    assert getattr(read, field) == expected
+    assert read.problems == ()
+
+
+@pytest.mark.parametrize("value", ["0.02", "0.99", "0.5", "0.50", "0.1"])
+def test_default_fraction_is_kept_as_typed(value: str) -> None:
+    share = policy(gpu_fraction=value).share
+    assert share is not None
+    assert (share.annotation, share.value) == ("gpu-fraction", value)
+
+
+@pytest.mark.parametrize("value", ["1", "2000", "9223372036854775807"])
+def test_default_memory(value: str) -> None:
+    share = policy(gpu_memory=value).share
+    assert share is not None
+    assert (share.annotation, share.value) == ("gpu-memory", value)
+
+
+BAD = [
+    *[("mode", value) for value in ("", "Default", "on", "enforced")],
+    *[("scheduler", value) for value in ("", "Kai", "kai_scheduler", "a..b", "-a", "x" * 64)],
+    *[
+        ("gpu_fraction", v)
+        for v in (
+            "",
+            "0",
+            "0.0",
+            "0.01",
+            "1",
+            "1.0",
+            "0.995",
+            "0.555",
+            ".5",
+            "5e-1",
+            "0,5",
+            "50",
+            "0.5 ",
+            "-0.5",
+            "0.5\n",
+            "٠.٥",
+        )
+    ],
+    *[
+        ("gpu_memory", v)
+        for v in (
+            "",
+            "0",
+            "02000",
+            "2Gi",
+            "2000Mi",
+            "1.5",
+            "-1",
+            "+1",
+            "1e3",
+            "9223372036854775808",
+            "9" * 63,
+        )
+    ],
+    *[("share_for", value) for value in ("", "gpu", "whole", "ALL")],
+    *[("max_gpu_fraction", value) for value in ("", "0.01", "1.0", "1.5", "2", "0.995")],
+    *[("max_gpu_memory", value) for value in ("", "0", "8Gi")],
+    *[("priority", value) for value in ("", "Build", "a/b")],
+    *[("gpu_toleration", value) for value in ("", "true", "Inject")],
+    *[("over_share", value) for value in ("", "kill")],
+    *[
+        ("over_share_grace", v)
+        for v in ("", "29s", "25h", "86401s", "5", "1.5m", "1d", "m", "-5m", "99999999999h")
+    ],
+]
+
+
+@pytest.mark.parametrize(("label", "value"), BAD)
+def test_a_bad_value_is_ignored_never_clamped_and_named(label: str, value: str) -> None:
+    read = policy(**{label: value})
+    key = f"kaishare.dev/{label.replace('_', '-')}"
+    assert [(problem.label, problem.value) for problem in read.problems] == [(key, value)]
+    assert LABELS[key].allowed in str(read.problems[0])
+    assert read.state == "invalid"
+    # Everything else is as if the label were not there.
+    assert NamespacePolicy(
+        **{name: getattr(read, name) for name in ("namespace", "queue")}
+    ) == NamespacePolicy(**{name: getattr(read, name) for name in read.__slots__ if name != "problems"})
+
+
+@pytest.mark.parametrize("value", ["", "Team", "team_a", "a/b", "x" * 64, "team-", ".a"])
+def test_a_bad_queue_leaves_no_queue(value: str) -> None:
+    read = NamespacePolicy.from_labels("ns", {"kai.scheduler/queue": value})
+    assert read is not None
+    assert read.queue is None
+    assert [problem.label for problem in read.problems] == ["kai.scheduler/queue"]
+
+
+def test_a_fraction_excludes_memory_and_neither_is_guessed() -> None:
+    read = policy(gpu_fraction="0.5", gpu_memory="2000")
+    assert read.share is None
+    assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-memory"]
+    assert "excludes kaishare.dev/gpu-fraction" in str(read.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("labels", "label"),
+    [
+        ({"gpu_fraction": "0.6", "max_gpu_fraction": "0.5"}, "kaishare.dev/gpu-fraction"),
+        ({"gpu_memory": "9000", "max_gpu_memory": "8000"}, "kaishare.dev/gpu-memory"),
+    ],
+)
+def test_a_default_above_its_own_cap_is_invalid(labels: dict[str, str], label: str) -> None:
+    read = policy(**labels)
+    assert read.share is None
+    assert [problem.label for problem in read.problems] == [label]
+    assert read.share_problem == read.problems[0]
+
+
+def test_a_default_at_its_own_cap_is_fine() -> None:
+    assert policy(gpu_fraction="0.5", max_gpu_fraction="0.5").problems == ()
+    assert policy(gpu_fraction="0.5", max_gpu_fraction="1").problems == ()
+
+
+def test_an_unknown_label_of_ours_is_a_problem_and_others_are_not() -> None:
+    read = NamespacePolicy.from_labels("ns", QUEUE | {"kaishare.dev/gpu-fractoin": "0.5", "team": "a"})
+    assert read is not None
+    assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-fractoin"]
+    assert read.share is None
+
+
+def test_off_counts_as_off_whatever_else_is_wrong() -> None:
+    assert policy(mode="off", gpu_fraction="7").state == "off"
+
+
+def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search costs a fifth of a millisecond; a namespace may have thousands of labels."""
+    searched: list[str] = []
+    search = difflib.get_close_matches
+    monkeypatch.setattr(
+        "webhook.policy.labels.difflib.get_close_matches",
+        lambda word, *args, **options: searched.append(word) or search(word, *args, **options),
+    )
+    labels = QUEUE | {f"kaishare.dev/gpu-fracton{number}{'x' * 500}": "y" * 500 for number in range(12_000)}
+    policy = NamespacePolicy.from_labels("team-a", labels)
+    assert policy is not None
+    assert (len(policy.problems), policy.more_problems) == (8, 11_992)
+    assert len(searched) == 8
+    assert max(map(len, searched)) <= 63
+    assert max(len(str(problem)) for problem in policy.problems) < 1000
+    found = label_problems(labels, labels.keys())
+    assert (len(found.shown), found.count, len(searched)) == (8, 12_000, 16)
+
+
+def test_only_changed_labels_are_judged() -> None:
+    labels = (
+        QUEUE | {f"kaishare.dev/a{number}": "" for number in range(20)} | {"kaishare.dev/gpu-fracton": "0.5"}
+    )
+    found = label_problems(labels, {"kaishare.dev/gpu-fracton"})
+    assert found.count == 1
+    assert "the nearest is kaishare.dev/gpu-fraction" in str(found.shown[0])
+
+
+def test_a_hostile_label_is_told_in_printable_text() -> None:
+    policy = NamespacePolicy.from_labels("team-a", QUEUE | {"kaishare.dev/\u202e\x1b[31m": "\u200b\n"})
+    assert policy is not None
+    assert str(policy.problems[0]).isprintable()

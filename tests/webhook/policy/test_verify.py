@@ -1,0 +1,488 @@
+"""Enforce, line by line as docs/policy.md has it: who gets in, who does not, and what he is told to change."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kai.version import Version
+from tests.support.kai_standin import mutated_by_kai
+from tests.support.pods import container, gpu_container, pod, view
+from tests.support.webhook_server import RunningWebhook, review_of
+from webhook.policy.decide import Rules, decide
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.mutate import mutate
+from webhook.policy.patch import apply_to_document
+from webhook.policy.reasons import Reason
+from webhook.policy.verify import Requester, Verification, verify
+
+ENFORCE = {"kai.scheduler/queue": "queue-a", "kaishare.dev/mode": "enforce"}
+JANE = "jane"
+KUBELET = "system:node:gpu-node-0"
+DAEMON_SETS = "system:serviceaccount:kube-system:daemon-set-controller"
+MANAGER = "system:kube-controller-manager"
+
+
+def policy_of(labels: dict[str, str], namespace: str = "team-a") -> NamespacePolicy:
+    policy = NamespacePolicy.from_labels(namespace, labels)
+    assert policy is not None
+    return policy
+
+
+def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A pod that already is as the policy asks."""
+    labels = {"kai.scheduler/queue": "queue-a"} | (fields.pop("labels", None) or {})
+    return pod(*containers, labels=labels, **{"schedulerName": "kai-scheduler", **fields})
+
+
+def judged(
+    document: dict[str, Any], username: str = JANE, namespace: str = "team-a", **labels: str
+) -> Verification:
+    extra = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    return verify(policy_of(ENFORCE | extra, namespace), view(document), Rules(), Requester(username))
+
+
+def codes(verdict: Verification) -> list[str]:
+    return [finding.reason.code for finding in verdict.denials]
+
+
+def owned(kind: str) -> dict[str, Any]:
+    return {"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "owner"}]}
+
+
+MIRROR = {"kubernetes.io/config.mirror": "0123"}
+
+OF_DAEMON_SET = owned("DaemonSet")
+
+
+def daemon(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A DaemonSet's pod as its controller asks for it."""
+    return pod(*containers, metadata=OF_DAEMON_SET, **fields)
+
+
+def asking(resource: str, amount: str = "1") -> dict[str, Any]:
+    return container(limits={resource: amount}, requests={resource: amount})
+
+
+# title, pod, expected denials, part of the message
+DAEMON_SET_PODS: list[tuple[str, dict[str, Any], list[str], str]] = [
+    ("plain", daemon(), [], ""),
+    ("in the namespace's queue", daemon(labels={"kai.scheduler/queue": "queue-a"}), [], ""),
+    ("with a network device", daemon(asking("nvidia.com/hostdev")), [], ""),
+    ("with a GPU resource of zero", daemon(asking("nvidia.com/gpu", "0")), [], ""),
+    ("with all devices visible", daemon(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])), [], ""),
+    ("of a scheduler that is not KAI's", daemon(schedulerName="volcano"), [], ""),
+    ("with a share", daemon(annotations={"gpu-fraction": "0.1"}), ["daemonset-gpu-denied"], "gpu-fraction"),
+    ("with memory", daemon(annotations={"gpu-memory": "1"}), ["daemonset-gpu-denied"], "gpu-memory"),
+    ("with a container's memory", daemon(annotations={"nvidia.com/container.main.gpu-memory.limit": "1Gi"}),
+     ["daemonset-gpu-denied"], "share of its own"),
+    *((f"with {name}", daemon(asking(name)), ["daemonset-gpu-denied"], name) for name in (
+        "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
+        "example.com/vgpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+    ("with a GPU in an init container", daemon(init=[gpu_container("init")]), ["daemonset-gpu-denied"], "nvidia.com/gpu"),
+    ("with a MIG annotation", daemon(annotations={"nvidia.com/mig-1g.5gb": "1"}), ["daemonset-gpu-denied"], "MIG"),
+    ("with a claim", daemon(resourceClaims=[{"name": "gpu"}]), ["daemonset-gpu-denied"], "resource claim"),
+    ("with a container's claim", daemon(container(claims=[{"name": "gpu"}])), ["daemonset-gpu-denied"], "resource claim"),
+    ("of KAI's scheduler", daemon(schedulerName="kai-scheduler"), ["daemonset-gpu-denied"], "kai-scheduler"),
+    ("in another queue", daemon(labels={"kai.scheduler/queue": "queue-b"}), ["daemonset-gpu-denied"], "queue-b"),
+    ("in an empty queue", daemon(labels={"kai.scheduler/queue": ""}), ["daemonset-gpu-denied"], "another queue"),
+    ("with KAI's label", daemon(labels={"runai-gpu-group": "x"}), ["reserved-key"], "runai-gpu-group"),
+    ("with vCluster's label", daemon(labels={"vcluster.loft.sh/managed-by": "x", "runai-gpu-group": "x"}),
+     ["reserved-key"], "runai-gpu-group"),
+    ("with everything", daemon(gpu_container(), schedulerName="kai-scheduler", labels={"kai.scheduler/queue": "b"},
+     annotations={"gpu-fraction": "0.1", "pod-group-name": "x"}), ["daemonset-gpu-denied"] * 4 + ["reserved-key"], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("username", [DAEMON_SETS, MANAGER])
+@pytest.mark.parametrize("case", DAEMON_SET_PODS, ids=lambda case: case[0])
+def test_a_daemon_sets_pod_has_nothing_to_do_with_gpus_or_kai(
+    case: tuple[str, dict[str, Any], list[str], str], username: str
+) -> None:
+    _, document, denials, message = case
+    verdict = judged(document, username)
+    assert codes(verdict) == denials
+    assert message in verdict.message
+    assert denials or verdict.finding.reason is Reason.DAEMONSET
+    assert codes(judged(document, JANE)) == ["daemonset-denied"]
+
+
+def test_kais_scheduler_counts_for_daemon_sets_beside_the_policys() -> None:
+    for scheduler, denied in (("kai-b", True), ("kai-scheduler", True), ("default-scheduler", False)):
+        verdict = judged(daemon(schedulerName=scheduler), DAEMON_SETS, scheduler="kai-b")
+        assert verdict.is_allowed is not denied
+    plain = judged(daemon(), DAEMON_SETS, scheduler="default-scheduler")
+    assert plain.is_allowed, "the default scheduler is not KAI's"
+
+
+OWNER_KINDS = [
+    ("v1", "Namespace", True),
+    ("/v1", "Namespace", True),
+    ("v1", "Node", True),
+    ("longhorn.io/v1beta2", "Node", False),
+    ("v1", "Pod", False),
+    ("v1", "ConfigMap", False),
+    ("scheduling.run.ai/v2", "Queue", True),
+    ("example.com/v1", "Queue", False),
+    ("kueue.x-k8s.io/v1beta1", "ClusterQueue", True),
+    ("storage.k8s.io/v1", "StorageClass", True),
+    ("example.com/v1", "Unknown", False),
+    ("example.com/v1", "Tenant", False),
+]
+
+
+@pytest.mark.parametrize(("api_version", "kind", "denied"), OWNER_KINDS)
+def test_an_owner_that_is_not_namespaced_is_denied(api_version: str, kind: str, denied: bool) -> None:
+    namespaced = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web"}
+    owner = {"apiVersion": api_version, "kind": kind, "name": "team-b"}
+    verdict = judged(settled(metadata={"ownerReferences": [namespaced, owner]}))
+    assert codes(verdict) == (["cluster-scoped-owner"] if denied else [])
+    assert not denied or f'{kind} "team-b"' in verdict.message
+
+
+def test_kinds_of_the_cluster_count_beside_those_that_are_known() -> None:
+    document = settled(
+        metadata={"ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Tenant", "name": "t"}]}
+    )
+    rules = Rules(cluster_scoped=frozenset({("example.com", "Tenant")}))
+    verdict = verify(policy_of(ENFORCE), view(document), rules, Requester(JANE))
+    assert codes(verdict) == ["cluster-scoped-owner"]
+
+
+def test_a_mirror_pod_is_owned_by_its_node() -> None:
+    node = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n"}]}
+    assert judged(pod(annotations=MIRROR, nodeName="n", metadata=node), KUBELET).is_allowed
+
+
+# title, pod, who asks, expected denials, reason when admitted
+TABLE: list[tuple[str, dict[str, Any], str, list[str], str]] = [
+    ("a pod as the policy asks", settled(), JANE, [], "verified"),
+    ("a mirror pod by its kubelet", pod(annotations=MIRROR, nodeName="n"), KUBELET, [], "mirror-pod"),
+    ("a mirror pod by a user", pod(annotations=MIRROR, nodeName="n"), JANE, ["node-name-denied"], ""),
+    ("the mirror annotation by a user", settled(annotations=MIRROR), JANE, ["mirror-denied"], ""),
+    ("nodeName by a kubelet", pod(nodeName="n"), KUBELET, [], "node-name-set"),
+    ("nodeName by a user", settled(nodeName="n"), JANE, ["node-name-denied"], ""),
+    ("nodeName by one called like a kubelet", settled(nodeName="n"), "system:nodes", ["node-name-denied"], ""),
+    ("a DaemonSet's pod by its controller", pod(metadata=owned("DaemonSet")), DAEMON_SETS, [], "daemonset"),
+    ("a DaemonSet's pod by the controller manager", pod(metadata=owned("DaemonSet")), MANAGER, [], "daemonset"),
+    ("a DaemonSet as owner by a user", settled(metadata=owned("DaemonSet")), JANE, ["daemonset-denied"], ""),
+    ("a DaemonSet as owner by another controller", settled(metadata=owned("DaemonSet")),
+     "system:serviceaccount:team-a:daemon-set-controller", ["daemonset-denied"], ""),
+    ("a ReplicaSet's pod", settled(metadata=owned("ReplicaSet")), JANE, [], "verified"),
+    ("opted out", settled(labels={"kaishare.dev/inject": "false"}), JANE, ["opt-out-denied"], ""),
+    ("inject: true", settled(labels={"kaishare.dev/inject": "true"}), JANE, [], "verified"),
+    ("another scheduler", settled(schedulerName="volcano"), JANE, ["wrong-scheduler"], ""),
+    ("the default scheduler, since nobody patched", settled(schedulerName="default-scheduler"), JANE,
+     ["wrong-scheduler"], ""),
+    ("no queue, since nobody patched", pod(schedulerName="kai-scheduler"), JANE, ["wrong-queue"], ""),
+    ("another queue", settled(labels={"kai.scheduler/queue": "queue-b"}), JANE, ["wrong-queue"], ""),
+    ("everything at once", pod(labels={"kaishare.dev/inject": "false", "kai.scheduler/queue": "b"}), JANE,
+     ["opt-out-denied", "wrong-scheduler", "wrong-queue"], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
+def test_the_table_under_enforce(case: tuple[str, dict[str, Any], str, list[str], str]) -> None:
+    _, document, username, denials, reason = case
+    verdict = judged(document, username)
+    assert codes(verdict) == denials
+    assert verdict.is_allowed is not bool(denials)
+    assert verdict.finding.reason.code == (denials[0] if denials else reason)
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
+@pytest.mark.parametrize(("mode", "reason"), [("default", "not-enforced"), ("observe", "not-enforced"), ("off", "mode-off")])  # fmt: skip
+def test_nobody_is_denied_in_another_mode(
+    case: tuple[str, dict[str, Any], str, list[str], str], mode: str, reason: str
+) -> None:
+    verdict = judged(case[1], case[2], mode=mode)
+    assert verdict.is_allowed
+    assert verdict.finding.reason.code == reason
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
+def test_nobody_is_denied_in_an_excluded_or_unmanaged_namespace(
+    case: tuple[str, dict[str, Any], str, list[str], str],
+) -> None:
+    assert judged(case[1], case[2], namespace="kube-system").finding.reason is Reason.NAMESPACE_EXCLUDED
+    unmanaged = verify(None, view(case[1]), Rules(), Requester(case[2]))
+    assert (unmanaged.is_allowed, unmanaged.finding.reason) == (True, Reason.NOT_MANAGED)
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
+def test_a_denial_says_what_to_change(case: tuple[str, dict[str, Any], str, list[str], str]) -> None:
+    for finding in judged(case[1], case[2]).denials:
+        assert ": " in finding.sentence
+        assert finding.sentence.rpartition(": ")[2].startswith(("remove", "set"))
+
+
+def test_the_namespaces_scheduler_is_the_one_that_counts() -> None:
+    assert judged(settled(schedulerName="kai-b"), scheduler="kai-b").is_allowed
+    assert codes(judged(settled(), scheduler="kai-b")) == ["wrong-scheduler"]
+
+
+def test_a_bad_queue_value_denies_with_its_own_text() -> None:
+    policy = policy_of(ENFORCE | {"kai.scheduler/queue": ""})
+    verdict = verify(policy, view(settled()), Rules(), Requester(JANE))
+    assert codes(verdict) == ["policy-invalid"]
+    assert "kai.scheduler/queue" in verdict.message
+    daemon = verify(policy, view(pod(metadata=owned("DaemonSet"))), Rules(), Requester(DAEMON_SETS))
+    assert daemon.is_allowed
+
+
+# The cap, in its three forms and between the two units.
+
+CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
+    ("fraction within", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-fraction": "0.5"}), []),
+    ("fraction above", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-fraction": "0.51"}), ["above-cap"]),
+    ("fraction times devices", {"max_gpu_fraction": "0.5"},
+     settled(annotations={"gpu-fraction": "0.3", "gpu-fraction-num-devices": "2"}), ["above-cap"]),
+    ("three times 0.1 is 0.3", {"max_gpu_fraction": "0.3"},
+     settled(annotations={"gpu-fraction": "0.1", "gpu-fraction-num-devices": "3"}), []),
+    ("memory within", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-memory": "2000"}), []),
+    ("memory above", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-memory": "2001"}), ["above-cap"]),
+    ("memory times devices", {"max_gpu_memory": "2000"},
+     settled(annotations={"gpu-memory": "1500", "gpu-fraction-num-devices": "2"}), ["above-cap"]),
+    ("a container's memory", {"max_gpu_memory": "2000"},
+     settled(annotations={"nvidia.com/container.main.gpu-memory.request": "3Gi"}), ["above-cap"]),
+    ("a container's limit alone", {"max_gpu_memory": "2000"},
+     settled(annotations={"nvidia.com/container.main.gpu-memory.limit": "3Gi"}), ["above-cap"]),
+    ("a whole GPU", {"max_gpu_fraction": "0.99"}, settled(gpu_container()), ["above-cap"]),
+    ("whole GPUs in a form that only the API server reads", {"max_gpu_fraction": "0.99"},
+     settled(gpu_container(count="1e0001")), ["cap-unit"]),
+    ("memory of more containers than are read", {"max_gpu_memory": "2000"},
+     settled(annotations={f"nvidia.com/container.c{n}.gpu-memory.request": "1" for n in range(257)}), ["cap-unit"]),
+    ("memory of as many containers as are read", {"max_gpu_memory": "2000"},
+     settled(annotations={f"nvidia.com/container.c{n}.gpu-memory.request": "1Mi" for n in range(256)}), []),
+    ("a whole GPU kept", {"max_gpu_fraction": "0.99"},
+     settled(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}), ["above-cap"]),
+    ("a whole GPU within 1", {"max_gpu_fraction": "1"}, settled(gpu_container()), []),
+    ("two whole GPUs above 1", {"max_gpu_fraction": "1"}, settled(gpu_container(count="2")), ["above-cap"]),
+    ("a GPU for each sidecar and the container", {"max_gpu_fraction": "1"},
+     settled(gpu_container(), init=[gpu_container("a", restartPolicy="Always")]), ["above-cap"]),
+    ("a GPU for a sidecar alone", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("a", restartPolicy="Always")]), []),
+    ("an init container behind a sidecar", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("a", restartPolicy="Always"), gpu_container("b")]), ["above-cap"]),
+    ("an init container before a sidecar", {"max_gpu_fraction": "1"},
+     settled(init=[gpu_container("b"), gpu_container("a", restartPolicy="Always")]), []),
+    ("init containers one after the other", {"max_gpu_fraction": "1"},
+     settled(gpu_container(), init=[gpu_container("a"), gpu_container("b", restartPolicy=None)]), []),
+    *((f"{name} cannot be compared", {"max_gpu_fraction": "0.5"}, settled(asking(name)), ["cap-unit"]) for name in (
+        "nvidia.com/mig-7g.80gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+    ("a claim cannot be compared", {"max_gpu_memory": "9"}, settled(resourceClaims=[{"name": "gpu"}]), ["cap-unit"]),
+    ("a network device", {"max_gpu_fraction": "0.5"}, settled(asking("nvidia.com/rdma_shared")), []),
+    ("a shared GPU of zero", {"max_gpu_fraction": "0.5"}, settled(asking("nvidia.com/gpu.shared", "0")), []),
+    ("a shared GPU beside a share", {"max_gpu_fraction": "0.5"},
+     settled(asking("nvidia.com/gpu.shared"), annotations={"gpu-fraction": "0.5"}), ["cap-unit"]),
+    ("a share and a whole GPU beside it", {"max_gpu_fraction": "1"},
+     settled(container("a"), gpu_container("b"), annotations={"gpu-fraction": "0.5"}), ["above-cap"]),
+    ("a whole GPU behind an unreadable share", {"max_gpu_fraction": "0.5"},
+     settled(gpu_container(), annotations={"nvidia.com/container.x.gpu-memory.request": "much"}), ["above-cap"]),
+    ("no GPU at all", {"max_gpu_fraction": "0.5"}, settled(), []),
+    ("memory under a cap on fractions", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-memory": "1"}),
+     ["cap-unit"]),
+    ("a fraction under a cap on memory", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-fraction": "0.1"}),
+     ["cap-unit"]),
+    ("a whole GPU under a cap on memory", {"max_gpu_memory": "2000"}, settled(gpu_container()), ["cap-unit"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CAPS, ids=lambda case: case[0])
+def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> None:
+    _, labels, document, expected = case
+    assert codes(judged(document, **labels)) == expected
+    policy = policy_of({"kai.scheduler/queue": "queue-a"} | {
+        f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
+    })  # fmt: skip
+    warned = {finding.reason.code for finding in decide(policy, view(document), Rules()).warnings}
+    assert warned & {"above-cap", "cap-unit"} == set(expected)
+
+
+def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
+    labels = {
+        "kai.scheduler/queue": "queue-a",
+        "kaishare.dev/gpu-fraction": "0.5",
+        "kaishare.dev/max-gpu-fraction": "0.5",
+    }
+    shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
+    decision = decide(policy_of(labels), view(pod(gpu_container(), shared)), Rules())
+    assert decision.reason is Reason.WHOLE_GPU_CONVERTED
+    assert [found.reason for found in decision.warnings] == [Reason.CAP_UNIT]
+    assert "nvidia.com/gpu.shared" in decision.warnings[0].warning
+
+
+def test_the_other_unit_is_named() -> None:
+    assert (
+        "use gpu-fraction" in judged(settled(annotations={"gpu-memory": "1"}), max_gpu_fraction="0.5").message
+    )
+    assert (
+        "use gpu-memory" in judged(settled(annotations={"gpu-fraction": "0.1"}), max_gpu_memory="9").message
+    )
+
+
+# Keys only KAI, or vCluster, may write.
+
+RESERVED = [
+    ("labels", "runai-gpu-group"), ("labels", "runai-gpu-group/fde0f5a5"),
+    ("annotations", "received-resource-type"), ("annotations", "pod-group-name"),
+    ("annotations", "kai.scheduler/skip-podgrouper"),
+    ("labels", "vcluster.loft.sh/namespace"), ("annotations", "vcluster.loft.sh/object-name"),
+    ("annotations", "runai/shared-gpu-configmap"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "key"), RESERVED, ids=lambda value: value)
+def test_a_reserved_key_is_a_warning_in_default_and_a_denial_under_enforce(where: str, key: str) -> None:
+    document = settled(**{where: {key: "x"}})
+    verdict = judged(document)
+    assert codes(verdict) == ["reserved-key"]
+    assert key in verdict.message
+    unpatched = pod(**{where: {key: "x"}})
+    warnings = decide(policy_of({"kai.scheduler/queue": "queue-a"}), view(unpatched), Rules()).warnings
+    assert [finding.reason for finding in warnings] == [Reason.RESERVED_KEY]
+
+
+@pytest.mark.parametrize("key", ["vcluster.loft.sh/object-name", "vcluster.loft.sh/namespace"])
+def test_vclusters_own_keys_are_right_on_a_synced_pod(key: str) -> None:
+    synced = {"vcluster.loft.sh/managed-by": "team"}
+    assert judged(settled(labels=synced | {key: "x"})).is_allowed
+    assert judged(settled(labels=synced, annotations={key: "x"})).is_allowed
+    assert codes(judged(settled(labels=synced | {"runai-gpu-group": "x"}))) == ["reserved-key"]
+
+
+@pytest.mark.parametrize("owner", [None, "ReplicaSet"])
+@pytest.mark.parametrize("version", [None, Version(0, 9, 8), Version(0, 13, 0), Version(0, 17, 0)], ids=str)
+def test_what_kai_wrote_is_never_refused_nor_warned_about(owner: str | None, version: Version | None) -> None:
+    rules = Rules(kai_version=version)
+    policy = policy_of(ENFORCE | {"kaishare.dev/gpu-fraction": "0.5"})
+    created = pod(gpu_container(), metadata=owned(owner) if owner else {})
+    first = mutate(policy, json.dumps(created).encode(), rules)
+    admitted = mutated_by_kai(apply_to_document(first.sent, created))
+    assert "runai/shared-gpu-configmap" in admitted["metadata"]["annotations"]
+    second = mutate(policy, json.dumps(admitted).encode(), rules)
+    assert (second.sent, second.decision.warnings) == ((), ())
+    verdict = verify(policy, view(admitted), rules, Requester(JANE))
+    assert verdict.is_allowed, verdict.message
+
+
+def test_what_kai_wrote_into_an_init_container_is_known_too() -> None:
+    document = settled(
+        container("main"),
+        init=[container("setup")],
+        annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "setup"},
+    )
+    assert judged(mutated_by_kai(document, init=True)).is_allowed
+
+
+def test_a_configmap_that_no_container_reads_was_not_written_by_kai() -> None:
+    spoofed = mutated_by_kai(settled(annotations={"gpu-fraction": "0.5"}))
+    spoofed["metadata"]["annotations"]["runai/shared-gpu-configmap"] = "somebody-elses-shared-gpu"
+    assert codes(judged(spoofed)) == ["reserved-key"]
+
+
+FORTY = "a-name-of-exactly-40-characters-in-total"
+# the pod, the ConfigMap it names before KAI sees it, which KAI then keeps and reads
+NAMED = [
+    ("case", "victim-abcdefg-shared-gpu", False),
+    ("case-2", "case-abcdefg-shared-gpu", False),
+    ("case", "case-2-abcdefg-shared-gpu", False),
+    ("case", "case-abcdefg", False),
+    ("case", "case", False),
+    ("case", "", False),
+    ("case", "case-abcdefg-shared-gpu", True),
+    (FORTY, f"{FORTY[:33]}-abcdefg-shared-gpu", True),
+    (FORTY, f"{FORTY[:30]}-abcdefg-shared-gpu", True),  # as v0.17 shortens it
+    (FORTY, f"{FORTY[:20]}-abcdefg-shared-gpu", False),
+    (FORTY, f"another{FORTY[7:33]}-abcdefg-shared-gpu", False),
+]
+
+
+@pytest.mark.parametrize(("name", "named", "is_own"), NAMED)
+def test_a_name_that_a_pod_wrote_itself_is_refused_though_kai_reads_it(
+    name: str, named: str, is_own: bool
+) -> None:
+    written = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": named}
+    spoofed = mutated_by_kai(settled(metadata={"name": name}, annotations=written))
+    assert spoofed["metadata"]["annotations"]["runai/shared-gpu-configmap"] == named
+    assert codes(judged(spoofed)) == ([] if is_own else ["reserved-key"])
+
+
+# Over HTTPS.
+
+DENIED = 'kaishare_webhook_requests_total{action="denied",reason="%s",webhook="validate-pods"}'
+
+
+async def test_a_denial_over_https(webhook: RunningWebhook) -> None:
+    document = settled(gpu_container(count="2"), labels={"kai.scheduler/queue": "queue-b"})
+    response = await webhook.review(review_of(document, "guarded"), "/validate/pods")
+    assert response["allowed"] is False
+    assert response["status"] == {
+        "code": 403,
+        "reason": "Forbidden",
+        "message": 'the pod\'s queue is "queue-b": set the label kai.scheduler/queue to queue-a;'
+        " the pod asks for 2 whole GPUs: ask for no more than 1 (kaishare.dev/max-gpu-fraction)",
+    }
+    assert response["auditAnnotations"] == {"action": "denied", "reason": "wrong-queue,above-cap"}
+    assert await webhook.figure(DENIED % "wrong-queue") == 1
+    line = webhook.log[-1]
+    assert (line["webhook"], line["action"], len(line["denials"])) == ("validate-pods", "denied", 2)
+
+
+async def test_an_admission_over_https(webhook: RunningWebhook) -> None:
+    response = await webhook.review(review_of(settled(gpu_container()), "guarded"), "/validate/pods")
+    assert response == {"uid": response["uid"], "allowed": True}
+    spoof = review_of(pod(nodeName="n"), "guarded", userInfo={"username": KUBELET})
+    assert (await webhook.review(spoof, "/validate/pods"))["allowed"] is True
+    assert (await webhook.review(review_of(pod(), "guarded", operation="UPDATE"), "/validate/pods"))[
+        "allowed"
+    ]
+
+
+async def test_an_error_of_ours_leaves_it_to_the_failure_policy(
+    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Verification:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("webhook.admission.validating.verify", broken)
+    body = json.dumps(review_of(settled(), "guarded")).encode()
+    assert await webhook.post(body, "/validate/pods") == (
+        500,
+        b"an internal error; the log has its traceback\n",
+    )
+    assert await webhook.figure('kaishare_webhook_errors_total{stage="validate-pods"}') == 1
+    assert any("a bug of ours" in line.get("traceback", "") for line in webhook.log)
+
+
+async def test_a_pod_that_cannot_be_read_is_a_bad_review(webhook: RunningWebhook) -> None:
+    status, text = await webhook.post(
+        json.dumps(review_of({"spec": {"containers": 1}}, "guarded")).encode(), "/validate/pods"
+    )
+    assert (status, text) == (
+        400,
+        b"the pod cannot be read: spec.containers: expected array | null, got int\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "annotations"),
+    [
+        ("max-gpu-fraction", {"gpu-fraction": "0" * 400 + "0.95"}),
+        ("max-gpu-fraction", {"gpu-fraction": "0.4", "gpu-fraction-num-devices": "0" * 400 + "4"}),
+        ("max-gpu-memory", {"gpu-memory": "0" * 400 + "80000"}),
+        ("max-gpu-memory", {"nvidia.com/container.main.gpu-memory.request": "0" * 60 + "80Gi"}),
+        ("max-gpu-memory", {"nvidia.com/container.main.gpu-memory.request": "80e0009"}),
+    ],
+)
+def test_an_amount_that_only_kai_reads_does_not_pass_below_a_cap(
+    label: str, annotations: dict[str, str]
+) -> None:
+    cap = {"max-gpu-fraction": "0.5", "max-gpu-memory": "1000"}[label]
+    labels = {"kai.scheduler/queue": "q", "kaishare.dev/mode": "enforce", f"kaishare.dev/{label}": cap}
+    policy = NamespacePolicy.from_labels("team-a", labels)
+    tried = view(pod(container(), annotations=annotations, labels={"kai.scheduler/queue": "q"}))
+    tried.spec.schedulerName = "kai-scheduler"
+    codes = [finding.reason.code for finding in verify(policy, tried, Rules(), Requester("alice")).denials]
+    assert "cap-unit" in codes

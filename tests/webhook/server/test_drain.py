@@ -1,0 +1,282 @@
+"""Ends and exchanges under load: nothing that was accepted is lost."""
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from certs.directory import ensure
+from tests.support.webhook_process import (
+    HELD,
+    MUCH_TO_SAY,
+    REVIEW,
+    HeldPolicies,
+    Live,
+    Reply,
+    admission,
+    request,
+    running,
+    serving,
+    started,
+    until,
+)
+from webhook.server.drain import drained
+
+CONNECTIONS = 16
+
+
+@dataclass
+class Load:
+    """Clients that send reviews one after another, each on a connection of its own while that lasts."""
+
+    live: Live
+    replies: list[Reply] = field(default_factory=list)
+    lost: list[Exception] = field(default_factory=list)
+    """Reviews sent on a connection that the server had taken, and never answered."""
+    refused: list[OSError] = field(default_factory=list)
+    """Connections that never came about."""
+    leaves: set[bytes] = field(default_factory=set)
+
+    def begin(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        return [group.create_task(self._client()) for _ in range(CONNECTIONS)]
+
+    async def _client(self) -> None:
+        while True:
+            try:
+                connection = await self.live.connect()
+            except OSError as error:
+                self.refused.append(error)
+                return
+            self.leaves.add(connection.leaf)
+            try:
+                reply = await connection.post()
+                while "connection" not in reply.headers:
+                    self.replies.append(reply)
+                    reply = await connection.post()
+                self.replies.append(reply)
+            except (OSError, EOFError, TimeoutError) as error:
+                self.lost.append(error)
+                return
+            finally:
+                connection.close()
+
+
+async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None:
+    async with started(tmp_path, "--drain", "1s") as server:
+        live, load = server.live, Load(server.live)
+        async with asyncio.TaskGroup() as group:
+            load.begin(group)
+            await until(lambda: len(load.replies) > 100, "under load")
+            assert (await live.get("/readyz")).status == 200
+            assert not any("connection" in reply.headers for reply in load.replies)
+            server.terminate()
+            await until(lambda: live.logged("draining"), "the signal has arrived")
+            not_ready = await live.get("/readyz")
+            assert (not_ready.status, not_ready.body) == (503, b"draining\n")
+            answered = len(load.replies)
+            await until(lambda: len(load.replies) > answered + 3 * CONNECTIONS, "it serves on")
+            status = await server.status()
+    assert status == 0
+    assert load.lost == []
+    assert {reply.status for reply in load.replies} == {200}
+    assert {reply.headers.get("connection") for reply in load.replies[answered + CONNECTIONS :]} == {"close"}
+    assert len(load.refused) == CONNECTIONS
+    said = [line["message"] for line in live.log if line["message"] != "decision"]
+    assert said == [
+        "policy invalid",
+        "serving",
+        "draining",
+        "connections still arrive, and will be refused: a longer --drain may help",
+        "stopping",
+        "stopped",
+    ]
+
+
+async def test_a_second_signal_ends_the_drain_and_loses_none_either(tmp_path: Path) -> None:
+    async with started(tmp_path, "--drain", "10m") as server:
+        load = Load(server.live)
+        async with asyncio.TaskGroup() as group:
+            load.begin(group)
+            await until(lambda: len(load.replies) > 100, "under load")
+            server.terminate()
+            await until(lambda: server.live.logged("draining"), "the first signal has arrived")
+            server.terminate()
+            status = await server.status()
+    assert status == 0
+    assert load.lost == []
+
+
+@dataclass
+class Sought:
+    """Says so often that somebody connects."""
+
+    times: float
+    asked: int = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked <= self.times
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "is_over"),
+    [
+        pytest.param(0, 0.1, True, id="nobody connects"),
+        pytest.param(3, 0.2, True, id="somebody connects for a while"),
+        pytest.param(math.inf, 0.1, False, id="somebody connects for ever"),
+        pytest.param(math.inf, 0.0, True, id="no drain is wanted"),
+    ],
+)
+async def test_a_drain_ends_when_nobody_connects_any_more_or_after_three_times_its_length(
+    times: float, seconds: float, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.server.drain._LOOK_EVERY_SECONDS", 0.01)
+    sought, loop = Sought(times), asyncio.get_running_loop()
+    began = loop.time()
+    assert await drained(sought, seconds, asyncio.Event()) is is_over
+    took = loop.time() - began
+    assert took >= (seconds if is_over else 3 * seconds)
+    assert sought.asked == times + 1 or math.isinf(times)
+
+
+async def test_a_drain_that_goes_on_ends_at_once_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webhook.server.drain._LONGEST_DRAIN", 1000)
+    stop, sought = asyncio.Event(), Sought(math.inf)
+    waiting = asyncio.create_task(drained(sought, 0.05, stop))
+    await until(lambda: sought.asked > 1, "it goes on")
+    stop.set()
+    assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_server_knows_whether_clients_still_connect(tmp_path: Path) -> None:
+    limits = admission(recent_seconds=0.3)
+    async with serving(tmp_path, HeldPolicies(), limits=limits) as live:
+        server = live.server
+        assert server is not None
+        assert not server.has_recent_connections
+        connection = await live.connect()
+        assert (await connection.post()).status == 200
+        await until(lambda: not server.has_recent_connections, "nobody new has come for a while")
+        assert (await connection.post()).status == 200
+        assert not server.has_recent_connections, "a connection that is there already says nothing"
+        await live.connect()
+        assert server.has_recent_connections
+
+
+async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:
+    async with started(tmp_path, "--drain", "0s") as server:
+        live = server.live
+        await live.connect_plainly()
+        idle, used, ops = await live.connect(), await live.connect(), await live.get("/healthz")
+        assert ((await used.post()).status, ops.status) == (200, 200)
+        for data in (
+            b"POST /mutate HT",
+            request(REVIEW[:100], length=1000),
+            request(b"", "/nowhere", length=1000),
+        ):
+            await (await live.connect()).send(data)
+        deaf = await live.connect(receive_buffer=4096)
+        deaf.be_deaf()
+        sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 2000))
+        await until(lambda: len(live.logged("decision")) > 20, "it is answered")
+        server.terminate()
+        began = asyncio.get_running_loop().time()
+        assert await server.status() == 0
+        took = asyncio.get_running_loop().time() - began
+        await idle.ended()
+        sending.cancel()
+        await asyncio.wait([sending])
+    assert took < 8, "10 s is how long a review may take that is being answered, and there is none"
+    assert not live.logged("requests cut off")
+
+
+async def test_what_is_being_answered_is_finished_and_what_is_idle_is_closed(tmp_path: Path) -> None:
+    policies = HeldPolicies()
+    async with serving(tmp_path, policies) as live:
+        assert live.server is not None
+        held, idle = await live.connect(), await live.connect()
+        await held.send(request(HELD, "/mutate?timeout=30s"))
+        await until(lambda: policies.waiting, "the review is being answered")
+        live.server.drain()
+        stopping = asyncio.create_task(live.server.stop())
+        await idle.ended()
+        with pytest.raises(ConnectionRefusedError):
+            await live.connect()
+        assert not stopping.done()
+        policies.go.set()
+        reply = await held.reply()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        await asyncio.wait_for(stopping, 20)
+    assert not live.logged("requests cut off")
+
+
+async def test_a_review_that_takes_too_long_is_cut_off_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.server.admission_server._FINISH_SECONDS", 0.1)
+    policies = HeldPolicies()
+    async with serving(tmp_path, policies) as live:
+        assert live.server is not None
+        held = await live.connect()
+        await held.send(request(HELD, "/mutate?timeout=30s"))
+        await until(lambda: policies.waiting, "the review is being answered")
+        await live.server.stop()
+        await held.ended()
+    assert [line["count"] for line in live.logged("requests cut off")] == [1]
+
+
+async def test_a_new_connection_may_send_its_first_review_though_the_server_stops(tmp_path: Path) -> None:
+    async with serving(tmp_path, HeldPolicies()) as live:
+        assert live.server is not None
+        new = await live.connect()
+        stopping = asyncio.create_task(live.server.stop())
+        await asyncio.sleep(0.1)
+        reply = await new.post()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        await asyncio.wait_for(stopping, 20)
+
+
+async def test_a_certificate_change_under_load_loses_no_review(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.certificates.files.LOOK_EVERY_SECONDS", 0.05)
+    async with running(tmp_path) as live:
+        load = Load(live)
+        first = await live.connect()
+        async with asyncio.TaskGroup() as group:
+            clients = load.begin(group)
+            for change in (1, 2):
+                await until(lambda: len(load.replies) > 100 * change, "under load")  # noqa: B023
+                (tmp_path / "tls" / "tls.crt").unlink()
+                ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+                await until(lambda: len(live.logged("certificate changed")) == change, "it is served")  # noqa: B023
+                newcomer = await live.connect()
+                assert newcomer.leaf not in load.leaves
+                load.leaves.add(newcomer.leaf)
+            for client in clients:
+                client.cancel()
+        assert (load.lost, load.refused) == ([], [])
+        assert {reply.status for reply in load.replies} == {200}
+        assert (await first.post()).status == 200
+        assert len(load.leaves) == 3
+
+
+async def test_reviews_under_load_while_policies_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.namespaces.files.LOOK_EVERY_SECONDS", 0.05)
+    async with running(tmp_path) as live:
+        load, file = Load(live), tmp_path / "policies.yaml"
+        async with asyncio.TaskGroup() as group:
+            clients = load.begin(group)
+            for change in (1, 2):
+                (tmp_path / "new").write_text(file.read_text() + "\n")
+                (tmp_path / "new").rename(file)
+                await until(lambda: len(live.logged("policies changed")) == change, "taken up")  # noqa: B023
+            for client in clients:
+                client.cancel()
+        assert (load.lost, load.refused) == ([], [])
+        assert {reply.status for reply in load.replies} == {200}

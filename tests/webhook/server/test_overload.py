@@ -1,0 +1,218 @@
+"""More than can be answered at once, or in time."""
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.pods import pod
+from tests.support.webhook_process import (
+    HELD,
+    PATHS,
+    REVIEW,
+    Connection,
+    HeldPolicies,
+    Live,
+    Reply,
+    answered,
+    request,
+    serving,
+    until,
+)
+from tests.support.webhook_server import review_of
+from webhook.admission.deadlines import SWEEP_SECONDS
+from webhook.server.admission_server import LONGEST_WAIT_SECONDS, USUAL_WAIT_SECONDS, request_timeout
+from webhook.server.bodies import LARGEST_BODY, Intake
+
+SHED = "kaishare_webhook_shed_total"
+IN_FLIGHT = "kaishare_webhook_in_flight"
+
+
+async def test_beyond_the_most_in_flight_reviews_are_shed_and_asked_for_again(
+    tmp_path: Path, held: HeldPolicies
+) -> None:
+    async with serving(tmp_path, held, most_in_flight=2) as live:
+        busy = [await live.connect() for _ in range(2)]
+        for connection in busy:
+            await connection.send(request(HELD))
+        await until(lambda: held.waiting == 2, "both are being answered")
+        assert await live.figure(IN_FLIGHT) == 2
+        third = await live.connect()
+        for count in (1, 2):
+            reply = await third.post()  # one that would not wait
+            assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+            assert reply.body == b"too many reviews at once\n"
+            assert await live.figure(SHED) == count
+        held.go.set()
+        assert [(await connection.reply()).status for connection in busy] == [200, 200]
+        assert (await third.post()).status == 200
+        assert await live.figure(IN_FLIGHT) == 0
+
+
+async def test_large_reviews_are_shed_before_they_fill_the_memory(
+    live: Live, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.server.admission_server.MOST_BYTES_IN_FLIGHT", 2 * len(HELD))
+    busy = [await live.connect() for _ in range(2)]
+    for connection in busy:
+        await connection.send(request(HELD))
+    await until(lambda: held.waiting == 2, "both are being answered")
+    third = await live.connect()
+    assert (await third.post(HELD)).status == 503
+    held.go.set()
+    assert [(await connection.reply()).status for connection in busy] == [200, 200]
+    assert (await third.post(HELD)).status == 200
+
+
+async def test_who_waits_for_a_body_is_not_in_flight(tmp_path: Path, held: HeldPolicies) -> None:
+    async with serving(tmp_path, held, most_in_flight=2) as live:
+        for _ in range(10):
+            await (await live.connect()).send(request(REVIEW[:-1], length=len(REVIEW)))
+        for path in PATHS:
+            assert (await (await live.connect()).post(path=path)).status == 200
+        assert await live.figure(SHED) == 0
+
+
+async def test_a_source_that_hangs_costs_no_more_than_the_time_the_api_server_has(live: Live) -> None:
+    mutate, pods = await live.connect(), await live.connect()
+    await mutate.send(request(HELD, "/mutate?timeout=1s"))
+    await pods.send(request(HELD, "/validate/pods?timeout=1s"))
+    reply = await mutate.reply()
+    assert (reply.status, set(reply.response), reply.response["allowed"]) == (200, {"uid", "allowed"}, True)
+    reply = await pods.reply()
+    assert (reply.status, reply.body) == (500, b"an internal error; the log has its traceback\n")
+    assert await live.errors("timeout") == 2
+    assert await live.figure(IN_FLIGHT) == 0
+    assert (await mutate.post()).status == (await pods.post()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "seconds"),
+    [
+        ("timeout=10s", 10), ("timeout=1s", 1), ("timeout=1m", 30), ("timeout=500ms", 0.5), ("timeout=1.5s", 1.5),
+        ("a=b&timeout=2s&c=d", 2), ("timeout=0h0m3s", 3), ("timeout=1h2m3.5s", 30), ("timeout=30s", 30),
+    ],
+)  # fmt: skip
+def test_an_answer_comes_before_the_api_server_gives_up(query: str, seconds: float) -> None:
+    waits = request_timeout(query)
+    assert waits + SWEEP_SECONDS < seconds <= LONGEST_WAIT_SECONDS
+    assert waits >= seconds / 2
+
+
+@pytest.mark.parametrize(
+    "query", ["", "timeout=", "timeout=x", "timeout=-1s", "timeout=0s", "timeout=1..2s", "timeout=5", "x=1s"]
+)
+def test_a_time_that_cannot_be_read_is_the_usual_one(query: str) -> None:
+    assert request_timeout(query) == request_timeout(f"timeout={USUAL_WAIT_SECONDS:.0f}s")
+
+
+async def test_where_bodies_are_too_many_a_slow_one_gives_way(live: Live) -> None:
+    assert live.server is not None
+    live.server._admission._intake = Intake(most=3)
+    slow = [await live.connect() for _ in range(3)]
+    for connection in slow:
+        await connection.send(request(REVIEW[:100], length=len(REVIEW)))
+    await until_unfinished(live, 3)
+    early = await live.connect()
+    await early.send(request(REVIEW[:100], length=len(REVIEW)))
+    reply = await early.reply()
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    await asyncio.sleep(1.05)  # now they are slow
+    late = await live.connect()
+    await late.send(request(REVIEW[:100], length=len(REVIEW)))
+    assert (await first_reply(slow)).status == 503
+    await late.send(REVIEW[100:])
+    assert (await late.reply()).status == 200
+    assert await live.figure(SHED) == 2
+
+
+async def test_who_announces_much_keeps_nobody_out(live: Live) -> None:
+    assert live.server is not None
+    live.server._admission._intake = Intake(most_bytes=3 * LARGEST_BODY)
+    greedy = [await live.connect() for _ in range(3)]
+    for connection in greedy:
+        await connection.send(request(b"{", length=LARGEST_BODY))
+    await until_unfinished(live, 3)
+    one_more = await live.connect()
+    await one_more.send(request(b"{", length=LARGEST_BODY))
+    assert (await one_more.reply()).status == 503
+    modest = await live.connect()
+    await modest.send(request(REVIEW[:100], length=len(REVIEW)))
+    assert (await first_reply(greedy)).status == 503
+    await modest.send(REVIEW[100:])
+    assert (await modest.reply()).status == 200
+
+
+async def first_reply(connections: list[Connection]) -> Reply:
+    """The first answer that comes on any of them."""
+    replies = [asyncio.create_task(connection.reply()) for connection in connections]
+    done, pending = await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
+    for reply in pending:
+        reply.cancel()
+    await asyncio.wait(pending)
+    return done.pop().result()
+
+
+async def until_unfinished(live: Live, count: int) -> None:
+    assert live.server is not None
+    intake = live.server._admission._intake
+    await until(lambda: len(intake._unfinished) == count, f"{count} bodies are unfinished")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_says_it_is_too_large_is_not_waited_for(live: Live, path: str) -> None:
+    connection = await live.connect()
+    await connection.send(request(b"{", path, length=LARGEST_BODY + 1))
+    reply = await connection.reply()
+    assert (reply.status, reply.headers["connection"]) == (413, "close")
+    assert await live.errors("too-large") == 1
+    await answered(live)
+
+
+async def test_a_body_that_turns_out_too_large_is_stopped(live: Live) -> None:
+    connection = await live.connect()
+    await connection.send(b"POST /mutate HTTP/1.1\r\nHost: webhook\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    for _ in range(8):
+        await connection.send(chunk)
+        await answered(live)
+    await connection.send(b"1\r\n \r\n")
+    assert (await connection.reply()).status == 413
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("place", ["object", "oldObject", "futureField", "all of it"])
+async def test_a_body_nested_without_end_is_refused_and_others_are_answered(
+    live: Live, path: str, place: str
+) -> None:
+    kind = {"group": "", "version": "v1", "kind": "Namespace" if "namespaces" in path else "Pod"}
+    review = review_of(pod(), kind=kind, operation="UPDATE" if "namespaces" in path else "CREATE")
+    review["request"][place] = "X"
+    body = DEEP if place == "all of it" else json.dumps(review).encode().replace(b'"X"', DEEP)
+    connection = await live.connect()
+    reply = await connection.post(body, path)
+    assert reply.status == 400
+    assert reply.body.count(b"\n") == 1
+    await answered(live)
+    assert (await connection.post(path=path)).status == 200
+
+
+async def test_what_is_compressed_is_not_blown_up(live: Live) -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    connection = await live.connect()
+    await connection.send(request(bomb, more=["Content-Encoding: gzip"]))
+    reply = await connection.reply()
+    assert (reply.status, reply.body[:20]) == (400, b"the body is not JSON")
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(live: Live) -> None:
+    connection = await live.connect()
+    await connection.send(request(REVIEW) * 100 + request(b"{", "/nowhere") + request(b"{"))
+    replies = [await connection.reply() for _ in range(102)]
+    assert [reply.status for reply in replies] == [200] * 100 + [404, 400]
+    assert len({reply.headers["x-request-id"] for reply in replies}) == 102

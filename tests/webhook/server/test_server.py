@@ -1,0 +1,315 @@
+"""The server over real TLS: reviews in, answers out, and what comes instead of a traceback."""
+
+import asyncio
+import base64
+import io
+import json
+import ssl
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+
+from service.http.listeners import Address
+from tests.support.pods import container, gpu_container, pod
+from tests.support.webhook_server import RunningWebhook, review_of
+from webhook.policy.decide import Decision
+from webhook.server.admission_server import ADMISSION_CONNECTIONS
+from webhook.server.bodies import LARGEST_BODY
+
+
+def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    assert response["patchType"] == "JSONPatch"
+    operations: list[dict[str, Any]] = json.loads(base64.b64decode(response["patch"]))
+    return operations
+
+
+async def test_a_whole_gpu_becomes_a_share(webhook: RunningWebhook) -> None:
+    response = await webhook.review(review_of(pod(gpu_container())))
+    assert response["allowed"] is True
+    assert patch_of(response) == [
+        {"op": "add", "path": "/metadata/labels", "value": {"kai.scheduler/queue": "queue-a"}},
+        {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"},
+        },
+        {"op": "add", "path": "/spec/schedulerName", "value": "kai-scheduler"},
+        {"op": "remove", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu"},
+        {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpu"},
+    ]
+    assert response["auditAnnotations"] == {"action": "injected", "reason": "whole-gpu-converted"}
+    assert "warnings" not in response
+
+
+async def test_warnings_come_with_a_patch_only(webhook: RunningWebhook) -> None:
+    written = pod(annotations={"gpu-fraction": "0.004"})
+    response = await webhook.review(review_of(written))
+    assert len(response["warnings"]) == 1
+    assert response["auditAnnotations"]["warnings"] == "counted-differently"
+    settled = pod(
+        annotations={"gpu-fraction": "0.004"},
+        labels={"kai.scheduler/queue": "q"},
+        schedulerName="kai-scheduler",
+    )
+    response = await webhook.review(review_of(settled))
+    assert set(response) == {"uid", "allowed"}
+    assert await webhook.figure(
+        'kaishare_webhook_requests_total{action="unchanged",reason="own-share",webhook="mutate"}'
+    ) == 1  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("namespace", "action", "reason"),
+    [
+        ("unknown", "skipped", "not-managed"),
+        ("watched", "observed", "whole-gpu-converted"),
+    ],
+)
+async def test_namespaces_that_get_no_patch(
+    webhook: RunningWebhook, namespace: str, action: str, reason: str
+) -> None:
+    response = await webhook.review(review_of(pod(gpu_container()), namespace))
+    assert response == {"uid": response["uid"], "allowed": True}
+    series = f'kaishare_webhook_requests_total{{action="{action}",reason="{reason}",webhook="mutate"}}'
+    assert await webhook.figure(series) == 1
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [
+        {"operation": "UPDATE"},
+        {"operation": "DELETE", "object": None},
+        {"subResource": "binding"},
+        {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}},
+        {"kind": {"group": "example.com", "version": "v1", "kind": "Pod"}},
+        {"kind": None},
+    ],
+)
+async def test_only_the_creation_of_pods_is_ours(
+    webhook: RunningWebhook, request_fields: dict[str, Any]
+) -> None:
+    response = await webhook.review(review_of(pod(gpu_container()), **request_fields))
+    assert response == {"uid": response["uid"], "allowed": True}
+    assert await webhook.figure(
+        'kaishare_webhook_requests_total{action="skipped",reason="out-of-scope",webhook="mutate"}'
+    ) == 1  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, [], "pod", 1, {}, {"spec": None}, {"spec": {"containers": {}}}, {"spec": {"containers": [None]}},
+     {"metadata": [], "spec": {"containers": []}}, {"metadata": {"labels": {"a": 1}}, "spec": {"containers": []}},
+     {"metadata": {"annotations": "x"}, "spec": {"containers": []}}],
+)  # fmt: skip
+async def test_a_pod_of_another_shape_goes_through_unchanged(
+    webhook: RunningWebhook, document: object
+) -> None:
+    response = await webhook.review(review_of(document))
+    assert response == {"uid": response["uid"], "allowed": True}
+    assert await webhook.figure(
+        'kaishare_webhook_requests_total{action="skipped",reason="malformed-pod",webhook="mutate"}'
+    ) == 1  # fmt: skip
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "the body: expected object"),
+        (b"null", "the body: expected object"),
+        (b"{}", 'kind "None"'),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1"}', "v1beta1"),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', "request is missing"),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{}}', "uid"),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":1}}', "request.uid"),
+        (
+            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"","operation":""}}',
+            "must not be empty",
+        ),
+        (DEEP, "the body"),
+        (b'{"request":' + DEEP + b"}", "request: expected"),
+    ],
+    ids=lambda value: value[:70].decode(errors="replace") if isinstance(value, bytes) else "",
+)
+async def test_a_body_that_cannot_be_answered_gets_400_and_one_line(
+    webhook: RunningWebhook, body: bytes, said: str
+) -> None:
+    status, text = await webhook.post(body)
+    assert status == 400
+    assert said in text.decode()
+    assert text.count(b"\n") == 1
+    assert len(text) < 500
+    assert await webhook.figure('kaishare_webhook_errors_total{stage="decode"}') == 1
+
+
+async def test_a_pod_nested_deeper_than_any_is_refused_as_a_body_and_the_server_lives(
+    webhook: RunningWebhook,
+) -> None:
+    body = json.dumps(review_of({"spec": {"affinity": "X"}})).encode().replace(b'"X"', DEEP)
+    status, text = await webhook.post(body)
+    assert (status, text) == (400, b"the body is nested too deep\n")
+    assert (await webhook.review(review_of(pod())))["allowed"] is True
+
+
+async def test_body_limit(webhook: RunningWebhook) -> None:
+    fits = json.dumps(review_of(pod(metadata={"x": "y" * (LARGEST_BODY - 2000)}))).encode()
+    assert (await webhook.post(io.BytesIO(fits)))[0] == 200
+    status, text = await webhook.post(io.BytesIO(b" " * (LARGEST_BODY + 1)))
+    assert status == 413
+    assert b"larger than" in text
+    assert (await webhook.post(io.BytesIO(fits)))[0] == 200
+
+
+async def test_nothing_else_is_served_on_the_admission_port(webhook: RunningWebhook) -> None:
+    async with webhook.session.get(webhook.url + "/mutate", ssl=webhook.trust) as response:
+        assert response.status == 405
+        assert response.headers["Allow"] == "POST"
+    for path in ("/", "/metrics", "/healthz", "/policies", "/mutate/x"):
+        assert (await webhook.post(b"{}", path))[0] == 404
+
+
+async def test_the_timeout_in_the_query_is_no_obstacle(webhook: RunningWebhook) -> None:
+    status, _ = await webhook.post(json.dumps(review_of(pod())).encode(), "/mutate?timeout=2s")
+    assert status == 200
+
+
+async def test_an_internal_error_admits_the_pod_counts_and_logs(
+    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Decision:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("webhook.policy.mutate.decide", broken)
+    response = await webhook.review(review_of(pod(gpu_container())))
+    assert response == {"uid": response["uid"], "allowed": True}
+    assert await webhook.figure('kaishare_webhook_errors_total{stage="mutate"}') == 1
+    assert await webhook.figure(
+        'kaishare_webhook_requests_total{action="error",reason="internal-error",webhook="mutate"}'
+    ) == 1  # fmt: skip
+    failure = next(line for line in webhook.log if "traceback" in line)
+    assert "a bug of ours" in failure["traceback"]
+
+
+async def test_a_patch_that_fails_its_check_is_not_sent(
+    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "webhook.policy.mutate.operations",
+        lambda *_: [{"op": "add", "path": "/metadata/labels/kai.scheduler~1queue", "value": "q"}],
+    )
+    response = await webhook.review(review_of(pod()))
+    assert response == {"uid": response["uid"], "allowed": True}
+    assert await webhook.figure('kaishare_webhook_errors_total{stage="patch"}') == 1
+    line = webhook.log[-1]
+    assert (line["action"], line["reason"], line["level"]) == ("error", "patch-unsafe", "error")
+
+
+async def test_one_log_line_a_decision_without_a_secret(webhook: RunningWebhook) -> None:
+    secret = container(
+        env=[{"name": "TOKEN", "value": "s3cr3t"}],
+        args=["--password=s3cr3t"],
+        command=["s3cr3t"],
+        image="s3cr3t",
+    )
+    await webhook.review(review_of(pod(secret, annotations={"note": "s3cr3t"}), dryRun=True))
+    assert len(webhook.log) == 1
+    line = webhook.log[0]
+    assert b"s3cr3t" not in webhook.stream.getvalue()
+    assert {key: line[key] for key in ("message", "level", "namespace", "name", "user", "action", "reason")} == {
+        "message": "decision", "level": "info", "namespace": "team-a", "name": "case", "user": "jane",
+        "action": "injected", "reason": "no-gpu",
+    }  # fmt: skip
+    assert line["dry_run"] is True
+    assert line["changes"] == ["kai.scheduler/queue"]
+
+
+async def test_many_at_once_over_kept_connections(webhook: RunningWebhook) -> None:
+    async def one(number: int) -> str:
+        document = pod(gpu_container(), metadata={"name": f"pod-{number}"})
+        response = await webhook.review(review_of(document) | {})
+        return patch_of(response)[1]["value"]["gpu-fraction"]  # type: ignore[no-any-return]
+
+    assert await asyncio.gather(*(one(number) for number in range(200))) == ["0.5"] * 200
+    assert await webhook.figure("kaishare_webhook_in_flight") == 0
+    assert ADMISSION_CONNECTIONS.idle_seconds > 90
+
+
+async def test_http_1_1_only_and_no_old_tls(webhook: RunningWebhook) -> None:
+    address = Address.parse(webhook.url.removeprefix("https://"))
+    trust = webhook.trust
+    trust.set_alpn_protocols(["h2", "http/1.1"])
+    _, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=trust, server_hostname="localhost"
+    )
+    connection = writer.get_extra_info("ssl_object")
+    assert (connection.selected_alpn_protocol(), connection.version()) == ("http/1.1", "TLSv1.3")
+    writer.close()
+    await writer.wait_closed()
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
+    async with webhook.session.get(webhook.url + "/", ssl=old) as response:
+        assert response.status == 404
+
+
+async def test_an_untrusted_certificate_is_noticed(webhook: RunningWebhook) -> None:
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await webhook.session.get(webhook.url + "/", ssl=ssl.create_default_context())
+
+
+async def test_the_plain_port(webhook: RunningWebhook) -> None:
+    assert await webhook.get("/healthz") == (200, "ok\n")
+    assert await webhook.get("/readyz") == (200, "ok\n")
+    assert (await webhook.get("/mutate"))[0] == 404
+    status, text = await webhook.get("/policies")
+    assert status == 200
+    by_name = {policy["namespace"]: policy for policy in json.loads(text)}
+    assert sorted(by_name) == ["broken", "guarded", "team-a", "watched"]
+    assert by_name["team-a"]["share"] == {"gpu-fraction": "0.5"}
+    assert by_name["broken"]["problems"][0]["label"] == "kaishare.dev/gpu-fraction"
+
+
+async def test_large_pages_are_written_one_at_a_time(
+    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = most = 0
+
+    def slow(_policies: object) -> bytes:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        time.sleep(0.02)
+        at_once -= 1
+        return b"[]"
+
+    monkeypatch.setattr("webhook.server.ops_server._as_json", slow)
+    answers = await asyncio.gather(*(webhook.get("/policies") for _ in range(6)))
+    assert answers == [(200, "[]")] * 6
+    assert most == 1
+
+
+async def test_policies_in_metrics(webhook: RunningWebhook) -> None:
+    assert await webhook.figure('kaishare_webhook_policies{state="valid"}') == 3
+    assert await webhook.figure('kaishare_webhook_policies{state="invalid"}') == 1
+    assert await webhook.figure('kaishare_webhook_policies{state="off"}') == 0
+    series = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="broken"}'
+    assert await webhook.figure(series) == 1
+
+
+@pytest.mark.parametrize("text", ["", "8443", "localhost", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_an_address_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        Address.parse(text)
+
+
+def test_addresses() -> None:
+    assert Address.parse("127.0.0.1:8443") == Address("127.0.0.1", 8443)
+    assert str(Address.parse("[::1]:8443")) == "[::1]:8443"
+    assert Address.parse(":8443") == Address("", 8443)

@@ -1,0 +1,72 @@
+"""How a certificate and its key get into the serving context."""
+
+import errno
+import os
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from certs.authority import Authority, KeyPair
+from webhook.server.tls import ServingContext
+
+NOW = datetime.now(UTC)
+
+
+def pair() -> KeyPair:
+    return Authority.create(now=NOW).issue(["localhost"], now=NOW, lifetime=timedelta(days=1))
+
+
+@pytest.fixture
+def no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files cannot be made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not" / "there"))
+
+
+@pytest.fixture
+def no_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_name: str, _flags: int) -> NoReturn:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+
+
+@pytest.mark.usefixtures("no_disk")
+def test_a_key_is_never_on_disk() -> None:
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    serving = ServingContext(pair())
+    serving.load(pair())
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+
+
+@pytest.mark.usefixtures("no_memory_files")
+def test_without_files_in_memory_a_private_one_serves_and_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    modes: list[int] = []
+    made = tempfile.NamedTemporaryFile
+
+    def noted() -> object:
+        file = made()
+        modes.append(Path(file.name).stat().st_mode & 0o777)
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", noted)
+    ServingContext(pair())
+    assert modes == [0o600, 0o600]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_memory_files", "no_disk")
+def test_with_neither_it_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        ServingContext(pair())
+
+
+def test_a_key_of_another_certificate_is_an_error() -> None:
+    one, other = pair(), pair()
+    with pytest.raises(OSError, match="KEY_VALUES_MISMATCH"):
+        ServingContext(KeyPair(one.certificate_pem, other.key_pem))

@@ -1,0 +1,1 @@
+"""The admission reviews: read, judged and answered."""

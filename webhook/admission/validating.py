@@ -1,0 +1,162 @@
+"""The validating webhooks: pods under enforce, and the labels of namespaces as they are typed."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kai.pod import MalformedPod, decode_pod, explain_shape
+from webhook.admission.handler import Outcome
+from webhook.admission.mutating import name_of
+from webhook.admission.review import BadReview, Review, allow, deny
+from webhook.namespaces.source import PolicySource
+from webhook.policy.decide import Rules
+from webhook.policy.labels import (
+    FRACTION,
+    MAX_FRACTION,
+    MAX_MEMORY,
+    MEMORY,
+    LabelProblems,
+    Mode,
+    idle_labels,
+    label_problems,
+    own_labels,
+)
+from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.verify import Requester, verify
+
+_MODES: Final = frozenset({Mode.ENFORCE})
+"""The webhook configuration selects namespaces by this mode."""
+
+
+class PodValidator:
+    """Judges what is posted to `/validate/pods`, for namespaces in mode enforce."""
+
+    name = "validate-pods"
+
+    def __init__(self, *, policies: PolicySource, rules: Callable[[], Rules]) -> None:
+        self._policies = policies
+        self._rules = rules
+
+    async def review(self, review: Review) -> Outcome:
+        """Admit or refuse a pod.
+
+        Raises:
+            BadReview: the pod cannot be read. The API server sends none like that, so this is no pod's fault.
+            PolicyUnknown: what to hold the pod to cannot be had now, which the failurePolicy is to settle.
+        """
+        if not review.is_about("Pod", "CREATE"):
+            return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
+        policy = await self._policies.find(review.namespace or "", modes=_MODES)
+        try:
+            pod = decode_pod(review.object)
+            verdict = verify(policy, pod, self._rules(), Requester(review.username))
+        except MalformedPod as error:
+            raise BadReview(f"the pod cannot be read: {error}") from None
+        if verdict.is_allowed:
+            return _admitted(review, verdict.finding, pod=name_of(pod))
+        codes = [finding.reason.code for finding in verdict.denials]
+        return Outcome(
+            action=Action.DENIED,
+            finding=verdict.finding,
+            body=deny(review.uid, verdict.message, audit={"action": "denied", "reason": ",".join(codes)}),
+            pod=name_of(pod),
+            fields={"denials": [finding.sentence for finding in verdict.denials]},
+        )
+
+    def on_error(self, _review: Review, _finding: Finding) -> None:
+        """Leave it to the failurePolicy: the one place that may."""
+
+
+_MOST_TOLD = 8
+"""Labels named in one refusal: the rest is told at the next try."""
+
+
+class _Metadata(Struct):
+    name: str | None = None
+    labels: dict[str, str | None] | None = None
+
+
+class _Namespace(Struct):
+    metadata: _Metadata | None = None
+
+
+_namespace = msgspec.json.Decoder(_Namespace | None)
+
+
+class NamespaceValidator:
+    """Judges what is posted to `/validate/namespaces`."""
+
+    name = "validate-namespaces"
+
+    async def review(self, review: Review) -> Outcome:
+        """Admit or refuse a namespace's labels.
+
+        Only labels that this request sets or changes are judged: a bad one that slipped in earlier must not
+        block other edits, the one that switches everything off least of all.
+
+        Raises:
+            BadReview: the namespace cannot be read.
+        """
+        if not review.is_about("Namespace", "CREATE", "UPDATE"):
+            return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
+        labels, before = _labels(review.object, "object"), {}
+        if review.operation == "UPDATE":
+            before = _labels(review.oldObject, "oldObject")
+        changed = {key for key, value in labels.items() if before.get(key) != value}
+        changed |= before.keys() - labels.keys()
+        if not changed:
+            return _admitted(review, Finding(Reason.LABELS_KEPT))
+        problems = label_problems(labels, changed)
+        if problems.count:
+            return _refused(review, problems)
+        warnings = [finding.warning for finding in _warnings(labels)]
+        return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
+
+    def on_error(self, review: Review, finding: Finding) -> Outcome:
+        """Admit: a label that slips in is reported as invalid and ignored."""
+        return Outcome(action=Action.ERROR, finding=finding, body=allow(review.uid))
+
+
+def _labels(document: Raw, field: str) -> dict[str, str]:
+    try:
+        namespace = _namespace.decode(document)
+    except msgspec.ValidationError as error:
+        raise BadReview(f"{field}: {explain_shape(error, 'the namespace')}") from None
+    except RecursionError:
+        raise BadReview(f"{field} is nested too deep") from None
+    metadata = namespace.metadata if namespace else None
+    labels = metadata.labels if metadata else None
+    own = own_labels(labels or {})
+    return {key: value or "" for key, value in own.items()}
+
+
+def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
+    """Say what a set of allowed labels does not do, though its owner may expect it to."""
+    if idle := idle_labels(labels):
+        yield Finding(Reason.NO_QUEUE_LABEL, {"label": idle[0]})
+    for share, cap, comparable in ((FRACTION, MAX_MEMORY, MAX_FRACTION), (MEMORY, MAX_FRACTION, MAX_MEMORY)):
+        if share in labels and cap in labels and comparable not in labels:
+            yield Finding(Reason.SHARE_BEYOND_CAP_UNIT, {"label": share, "cap": cap})
+
+
+def _refused(review: Review, problems: LabelProblems) -> Outcome:
+    told = [str(problem) for problem in problems.shown[:_MOST_TOLD]]
+    if problems.count > len(told):
+        told.append(f"and {problems.count - len(told)} more")
+    return Outcome(
+        action=Action.DENIED,
+        finding=Finding(Reason.LABEL_INVALID, {"problem": problems.shown[0]}),
+        body=deny(
+            review.uid, "; ".join(told), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
+        ),
+        fields={"problems": told},
+    )
+
+
+def _admitted(
+    review: Review, finding: Finding, *, pod: str = "", warnings: list[str] | None = None
+) -> Outcome:
+    body = allow(review.uid, warnings=warnings or ())
+    return Outcome(action=Action.ADMITTED, finding=finding, body=body, pod=pod)

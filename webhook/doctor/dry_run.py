@@ -1,0 +1,164 @@
+"""The proof: pods that the API server is asked to make and not to keep, through every webhook there is."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from kai import keys
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import MALFORMED, ApiError, Unreachable
+from service.check_results import CheckResult, State, ok, problem, unknown
+from service.text import one_line
+from webhook.doctor.cluster import Cluster, Namespace
+from webhook.policy.labels import Mode
+
+_MOST_TRIED: Final = 3
+"""Namespaces: a quota or a pod security level may refuse a pod in one and not in the next."""
+
+_SHARE: Final = "0.02"
+_NO_RIGHT = re.compile(r'cannot create resource "pods"')
+_BY_A_WEBHOOK = re.compile(r"admission webhook|calling webhook")
+
+
+class _Metadata(Struct):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(Struct):
+    scheduler: str = msgspec.field(name="schedulerName", default="")
+
+
+class _Pod(Struct):
+    metadata: _Metadata
+    spec: _Spec
+
+
+_pod = msgspec.json.Decoder(_Pod)
+
+
+async def trial_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[CheckResult]:
+    """Have pods made as a dry run where policies would fill them in. Nothing is ever created."""
+    check = "dry run of a pod"
+    places = _places(cluster)
+    if not places:
+        yield unknown(check, "no namespace whose policy would change a pod")
+        return
+    for place in places[:_MOST_TRIED]:
+        finding = await _plain(client, check, place)
+        if finding.state is not State.UNKNOWN:
+            break
+    yield finding
+    installed = cluster.installation
+    plain = [place for place in places if place.policy and place.policy.mode is Mode.DEFAULT]
+    if (
+        finding.state is State.OK
+        and cluster.kai_mutating
+        and plain
+        and (not installed or installed.shares_gpus is not False)
+    ):
+        yield await _with_share(client, plain[0])
+
+
+def _places(cluster: Cluster) -> list[Namespace]:
+    """Namespaces in which a plain pod must come back changed: at best those that do not enforce."""
+    hook = cluster.mutate
+    found = [
+        one
+        for one in cluster.acting.values()
+        if one.policy
+        and one.policy.queue
+        and one.policy.scheduler != keys.DEFAULT_SCHEDULER
+        and (hook is None or hook.namespace_selector.matches(one.labels))
+    ]
+    return sorted(
+        found, key=lambda one: (one.policy is not None and one.policy.mode is Mode.ENFORCE, one.name)
+    )
+
+
+async def _plain(client: KubeClient, check: str, place: Namespace) -> CheckResult:
+    answer = await _try(client, check, place)
+    if isinstance(answer, CheckResult):
+        return answer
+    policy = place.policy
+    queue = (answer.metadata.labels or {}).get(keys.QUEUE_LABEL)
+    if policy and (answer.spec.scheduler, queue) == (policy.scheduler, policy.queue):
+        return ok(check, f"in {one_line(place.name)} it comes back for {queue}, with {policy.scheduler}")
+    return problem(
+        check,
+        f"in {one_line(place.name)} it comes back unchanged: scheduler {one_line(answer.spec.scheduler)},"
+        f" queue {one_line(queue or 'none')}",
+        "the webhook is not called, is away, or does not know the namespace: see the other lines and its log",
+    )
+
+
+async def _with_share(client: KubeClient, place: Namespace) -> CheckResult:
+    """KAI's part: it writes down where it will put what the container needs to see its share."""
+    check = "dry run of a share"
+    answer = await _try(client, check, place, {keys.GPU_FRACTION: _SHARE})
+    if isinstance(answer, CheckResult):
+        return answer
+    if keys.SHARED_GPU_CONFIGMAP in (answer.metadata.annotations or {}):
+        return ok(check, f"in {one_line(place.name)} KAI has seen it")
+    return problem(
+        check,
+        f"in {one_line(place.name)} KAI has not seen it: such a pod is scheduled, and never starts",
+        "see what is said of the order of webhooks, and of KAI's webhook",
+    )
+
+
+async def _try(
+    client: KubeClient, check: str, place: Namespace, annotations: dict[str, str] | None = None
+) -> _Pod | CheckResult:
+    path = f"/api/v1/namespaces/{place.name}/pods"
+    body = msgspec.json.encode(_body(annotations or {}))
+    where = one_line(place.name)
+    try:
+        answer = await client.request("POST", path, params={"dryRun": "All"}, body=body)
+        return _pod.decode(answer)
+    except ApiError as error:
+        if error.status == 403 and _NO_RIGHT.search(error.message):
+            return unknown(
+                check,
+                f"not tried in {where}: the caller may not create pods there",
+                "allow it to create pods in one managed namespace; nothing is ever created",
+            )
+        if _BY_A_WEBHOOK.search(error.message):
+            return problem(check, f"refused in {where}: {error.message}")
+        return unknown(check, f"refused in {where}: {error.message}")
+    except (Unreachable, AccessError, *MALFORMED) as error:
+        return unknown(check, one_line(str(error)))
+
+
+def _body(annotations: dict[str, str]) -> dict[str, Any]:
+    """A pod that the strictest pod security level lets through, and most quotas."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"kaishare-doctor-{secrets.token_hex(4)}", "annotations": annotations},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.k8s.io/pause:3.10",
+                    "resources": {
+                        "requests": {"cpu": "1m", "memory": "1Mi"},
+                        "limits": {"cpu": "10m", "memory": "16Mi"},
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                        "runAsNonRoot": True,
+                        "runAsUser": 65535,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                }
+            ],
+        },
+    }

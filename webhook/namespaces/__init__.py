@@ -1,0 +1,1 @@
+"""Where policies come from: the labels of namespaces, in files or in a cluster."""

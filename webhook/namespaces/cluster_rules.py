@@ -1,0 +1,143 @@
+"""Facts about a cluster that decisions rest on: its default PriorityClass, and its kinds without a namespace.
+
+They are read in the background; a review uses the last known `Rules`. Without these facts the administrator's
+settings and the built-in kinds hold.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.discovery import discover_cluster_scoped
+from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.watch import Resource, Watch, WatchTiming
+from service.log import INFO, WARNING, JsonLog
+from service.tasks import restart_on_error
+from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
+from webhook.policy.decide import Rules
+
+PRIORITY_CLASSES: Final = Resource(name="priorityclasses", path="/apis/scheduling.k8s.io/v1/priorityclasses")
+DISCOVERY_SECONDS: Final = 300.0
+"""Time between two discoveries. A new kind without a namespace is rare; until then it counts as unknown."""
+_SPREAD: Final = 0.8
+"""Replicas discover after 0.8 to 1 of that time, so that those started together drift apart."""
+
+
+class _Metadata(Struct):
+    name: str
+
+
+class DefaultClass(Struct, frozen=True):
+    """A PriorityClass with `globalDefault`."""
+
+    name: str
+    value: int
+
+
+class _PriorityClass(Struct):
+    metadata: _Metadata
+    value: int = 0
+    is_default: bool = msgspec.field(name="globalDefault", default=False)
+
+
+_priority_class = msgspec.json.Decoder(_PriorityClass)
+
+
+class ClusterRules:
+    """The `Rules` in force: the administrator's settings, completed with facts about the cluster."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        rules: Rules,
+        *,
+        log: JsonLog,
+        on_error: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        timing: WatchTiming | None = None,
+    ) -> None:
+        """Set up the watch and the discovery; call `run` to start them.
+
+        Args:
+            client: for the API server.
+            rules: the administrator's settings; their default class holds until the classes were listed.
+            log: for facts that become unavailable or available again, each once.
+            on_error: called for each unexpected error.
+            clock: monotonic seconds.
+            timing: of the watch.
+        """
+        self._client = client
+        self._log = log
+        self._on_error = on_error
+        self._discovery_problem = ""
+        self.current = rules
+        """The rules for the next decision."""
+        self.watch: Watch[DefaultClass] = Watch(
+            client,
+            PRIORITY_CLASSES,
+            read=_read,
+            on_change=self._set_default_class,
+            on_trouble=partial(self._say, PRIORITY_CLASSES.name),
+            clock=clock,
+            timing=timing,
+        )
+        """The watch on PriorityClasses, for its metrics."""
+
+    async def run(self) -> None:
+        """Keep the rules up to date until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for work in (self.watch.run, self._keep_discovering):
+                group.create_task(restart_on_error(work, on_error=self._failed))
+
+    async def discover(self) -> None:
+        """Ask the API server once for its kinds without a namespace; on failure the known ones stay."""
+        try:
+            found = await discover_cluster_scoped(self._client)
+        except (ApiError, Unreachable, AccessError) as error:
+            problem = str(error)
+        else:
+            problem = ""
+            self.current = replace(self.current, cluster_scoped=CLUSTER_SCOPED_OWNERS | found)
+        if problem != self._discovery_problem:
+            self._discovery_problem = problem
+            self._say("discovery", problem)
+
+    async def _keep_discovering(self) -> None:
+        while True:
+            await self.discover()
+            await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(_SPREAD, 1.0))  # noqa: S311 - no secret
+
+    def _set_default_class(self, classes: Mapping[tuple[str, str], DefaultClass]) -> None:
+        """Take the default class; of several the API server takes the one with the lowest value.
+
+        Source: Kubernetes 1.36 plugin/pkg/admission/priority, getDefaultPriorityClass.
+        """
+        default = min(classes.values(), key=lambda found: found.value, default=None)
+        self.current = replace(self.current, default_priority_class=default.name if default else None)
+
+    def _say(self, resource: str, problem: str) -> None:
+        if problem:
+            self._log("resource unavailable", WARNING, resource=resource, error=problem)
+        else:
+            self._log("resource available again", INFO, resource=resource)
+
+    def _failed(self, error: Exception) -> None:
+        self._on_error()
+        self._log.failure("internal error", error, stage="cluster-rules")
+
+
+def _read(document: bytes) -> DefaultClass | None:
+    try:
+        found = _priority_class.decode(document)
+    except MALFORMED:  # no API server stores such a PriorityClass
+        return None
+    return DefaultClass(found.metadata.name, found.value) if found.is_default else None

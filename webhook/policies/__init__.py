@@ -1,1 +1,0 @@
-"""Where policies come from: files, or the namespaces of a cluster."""

@@ -1,0 +1,1 @@
+"""What a policy says and decides: pure, without a cluster and without I/O."""

@@ -1,0 +1,395 @@
+"""What a pod itself asks for, judged: by KAI's rules, by the namespace's caps, by whose keys they are.
+
+Warnings of `decide` come from here; what enforce denies rests on the same findings.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import islice
+from typing import Final, TypeVar
+
+from kai import keys
+from kai.admission import asks_for_share, judge, share_container
+from kai.frameworks import MARKS, Setting, settings_of
+from kai.pod import Container, Owner, PodView, Quantity
+from kai.quantity import is_quantity, parse_quantity
+from kai.scopes import CLUSTER_SCOPED, GroupKind
+from kai.share import MIB, Share, is_container_memory_key, requested_by_container
+from kai.version import NEWEST_READ, Version
+from service.text import quoted, shorten
+from webhook.policy.labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
+from webhook.policy.reasons import Finding, Reason
+
+_T = TypeVar("_T")
+SHARE_ANNOTATIONS = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
+_MOST_GPUS = 1 << 63  # a quantity may be larger than any float
+_ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
+_KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
+RESERVED_ANNOTATIONS = _KAI_ANNOTATIONS | {keys.SHARED_GPU_CONFIGMAP}
+"""Annotations of KAI. vCluster's begin with `keys.VCLUSTER_PREFIX`."""
+RESERVED_PREFIXES = (keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
+"""How labels begin that only KAI or vCluster may write, beside `keys.GPU_GROUP`."""
+_RESERVED_LABELS = (keys.GPU_GROUP, *RESERVED_PREFIXES)
+_CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
+LONGEST_RESOURCE = 100
+"""Characters of a resource's name that are shown."""
+_LONGEST_SHARE = 40
+"""Characters of a share's value that a cap is compared with; every number so short can be read."""
+_LONGEST_NAME = 253  # of any object
+_SHORTENED = 28  # 33, less dots and hyphens at the end, and the digits of a container's index
+
+
+def writes_own_share(pod: PodView) -> bool:
+    """Whether the pod says something about a share itself, if only the number of devices."""
+    return own_share_key(pod) is not None
+
+
+def own_share_key(pod: PodView) -> str | None:
+    """Return the first annotation by which the pod says something about a share itself."""
+    return next(_share_keys(pod), None)
+
+
+def shares_written(pod: PodView) -> int:
+    """Count the annotations by which the pod says something about a share; two stand for more than one."""
+    return sum(1 for _ in islice(_share_keys(pod), 2))
+
+
+def _share_keys(pod: PodView) -> Iterator[str]:
+    annotations = pod.annotations
+    yield from (key for key in SHARE_ANNOTATIONS if key in annotations)
+    yield from filter(is_container_memory_key, pod.nvidia_annotations)
+
+
+def has_share(pod: PodView) -> bool:
+    """Whether KAI places the pod on part of a GPU."""
+    return asks_for_share(pod) or any(map(is_container_memory_key, pod.nvidia_annotations))
+
+
+def whole_gpus(pod: PodView) -> int:
+    """Whole GPUs the pod holds at once, as Kubernetes counts them (KEP-753).
+
+    Sidecars add up with the containers. A plain init container runs beside the sidecars before it.
+
+    Raises:
+        ValueError: a quantity cannot be read.
+    """
+    if keys.GPU_RESOURCE not in pod.gpu_resources:
+        return 0
+    counts: dict[Quantity | None, int] = {None: 0}
+    sidecars = most = 0
+    for container in pod.init_containers:
+        gpus = _whole_gpus(container, counts)
+        most = max(most, sidecars + gpus)
+        if container.is_sidecar:
+            sidecars += gpus
+    return max(most, sidecars + sum(_whole_gpus(container, counts) for container in pod.containers))
+
+
+def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int:
+    """Read what one container asks for, rounded up; `counts` holds the quantities read so far."""
+    value = container.asks(keys.GPU_RESOURCE)
+    count = counts.get(value)
+    if count is None:
+        amount = parse_quantity(value)
+        count = counts[value] = min(-(-amount.numerator // amount.denominator), _MOST_GPUS)
+    return count
+
+
+def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str | None:
+    """Return the first GPU resource that a container asks for in an amount other than zero.
+
+    Args:
+        pod: the pod.
+        beside_whole_gpus: leave out `nvidia.com/gpu`.
+    """
+    left_out = keys.GPU_RESOURCE if beside_whole_gpus else ""
+    named: Set[str] = pod.gpu_resources.keys() - {left_out}
+    if not named:
+        return None
+    for container in pod.all_containers:
+        limits = container.limits
+        for name, amount in limits.items():
+            if name in named and not _is_zero(amount):
+                return name
+        for name, amount in container.requests.items():
+            if name in named and name not in limits and not _is_zero(amount):
+                return name
+    return None
+
+
+def _is_zero(amount: Quantity) -> bool:
+    if amount == "0":
+        return True
+    try:
+        return parse_quantity(amount).numerator == 0
+    except ValueError:
+        return False
+
+
+def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
+    """Say where KAI refuses what the pod writes about its share, or counts it otherwise than it reads.
+
+    Without a version the newest release is asked: it refuses whatever an older one refuses, but for names
+    with dots, which are looked at here.
+    """
+    if not (writes_own_share(pod) or keys.MPS in pod.annotations):
+        return
+    refused = judge(pod, version or NEWEST_READ, sharing=sharing)
+    if refused is not None:
+        yield Finding(Reason.KAI_REFUSES, {"message": refused.message})
+        return
+    if version is None and asks_for_share(pod) and "." in (pod.owner_name or pod.name):
+        yield Finding(Reason.NAME_UNSUPPORTED, {"what": "a name with a dot before v0.16.5"})
+    try:
+        share = Share.from_annotations(pod.annotations)
+    except ValueError:
+        return  # of a pod without containers, which KAI does not look at and the API server refuses
+    if share is None:
+        return
+    difference = _difference(share, pod.annotations.get(keys.GPU_FRACTION, ""))
+    if difference:
+        key = keys.GPU_MEMORY if share.fraction is None else keys.GPU_FRACTION
+        yield Finding(
+            Reason.COUNTED_DIFFERENTLY, {"key": key, "value": pod.annotations[key], "difference": difference}
+        )
+
+
+def _difference(share: Share, text: str) -> str | None:
+    if share.fraction is None:
+        return None if share.seen_by_scheduler else "ignores a number this large, and gives no GPU"
+    if share.portion is None or share.counted_gpus is None:
+        return None
+    if math.isnan(share.fraction):
+        return "never places such a pod: write a plain decimal"
+    if not is_quantity(text):
+        return "runs the pod but leaves it out of its queue's figures: write a plain decimal"
+    counted = share.counted_gpus / share.devices
+    if counted <= 0.01:
+        return f"counts it as {counted:g} GPUs, too small to place: write 0.02 or more"
+    if abs(counted - share.fraction) > _ROUNDING or abs(float(share.portion) - share.fraction) > _ROUNDING:
+        return f"counts it as {counted:g} and hands over {share.portion}: write two decimals"
+    return None
+
+
+def hints(
+    pod: PodView, version: Version | None, *, injected: DefaultShare | None, container: Container | None
+) -> Iterator[Finding]:
+    """Say where a framework in the pod would take more than the share that its container ends with.
+
+    Args:
+        pod: the pod as received.
+        version: KAI's release, which decides whose a pod's own share is.
+        injected: the namespace's default, if the pod gets it.
+        container: who gets it.
+    """
+    try:
+        if container is None:
+            if not (asks_for_share(pod) and pod.containers):
+                return
+            container = share_container(pod, version or NEWEST_READ)
+        if may_run_framework(container):
+            annotations = {injected.annotation: injected.value} if injected else pod.annotations
+            share = Share.from_annotations(annotations)
+            if share is not None:
+                yield from framework_findings(container, share)
+    except (LookupError, ValueError):
+        return  # KAI refuses the pod, and share_findings says why
+
+
+def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare | None) -> Iterator[Finding]:
+    """Compare what the pod ends with (its own share, an injected one, whole GPUs) with the caps.
+
+    Each is looked at by itself: releases differ in which of them they refuse together, and a value that one
+    release cannot read must not hide what another would hand out.
+    """
+    if policy.max_fraction is None and policy.max_memory_mib is None:
+        return
+    annotations = {injected.annotation: injected.value} if injected else pod.annotations
+    share = _readable(lambda: Share.from_annotations(annotations))
+    whole = 0 if injected else _readable(lambda: whole_gpus(pod))  # an injected share replaces them
+    if whole is None:  # the API server reads amounts in more forms
+        yield _not_comparable(policy, f"an amount of {keys.GPU_RESOURCE} that cannot be read")
+        whole = 0
+    by_container = _readable(lambda: requested_by_container(annotations))
+    if by_container is None:
+        memory_keys = filter(is_container_memory_key, annotations)
+        if any(is_quantity(annotations[key]) for key in memory_keys):  # else KAI refuses the pod
+            yield _not_comparable(policy, "an amount of container memory that cannot be read")
+        by_container = 0
+    long = next((key for key in SHARE_ANNOTATIONS if len(annotations.get(key, "")) > _LONGEST_SHARE), None)
+    if long is not None:  # KAI reads hundreds of leading zeros
+        yield _not_comparable(policy, f"an amount of more than {_LONGEST_SHARE} characters in {long}")
+    gpus: float = whole
+    if share is not None and share.fraction is not None:
+        gpus += share.fraction * share.devices
+        said = f"{gpus:g} of a GPU"
+    else:
+        said = f"{whole} whole GPU{'s' if whole > 1 else ''}"
+    if gpus:
+        yield from _cap_fraction(policy, gpus, said)
+    other = asked_gpu_resource(pod, beside_whole_gpus=True)
+    if other is None and pod.uses_mig:
+        other = keys.MIG_PREFIX + "…"
+    if other is not None or pod.uses_claims:
+        yield _not_comparable(
+            policy, quoted(other, LONGEST_RESOURCE) if other is not None else "a resource claim"
+        )
+    mib = -(-by_container // MIB)
+    if share is not None and share.memory_mib is not None:
+        mib += share.memory_mib * share.devices
+    if mib:
+        yield from _cap_memory(policy, mib)
+
+
+def _not_comparable(policy: NamespacePolicy, asked: str) -> Finding:
+    key = keys.GPU_MEMORY if policy.max_fraction is None else keys.GPU_FRACTION
+    return Finding(Reason.CAP_UNIT, {"asked": asked, "key": key})
+
+
+def _readable(read: Callable[[], _T]) -> _T | None:
+    """Read something, or None where KAI or the API server cannot read it either and refuses the pod."""
+    try:
+        return read()
+    except ValueError:
+        return None
+
+
+def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[Finding]:
+    if policy.max_fraction is None:
+        yield _not_comparable(policy, said)
+    elif not asked <= policy.max_fraction + _ROUNDING:
+        yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_fraction:g} ({MAX_FRACTION})"})
+
+
+def _cap_memory(policy: NamespacePolicy, asked_mib: int) -> Iterator[Finding]:
+    said = f"{asked_mib} MiB"
+    if policy.max_memory_mib is None:
+        yield _not_comparable(policy, said)
+    elif asked_mib > policy.max_memory_mib:
+        yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_memory_mib} MiB ({MAX_MEMORY})"})
+
+
+def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
+    """Name the keys on the pod that only KAI, or vCluster, may write."""
+    is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
+    for label in pod.labels:
+        if label.startswith(_RESERVED_LABELS) and (label == keys.GPU_GROUP or "/" in label):
+            owner = "vCluster" if label.startswith(keys.VCLUSTER_PREFIX) else "KAI"
+            if not (is_synced and owner == "vCluster"):
+                yield _reserved("label", label, owner)
+    for annotation in pod.annotations:
+        if annotation in _KAI_ANNOTATIONS:
+            yield _reserved("annotation", annotation, "KAI")
+        elif annotation.startswith(keys.VCLUSTER_PREFIX) and not is_synced:
+            yield _reserved("annotation", annotation, "vCluster")
+    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_kais(pod):
+        yield _reserved("annotation", keys.SHARED_GPU_CONFIGMAP, "KAI")
+
+
+def _reserved(kind: str, key: str, owner: str) -> Finding:
+    return Finding(Reason.RESERVED_KEY, {"key": f"{kind} {quoted(key)}", "owner": owner})
+
+
+def _configmap_is_kais(pod: PodView) -> bool:
+    return _names_own_configmap(pod) and _reads_configmap(pod)
+
+
+def _names_own_configmap(pod: PodView) -> bool:
+    """Whether the annotation is as KAI makes it: the owner's name or the pod's, and 7 random characters.
+
+    A name that is there already KAI keeps, and has the container read it (`config_map.go`, all releases;
+    seen on v0.13.4), so that it is read says nothing of who wrote it. A long name is shortened to 33
+    characters or a few less.
+    """
+    name = pod.annotations[keys.SHARED_GPU_CONFIGMAP]
+    made = _CONFIGMAP.fullmatch(name) if len(name) <= _LONGEST_NAME else None
+    if made is None:
+        return False
+    base, stem = pod.owner_name or pod.name, made[1]
+    return stem == base or (len(stem) >= _SHORTENED and base.startswith(stem))
+
+
+def _reads_configmap(pod: PodView) -> bool:
+    """Whether KAI's mutating webhook has run: a container's GPU_PORTION comes from the named ConfigMap.
+
+    KAI names it `<annotation>-<container index>` (gpu_access.go, all releases).
+    """
+    prefix = pod.annotations[keys.SHARED_GPU_CONFIGMAP] + "-"
+    for container in pod.all_containers:
+        if any(name.startswith(prefix) for name in container.config_map_names(keys.GPU_PORTION_ENV)):
+            return True
+    return False
+
+
+def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
+    """Name kaishare's own pod labels whose value means nothing, before somebody waits for an effect."""
+    for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, ("shared",))):
+        value = pod.labels.get(key)
+        if value is not None and value not in allowed:
+            yield Finding(
+                Reason.UNKNOWN_VALUE,
+                {"key": f"label {key}", "value": quoted(value), "allowed": " or ".join(allowed)},
+            )
+
+
+def may_run_framework(container: Container) -> bool:
+    """Whether a framework's name stands in what the container runs: a cheap no for nearly all."""
+    said = bytes(container.command) + bytes(container.args) + (container.image or "").encode()
+    return any(mark in said for mark in MARKS)
+
+
+def framework_findings(container: Container, share: Share) -> Iterator[Finding]:
+    """Say where a framework would take more than the share of its container.
+
+    Args:
+        container: the one that gets the share.
+        share: what the pod ends with.
+    """
+    for setting in settings_of(
+        container.command_line,
+        has_command=container.has_command,
+        image=container.image,
+        variables=container.variables,
+    ):
+        yield from _findings(setting, share)
+
+
+def _findings(setting: Setting, share: Share) -> Iterator[Finding]:
+    framework, value = setting.framework, setting.value
+    who = {"framework": framework.name, "option": framework.option, "takes": framework.takes}
+    if value is None:
+        if setting.is_hidden:
+            return
+        if share.fraction is not None:
+            yield Finding(Reason.FRAMEWORK_DEFAULT, {**who, "share": f"{share.fraction:g}"})
+        else:
+            yield Finding(Reason.FRAMEWORK_MEMORY, {**who, "share": f"{share.memory_mib} MiB"})
+    elif share.fraction is not None and setting.is_above(share.fraction):
+        share_text = f"{share.fraction:g}"
+        yield Finding(Reason.FRAMEWORK_ABOVE_SHARE, {**who, "value": shorten(value, 12), "share": share_text})
+
+
+_OF_SCHEDULERS: Final = {
+    "kai.scheduler": "Config SchedulingShard Topology",
+    "kueue.x-k8s.io": "AdmissionCheck ClusterQueue Cohort MultiKueueCluster MultiKueueConfig"
+    " ProvisioningRequestConfig ResourceFlavor Topology WorkloadPriorityClass",
+    "scheduling.run.ai": "Queue",
+}
+CLUSTER_SCOPED_OWNERS: Final[frozenset[GroupKind]] = CLUSTER_SCOPED | frozenset(
+    (group, kind) for group, kinds in _OF_SCHEDULERS.items() for kind in kinds.split()
+)
+"""Kinds that are known without asking a cluster: those of Kubernetes, KAI and Kueue."""
+
+
+def is_cluster_scoped(owner: Owner, kinds: frozenset[GroupKind]) -> bool:
+    """Whether the owner's kind is not namespaced; an unknown kind counts as namespaced."""
+    return (owner.group, owner.kind or "") in kinds
+
+
+def cluster_scoped_owners(owners: Iterable[Owner], kinds: frozenset[GroupKind]) -> Iterator[Finding]:
+    """Name the owners whose kind is not namespaced."""
+    for owner in owners:
+        if is_cluster_scoped(owner, kinds):
+            shown = f"{owner.kind} {quoted(owner.name or '')}"
+            yield Finding(Reason.CLUSTER_SCOPED_OWNER, {"owner": shown})

@@ -1,0 +1,157 @@
+"""A decision as JSON Patch operations (RFC 6902), and the check that they do what they say.
+
+The API server refuses a pod whose patch does not apply, even under failurePolicy Ignore (verified on
+Kubernetes 1.36.3). So there are three kinds of operation only: `add` of a map's key or of a field of spec,
+`remove` of `nvidia.com/gpu` where the received pod has it, and `add` at the end of spec.tolerations.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypedDict, TypeVar
+
+import msgspec
+
+from kai import keys
+from kai.pod import Metadata, PodDocument, PodView, Spec
+from webhook.policy.decide import Changes
+
+TOLERATION: Final = {"key": keys.GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}
+"""As Kubernetes' ExtendedResourceToleration gives it to pods that request the resource."""
+
+_Struct = TypeVar("_Struct")
+
+
+class Operation(TypedDict, total=False):
+    """One JSON Patch operation."""
+
+    op: str
+    path: str
+    value: Any
+
+
+class PatchError(ValueError):
+    """An operation does not apply; the message says which."""
+
+
+def escape(key: str) -> str:
+    """Escape a map key for a JSON Pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+_GPU: Final = escape(keys.GPU_RESOURCE)
+
+
+def operations(changes: Changes, pod: PodView) -> list[Operation]:
+    """Write the changes as operations that apply to exactly this pod, missing parents first."""
+    made: list[Operation] = []
+    metadata = pod.document.metadata
+    if metadata is None:
+        both = {"labels": dict(changes.labels), "annotations": dict(changes.annotations)}
+        made.append(
+            {"op": "add", "path": "/metadata", "value": {key: value for key, value in both.items() if value}}
+        )
+    else:
+        if changes.labels:
+            made += _entries("/metadata/labels", changes.labels, exists=metadata.labels is not None)
+        if changes.annotations:
+            made += _entries(
+                "/metadata/annotations", changes.annotations, exists=metadata.annotations is not None
+            )
+    if changes.scheduler is not None:
+        made.append({"op": "add", "path": "/spec/schedulerName", "value": changes.scheduler})
+    for key in changes.removed_gpu_keys:
+        path = f"/spec/{key.containers}/{key.index}/resources/{key.kind}/{_GPU}"
+        made.append({"op": "remove", "path": path})
+    if changes.toleration:
+        if pod.spec.tolerations is None:
+            made.append({"op": "add", "path": "/spec/tolerations", "value": [TOLERATION]})
+        else:
+            made.append({"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION})
+    return made
+
+
+def _entries(path: str, entries: Mapping[str, str], *, exists: bool) -> list[Operation]:
+    if not exists:
+        return [{"op": "add", "path": path, "value": dict(entries)}]
+    return [{"op": "add", "path": f"{path}/{escape(key)}", "value": value} for key, value in entries.items()]
+
+
+def apply_to_pod(made: Sequence[Operation], pod: PodView) -> PodView:
+    """Apply the operations to what was decoded of the pod, as strictly as the API server will.
+
+    Only the three kinds of operation that `operations` writes exist here; any other is an error.
+
+    Raises:
+        PatchError: an operation does not apply, or is none of ours.
+    """
+    metadata, spec = pod.document.metadata, _copy(pod.spec)
+    spec.containers = spec.containers and list(spec.containers)
+    spec.initContainers = spec.initContainers and list(spec.initContainers)
+    if metadata is not None:
+        metadata = _copy(metadata)
+    for operation in made:
+        parts = operation["path"].split("/")
+        match operation["op"], *parts[1:]:
+            case "remove", "spec", ("containers" | "initContainers") as group, index, "resources", kind, key:
+                _remove(spec, group, index, kind, _unescape(key))
+            case "add", "metadata", ("labels" | "annotations") as field, key if metadata is not None:
+                entries = getattr(metadata, field)
+                if entries is None:
+                    raise PatchError(f"add {operation['path']}: there is no {field}")
+                setattr(metadata, field, {**entries, _unescape(key): operation["value"]})
+            case "add", "metadata", ("labels" | "annotations") as field if metadata is not None:
+                setattr(metadata, field, operation["value"])
+            case "add", "spec", ("schedulerName" | "tolerations") as field:
+                setattr(spec, field, operation["value"])
+            case "add", "spec", "tolerations", "-" if spec.tolerations is not None:
+                spec.tolerations = [*spec.tolerations, operation["value"]]
+            case "add", "metadata":
+                metadata = Metadata(**operation["value"])
+            case _:
+                raise PatchError(f"{operation['op']} {operation['path']} does not apply")
+    changes_containers = any(operation["op"] == "remove" for operation in made)
+    return PodView(PodDocument(spec, metadata), None if changes_containers else pod.container_facts)
+
+
+def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:
+    """Remove a resource of one container, which is copied, of a spec whose lists are ours to change."""
+    containers = getattr(spec, group) or []
+    try:
+        container = containers[int(index)] = _copy(containers[int(index)])
+        resources = container.resources = _copy(container.resources)
+        found = dict(getattr(resources, kind))
+        del found[key]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise PatchError(f"there is no {key} in {kind} of {group}[{index}]") from None
+    setattr(resources, kind, found)
+
+
+def _copy(struct: _Struct) -> _Struct:
+    return struct.__copy__()  # type: ignore[attr-defined, no-any-return]  # missing in msgspec's stubs
+
+
+def _unescape(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~") if "~" in part else part
+
+
+def apply_to_document(made: Sequence[Operation], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply the operations to a copy of a whole document, for people to look at.
+
+    Raises:
+        PatchError: an operation does not apply.
+    """
+    result: dict[str, Any] = msgspec.to_builtins(document)
+    for operation in made:
+        *parents, last = [_unescape(part) for part in operation["path"].split("/")[1:]]
+        place: Any = result
+        try:
+            for part in parents:
+                place = place[int(part) if isinstance(place, list) else part]
+            if operation["op"] == "remove":
+                del place[last]
+            elif isinstance(place, list):
+                place.append(operation["value"])
+            else:
+                place[last] = operation["value"]
+        except (IndexError, KeyError, TypeError, ValueError):
+            raise PatchError(f"{operation['op']} {operation['path']} does not apply") from None
+    return result

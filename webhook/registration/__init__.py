@@ -1,0 +1,1 @@
+"""The webhook configurations, and the order in which API servers call them."""

@@ -1,0 +1,264 @@
+"""The two webhook configurations of kaishare as plain objects, and what a name means for the order. Pure.
+
+Whatever the API server can tell is not ours never costs a call, and never waits for a webhook that is down:
+selectors and matchConditions leave out what `decide` and `verify` would leave alone in any case, and nothing
+else. No matchCondition asks for `namespaceObject`: the API server takes one that does, and then refuses every
+pod that the selectors match (verified on Kubernetes 1.36.3).
+"""
+
+import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kai import keys
+from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
+from kai.own_labels import EXCLUDED_NAMESPACES, MODE
+from webhook.policy.checks import RESERVED_ANNOTATIONS, RESERVED_PREFIXES, SHARE_ANNOTATIONS
+from webhook.policy.labels import INJECT, PREFIX, Mode
+from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
+
+CONFIGURATION_NAME: Final = "kai-00-kaishare"
+"""Of both. The API server calls mutating webhooks in bytewise order of their configurations' names; one whose
+matchCondition is false at its turn is not called later either (verified on Kubernetes 1.36.3). So this must
+sort before KAI's `mutating-kai-admission`, `kai-pod-mutation` and `kai-resource-isolator-mutating`, and sorts
+after the usual injectors of sidecars."""
+
+MUTATE: Final = "pods.mutate.kaishare.dev"
+VALIDATE_PODS: Final = "pods.validate.kaishare.dev"
+VALIDATE_NAMESPACES: Final = "namespaces.validate.kaishare.dev"
+PATHS: Final[Mapping[str, str]] = {
+    MUTATE: "/mutate",
+    VALIDATE_PODS: "/validate/pods",
+    VALIDATE_NAMESPACES: "/validate/namespaces",
+}
+
+TIMEOUT_SECONDS: Final = 5
+"""An answer takes a millisecond, so this is how long a create waits when none comes. It leaves room for two
+lost SYNs (sent again after 1 and 3 s) and for the repeats after a 503, and with the 10 s of KAI's own webhook
+stays within what clients wait for."""
+
+_MIRROR: Final = f"has(object.metadata.annotations) && '{keys.MIRROR_POD}' in object.metadata.annotations"
+_ON_NODE: Final = "has(object.spec.nodeName) && object.spec.nodeName != ''"
+_OF_DAEMON_SET: Final = (
+    "has(object.metadata.ownerReferences)"
+    " && object.metadata.ownerReferences.exists(owner,"
+    " owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/'))"
+)
+_OF_KUBELET: Final = f"request.userInfo.username.startsWith('{KUBELET}')"
+_BY_DAEMON_SETS: Final = (
+    "request.userInfo.username in [" + ", ".join(f"'{user}'" for user in sorted(DAEMON_SET_CONTROLLERS)) + "]"
+)
+
+
+def _starts(text: str, prefixes: Iterable[str]) -> str:
+    """CEL: whether a text begins with one of the prefixes."""
+    return " || ".join(f"{text}.startsWith('{prefix}')" for prefix in prefixes)
+
+
+def _ends(text: str, suffixes: Iterable[str]) -> str:
+    return " || ".join(f"{text}.endsWith('{suffix}')" for suffix in suffixes)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return "[" + ", ".join(f"'{name}'" for name in sorted(names)) + "]"
+
+
+_NAMES_GPU: Final = (
+    f"(name.startsWith('{NVIDIA_PREFIX}') && !({_starts('name', OTHER_DEVICES)})"
+    f" || name.startsWith('{DEVICE_CLASS_PREFIX}')"
+    f" || {_ends('name', GPU_SUFFIXES)})"
+)
+_RESERVED_LABEL: Final = (
+    f"key in {_any_of([keys.QUEUE_LABEL, keys.GPU_GROUP])} || {_starts('key', RESERVED_PREFIXES)}"
+)
+_GPU_ANNOTATION: Final = (
+    f"key in {_any_of([*SHARE_ANNOTATIONS, *RESERVED_ANNOTATIONS])}"
+    f" || {_starts('key', [keys.CONTAINER_PREFIX, keys.MIG_PREFIX, keys.VCLUSTER_PREFIX])}"
+)
+
+
+def _some_container(containers: str) -> str:
+    """CEL: whether one of a list of containers has a claim or a GPU resource."""
+    asks = " || ".join(
+        f"has(c.resources.{kind}) && c.resources.{kind}.exists(name, {_NAMES_GPU})"
+        for kind in ("limits", "requests")
+    )
+    claims = "has(c.resources.claims) && size(c.resources.claims) > 0"
+    return (
+        f"has(object.spec.{containers}) && object.spec.{containers}.exists(c,"
+        f" has(c.resources) && ({claims} || {asks}))"
+    )
+
+
+_OF_GPUS: Final = " || ".join(
+    (
+        (
+            "has(object.spec.schedulerName)"
+            f" && !(object.spec.schedulerName in ['', '{keys.DEFAULT_SCHEDULER}'])"
+        ),
+        "has(object.spec.resourceClaims) && size(object.spec.resourceClaims) > 0",
+        f"has(object.metadata.labels) && object.metadata.labels.exists(key, {_RESERVED_LABEL})",
+        f"has(object.metadata.annotations) && object.metadata.annotations.exists(key, {_GPU_ANNOTATION})",
+        _some_container("containers"),
+        _some_container("initContainers"),
+    )
+)
+"""CEL: whether a pod may have to do with GPUs or KAI; `verify` looks closer. Every optional field is guarded
+by has(): an expression that fails refuses the pod under failurePolicy Fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTarget:
+    """The webhook behind a Service, as in a cluster."""
+
+    namespace: str
+    name: str
+    port: int = 443
+
+    def client_config(self, path: str) -> dict[str, Any]:
+        """What a `clientConfig` says, without its caBundle."""
+        service = {"namespace": self.namespace, "name": self.name, "path": path, "port": self.port}
+        return {"service": service}
+
+
+@dataclass(frozen=True, slots=True)
+class UrlTarget:
+    """The webhook at an address of its own, as in development, or outside a vCluster."""
+
+    url: str
+    """`https://host:port`, without a path."""
+
+    def client_config(self, path: str) -> dict[str, Any]:
+        """What a `clientConfig` says, without its caBundle."""
+        return {"url": self.url.rstrip("/") + path}
+
+
+Target = ServiceTarget | UrlTarget
+
+
+def mutating_configuration(
+    target: Target,
+    *,
+    ca_bundle: bytes = b"",
+    excluded: Collection[str] = EXCLUDED_NAMESPACES,
+    name: str = CONFIGURATION_NAME,
+) -> dict[str, Any]:
+    """Build the MutatingWebhookConfiguration.
+
+    Args:
+        target: where the webhook is.
+        ca_bundle: PEM; empty: `serve` is to write it.
+        excluded: namespaces that are never touched.
+        name: of the object.
+    """
+    webhook = {
+        **_webhook(MUTATE, target, ca_bundle),
+        "failurePolicy": "Ignore",  # a pod goes through unchanged rather than not at all
+        "reinvocationPolicy": "IfNeeded",  # what another webhook adds may ask for a GPU
+        "namespaceSelector": _managed(_without(MODE, Mode.OFF.value), excluded),
+        "objectSelector": {"matchExpressions": [_without(INJECT, "false")]},
+        "matchConditions": [
+            {"name": "no-mirror-pod", "expression": f"!({_MIRROR})"},
+            {"name": "not-on-a-node", "expression": f"!({_ON_NODE})"},
+            {"name": "not-of-a-daemon-set", "expression": f"!({_OF_DAEMON_SET})"},
+        ],
+        "rules": [_rule(["CREATE"], "pods", "Namespaced")],
+    }
+    return _configuration("MutatingWebhookConfiguration", name, [webhook])
+
+
+def validating_configuration(
+    target: Target,
+    *,
+    ca_bundle: bytes = b"",
+    excluded: Collection[str] = EXCLUDED_NAMESPACES,
+    name: str = CONFIGURATION_NAME,
+) -> dict[str, Any]:
+    """Build the ValidatingWebhookConfiguration; arguments as for `mutating_configuration`."""
+    pods = {
+        **_webhook(VALIDATE_PODS, target, ca_bundle),
+        "failurePolicy": "Fail",
+        "namespaceSelector": _managed(_with(MODE, Mode.ENFORCE.value), excluded),
+        "objectSelector": {},  # enforce denies the opt-out
+        # By who asks first: enforce denies such pods from everybody else. A CNI or a monitoring agent is not
+        # held up by a webhook that is down; a DaemonSet's pod with a GPU or with KAI's keys is judged.
+        "matchConditions": [
+            {"name": "not-a-kubelets-own", "expression": f"!({_OF_KUBELET} && ({_MIRROR} || {_ON_NODE}))"},
+            {
+                "name": "not-by-the-daemon-set-controller",
+                "expression": f"!({_BY_DAEMON_SETS} && {_OF_DAEMON_SET}"
+                f" && !({_MIRROR} || {_ON_NODE}) && !({_OF_GPUS}))",
+            },
+        ],
+        "rules": [_rule(["CREATE"], "pods", "Namespaced")],
+    }
+    namespaces = {
+        **_webhook(VALIDATE_NAMESPACES, target, ca_bundle),
+        "failurePolicy": "Ignore",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        # The object alone: a label that is taken away cannot be wrong.
+        "matchConditions": [
+            {
+                "name": "has-policy-labels",
+                "expression": "has(object.metadata.labels) && object.metadata.labels.exists(key,"
+                f" key == '{keys.QUEUE_LABEL}' || key.startsWith('{PREFIX}'))",
+            }
+        ],
+        "rules": [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")],
+    }
+    return _configuration("ValidatingWebhookConfiguration", name, [pods, namespaces])
+
+
+def sorts_behind(name: str, other: str) -> bool:
+    """Whether the API server calls a mutating configuration of this name after one of another name."""
+    return name.encode() > other.encode()
+
+
+def _configuration(kind: str, name: str, webhooks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "webhooks": list(webhooks),
+    }
+
+
+def _webhook(name: str, target: Target, ca_bundle: bytes) -> dict[str, Any]:
+    client_config = target.client_config(PATHS[name])
+    if ca_bundle:
+        client_config["caBundle"] = base64.b64encode(ca_bundle).decode()
+    return {
+        "name": name,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": client_config,
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+    }
+
+
+def _managed(mode: Mapping[str, Any], excluded: Collection[str]) -> dict[str, Any]:
+    expressions: list[Mapping[str, Any]] = [{"key": keys.QUEUE_LABEL, "operator": "Exists"}, mode]
+    if excluded:
+        expressions.append(_without("kubernetes.io/metadata.name", *sorted(excluded)))
+    return {"matchExpressions": expressions}
+
+
+def _with(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "In", "values": list(values)}
+
+
+def _without(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "NotIn", "values": list(values)}
+
+
+def _rule(operations: Sequence[str], resource: str, scope: str) -> dict[str, Any]:
+    return {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": list(operations),
+        "resources": [resource],
+        "scope": scope,
+    }

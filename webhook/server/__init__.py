@@ -1,0 +1,1 @@
+"""The HTTPS server for reviews and the plain server for operators."""

@@ -1,0 +1,230 @@
+"""The admission port: reviews on their paths, and nothing else.
+
+Whatever is not a review is answered with a status and one line, never with a traceback. What would be too
+much is answered 503 with Retry-After: an API server asks again by itself (verified on Kubernetes 1.36.3).
+"""
+
+import asyncio
+import re
+import secrets
+import ssl
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Final
+
+from aiohttp import web
+
+from service.http.bounded_server import BoundedServer
+from service.http.limits import ConnectionLimits
+from service.http.listeners import Address
+from service.log import ERROR, WARNING, JsonLog, LimitedLog
+from webhook.admission.deadlines import SWEEP_SECONDS, Deadlines
+from webhook.admission.handler import LeaveToFailurePolicy, ReviewHandler
+from webhook.admission.review import BadReview
+from webhook.metrics import Metrics
+from webhook.server.bodies import LARGEST_BODY, Intake, Overloaded
+
+MOST_IN_FLIGHT: Final = 512
+MOST_BYTES_IN_FLIGHT: Final = 128 * 1024 * 1024
+ADMISSION_CONNECTIONS: Final = ConnectionLimits(max_connections=2048)
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""The longest timeoutSeconds that a webhook configuration may have."""
+
+USUAL_WAIT_SECONDS: Final = 10.0
+"""timeoutSeconds where nobody sets it (Kubernetes' default)."""
+
+_JSON: Final = {"Content-Type": "application/json"}
+_LONGEST_MARGIN_SECONDS: Final = 0.5
+_FINISH_SECONDS: Final = 10.0
+_SERVER_ERROR: Final = 500
+_INTERNAL: Final = "an internal error; the log has its traceback"
+_TIMEOUT = re.compile(r"(?:^|&)timeout=([^&]*)")
+_DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m(?!s))?(?:([0-9.]+)s)?(?:([0-9.]+)ms)?")
+
+
+class AdmissionServer:
+    """Serves reviews over TLS.
+
+    Built on aiohttp's low-level server: a router and middlewares cost as much CPU as reading a review does.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, ReviewHandler],
+        *,
+        metrics: Metrics,
+        log: JsonLog,
+        most_in_flight: int = MOST_IN_FLIGHT,
+        limits: ConnectionLimits = ADMISSION_CONNECTIONS,
+    ) -> None:
+        self._endpoints = endpoints
+        self._metrics = metrics
+        self._log = log
+        self._bad_requests = LimitedLog(log)
+        self._most_in_flight = most_in_flight
+        self._limits = limits
+        self._intake = Intake()
+        self._deadlines = Deadlines()
+        self._bytes_in_flight = 0
+        self._is_draining = False
+        self._ids = count(1)
+        self._id_prefix = secrets.token_hex(4)
+        self._server: BoundedServer | None = None
+        self._sweep: asyncio.Task[None] | None = None
+
+    async def start(self, address: Address, context: ssl.SSLContext) -> Address:
+        """Listen; return the address that came of it.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        self._server = BoundedServer(
+            self.handle,
+            refuse=self._refuse,
+            limits=self._limits,
+            log=self._log,
+            context=context,
+        )
+        self._sweep = asyncio.create_task(self._deadlines.sweep())
+        return await self._server.listen(address)
+
+    def drain(self) -> None:
+        """Ask every client to go: from now on each answer closes its connection."""
+        self._is_draining = True
+
+    @property
+    def has_recent_connections(self) -> bool:
+        """Whether a client has connected within the last two seconds."""
+        return self._server is not None and self._server.has_recent_connections
+
+    async def stop(self) -> None:
+        """Stop listening, close what is idle, finish what is in flight."""
+        self.drain()
+        if self._server is None or self._sweep is None:
+            return
+        self._intake.shorten_deadlines()
+        cut_off = await self._server.finish(_FINISH_SECONDS)
+        if cut_off:
+            self._log("requests cut off", WARNING, count=cut_off, after_seconds=_FINISH_SECONDS)
+        self._sweep.cancel()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; every error becomes a status and one line.
+
+        Raises:
+            ConnectionResetError: nobody is there to be answered.
+        """
+        request_id = self._next_id()
+        return self._with_request_id(await self._answer(request, request_id), request_id)
+
+    async def _answer(self, request: web.BaseRequest, request_id: str) -> web.Response:
+        endpoint = self._endpoints.get(request.path)
+        if endpoint is None:
+            return _line(404, "no such path; reviews are posted to " + ", ".join(self._endpoints))
+        if request.method != "POST":
+            return _line(405, "reviews are posted", Allow="POST")
+        try:
+            return await self._review(request, request_id, endpoint)
+        except BadReview as error:
+            return self._bad(400, str(error), request_id, request.path)
+        except Overloaded:
+            return self._shed()
+        except TimeoutError:
+            self._metrics.failed("slow-body")
+            return _closing(self._bad(408, "the body did not arrive in time", request_id, request.path))
+        except web.HTTPRequestEntityTooLarge:
+            self._metrics.failed("too-large")
+            text = f"the body is larger than {LARGEST_BODY} bytes"
+            return _closing(self._bad(413, text, request_id, request.path))
+        except LeaveToFailurePolicy as error:
+            return _line(500, str(error))
+        except ConnectionResetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+            self._metrics.failed("http")
+            self._log.failure("internal error", error, request=request_id, path=request.path)
+            return _line(500, _INTERNAL)
+
+    async def _review(
+        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler
+    ) -> web.Response:
+        deadline = self._deadlines.begin(request_timeout(request.query_string))
+        try:
+            body = await self._intake.read(request, deadline)
+            is_too_much = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
+            if is_too_much or self._metrics.in_flight >= self._most_in_flight:
+                raise Overloaded
+            self._metrics.in_flight += 1
+            self._bytes_in_flight += len(body)
+            try:
+                answer = await endpoint.answer(body, request_id, deadline)
+            finally:
+                self._metrics.in_flight -= 1
+                self._bytes_in_flight -= len(body)
+        finally:
+            self._deadlines.finish(deadline)
+        return web.Response(body=answer, headers=_JSON)
+
+    def _refuse(self, status: int, problem: str) -> web.StreamResponse:
+        """Answer bytes that are not an HTTP request."""
+        request_id = self._next_id()
+        if status < _SERVER_ERROR:
+            self._metrics.failed("decode")
+            response = self._bad(status, problem, request_id)
+        else:
+            self._metrics.failed("http")
+            self._log("internal error", ERROR, request=request_id, problem=problem)
+            response = _line(status, _INTERNAL)
+        return self._with_request_id(response, request_id)
+
+    def _next_id(self) -> str:
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+    def _with_request_id(self, response: web.Response, request_id: str) -> web.Response:
+        response.headers["X-Request-Id"] = request_id
+        if self._is_draining:
+            response.force_close()
+        return response
+
+    def _bad(self, status: int, problem: str, request_id: str, path: str = "") -> web.Response:
+        self._bad_requests("bad review", WARNING, request=request_id, path=path, problem=problem)
+        return _line(status, problem)
+
+    def _shed(self) -> web.Response:
+        self._metrics.shed.inc()
+        return _line(503, "too many reviews at once", **{"Retry-After": "1"})
+
+
+@lru_cache(maxsize=64)
+def request_timeout(query: str) -> float:
+    """Seconds within which to answer, from `?timeout=5s`; if nothing can be read, of the usual wait.
+
+    The parameter is a Go duration, and what is really left, less than timeoutSeconds where the client's own
+    deadline is nearer (verified on Kubernetes 1.36.3). That time began before the request was here, and the
+    answer has a way to go.
+    """
+    waits = min(_duration(query) or USUAL_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    return waits - min(SWEEP_SECONDS + waits / 10, waits / 2, _LONGEST_MARGIN_SECONDS)
+
+
+def _duration(query: str) -> float:
+    """Seconds of `?timeout=`; 0 if nothing there can be read."""
+    found = _TIMEOUT.search(query)
+    duration = _DURATION.fullmatch(found[1]) if found else None
+    if duration is None:
+        return 0
+    try:
+        hours, minutes, seconds, milliseconds = (float(part or 0) for part in duration.groups())
+    except ValueError:
+        return 0
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+
+
+def _line(status: int, text: str, **headers: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n", headers=headers)
+
+
+def _closing(response: web.Response) -> web.Response:
+    response.force_close()
+    return response

@@ -1,0 +1,96 @@
+"""Both ports and the three webhooks together."""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from service.http.limits import ConnectionLimits
+from service.http.listeners import Address
+from service.log import JsonLog
+from webhook.admission.handler import AdmissionWebhook, ReviewHandler
+from webhook.admission.mutating import MutatingWebhook
+from webhook.admission.validating import NamespaceValidator, PodValidator
+from webhook.metrics import Metrics
+from webhook.namespaces.source import PolicySource
+from webhook.policy.decide import Rules
+from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT, AdmissionServer
+from webhook.server.ops_server import OPS_CONNECTIONS, OpsServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortLimits:
+    """What connections may cost on each port."""
+
+    admission: ConnectionLimits = ADMISSION_CONNECTIONS
+    ops: ConnectionLimits = OPS_CONNECTIONS
+
+    def within(self, descriptors: int) -> "PortLimits":
+        """Return limits that need at most so many file descriptors; the plain port gets at most a quarter."""
+        ops = self.ops.within(descriptors // 4)
+        return PortLimits(admission=self.admission.within(descriptors - ops.max_connections), ops=ops)
+
+
+PORT_LIMITS: Final = PortLimits()
+
+
+class Server:
+    """Both ports and the three webhooks, started, drained and stopped together."""
+
+    def __init__(
+        self,
+        *,
+        policies: PolicySource,
+        rules: Callable[[], Rules],
+        metrics: Metrics,
+        log: JsonLog,
+        certificate_problem: Callable[[], str] = lambda: "",
+        most_in_flight: int = MOST_IN_FLIGHT,
+        limits: PortLimits = PORT_LIMITS,
+    ) -> None:
+        judges: dict[str, AdmissionWebhook] = {
+            "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
+            "/validate/pods": PodValidator(policies=policies, rules=rules),
+            "/validate/namespaces": NamespaceValidator(),
+        }
+        self._ops = OpsServer(
+            policies=policies,
+            metrics=metrics,
+            log=log,
+            certificate_problem=certificate_problem,
+            limits=limits.ops,
+        )
+        self._admission = AdmissionServer(
+            {path: ReviewHandler(judge, metrics=metrics, log=log) for path, judge in judges.items()},
+            metrics=metrics,
+            log=log,
+            most_in_flight=most_in_flight,
+            limits=limits.admission,
+        )
+
+    async def open_ops(self, listen: Address) -> Address:
+        """Open the plain port; return the address that came of it (port 0 takes any free one).
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        return await self._ops.start(listen)
+
+    async def open_admission(self, listen: Address, context: ssl.SSLContext) -> Address:
+        """Open the admission port, as `open_ops`."""
+        return await self._admission.start(listen, context)
+
+    def drain(self) -> None:
+        """Be not ready, and let every client go after its next answer."""
+        self._ops.drain()
+        self._admission.drain()
+
+    @property
+    def has_recent_connections(self) -> bool:
+        """Whether a client has connected to the admission port within the last two seconds."""
+        return self._admission.has_recent_connections
+
+    async def stop(self) -> None:
+        """Stop listening, finish what is in flight, close; the admission port first."""
+        await self._admission.stop()
+        await self._ops.stop()
