@@ -16,9 +16,10 @@ from msgspec import Struct
 from certs.bundle import BundleHistory, merged
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from kube.watch import Resource, Watch, WatchTiming
 from service.backoff import TokenBucket
+from service.text import MALFORMED
 
 RESOURCES: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 

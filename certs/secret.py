@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
-from service.text import one_line
+from kube.errors import ApiError, Unreachable
+from service.text import MALFORMED, one_line
 
 _MERGE: Final = "application/merge-patch+json"
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from gpuagent.actions.log import TransitionLog
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.balance import Books, balance, holders
-from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample

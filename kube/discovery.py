@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from kai.scopes import GroupKind
 from kube.client import KubeClient
-from kube.errors import MALFORMED, Unreachable
-from service.text import one_line
+from kube.errors import Unreachable
+from service.text import MALFORMED, one_line
 
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 """Asks for all groups in one answer (aggregated discovery, stable since Kubernetes 1.30)."""

@@ -5,10 +5,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from service.text import LONGEST_LINE, one_line
-
-MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for what is no JSON, has another shape, is no UTF-8, or nests too deep."""
+from service.text import LONGEST_LINE, MALFORMED, one_line
 
 _LONGEST_WAIT: Final = 300.0  # seconds
 

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from kube.errors import MALFORMED
-from service.text import one_line
+from service.text import MALFORMED, one_line
 
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
 """Bytes of one object; API servers refuse to store one of more than 3 MiB."""

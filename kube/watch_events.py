@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from kube.errors import MALFORMED, Unreachable, status_error
-from service.text import one_line
+from kube.errors import Unreachable, status_error
+from service.text import MALFORMED, one_line
 
 _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"

@@ -10,6 +10,11 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from typing import Final
 
+import msgspec
+
+MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of msgspec for a text that is not JSON, has another shape, is not UTF-8, or is nested too deep."""
+
 ELLIPSIS: Final = "…"
 """Ends a text that was cut."""
 

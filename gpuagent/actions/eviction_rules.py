@@ -39,8 +39,8 @@ _LINES: Final = {
     EvictionRefusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
     EvictionRefusal.TERMINATING: "it is being deleted already, and leaves when its own grace period is over",
     EvictionRefusal.NOT_RUNNING: "by its status no container of it has started yet, not even an init container",
-    EvictionRefusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others could have"
-    " written: that is no ground to evict it",
+    EvictionRefusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others"
+    " could have written: that is no ground to evict it",
 }
 
 

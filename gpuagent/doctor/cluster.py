@@ -22,9 +22,10 @@ from kai.version import Version
 from kube.access import Access, AccessError
 from kube.check import reach
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, State, ok, problem, unknown
 from service.log import WARNING, JsonLog
+from service.text import MALFORMED
 
 _NODE: Final = "node"
 _INVENTORY_SECONDS: Final = 20.0

@@ -5,7 +5,7 @@ from typing import Final
 
 from gpuagent.doctor.probe import Observation, processes_of
 from gpuagent.gpus.reading import Gpu
-from gpuagent.pods.index import PodIndex
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_shares import ShareResolver

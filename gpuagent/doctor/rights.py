@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import one_line
+from service.text import MALFORMED, one_line
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

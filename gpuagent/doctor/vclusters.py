@@ -16,9 +16,9 @@ from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.tenants import tenant_of
 from kai import keys
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import one_line
+from service.text import MALFORMED, one_line
 
 _CHECK: Final = "KAI"
 _BIND_REQUESTS: Final = "bindrequests"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpuagent.gpus.reading import Gpu, GpuProcess
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import NodePod
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import LookupResult, Origin, Sample

@@ -11,8 +11,7 @@ from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.launches import launches_of
 from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, Pod, decode_object
 from gpuagent.pods.reading import node_pod
-from kube.errors import MALFORMED
-from service.text import one_line
+from service.text import MALFORMED, one_line
 
 _Object = TypeVar("_Object", bound=KubernetesObject)
 

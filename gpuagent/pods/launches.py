@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from kai.frameworks import MARKS, VARIABLES, Setting, settings_of
 from kai.pod import Container
-from kube.errors import MALFORMED
+from service.text import MALFORMED
 
 MOST_BYTES: Final = 4096
 """Of all excerpts of one pod. Command lines of published vLLM and TGI manifests have some 400 bytes."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.slack import DEFAULT_SLACK
-from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import Origin
 from gpuagent.shares.pod_shares import PodShare

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.balance import Books, balance
 from gpuagent.ledger.snapshot import Holding, Snapshot
-from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Problem
 from gpuagent.sampling.sample import LookupResult, Origin, Sample

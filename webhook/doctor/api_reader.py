@@ -8,9 +8,9 @@ from typing import Final, Generic, TypeVar
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, problem, unknown
-from service.text import one_line
+from service.text import MALFORMED, one_line
 
 T = TypeVar("T")
 

@@ -15,11 +15,12 @@ from msgspec import Struct
 from kube.access import Access, AccessError, InCluster, find_access
 from kube.check import reach
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, State, as_json, as_text, exit_status
 from service.command import UsageError, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
+from service.text import MALFORMED
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, look_at
 from webhook.doctor.dry_run import trial_findings

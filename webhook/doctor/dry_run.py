@@ -11,9 +11,9 @@ from msgspec import Struct
 from kai import keys
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, State, ok, problem, unknown
-from service.text import one_line
+from service.text import MALFORMED, one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy.labels import Mode
 

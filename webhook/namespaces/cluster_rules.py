@@ -18,10 +18,11 @@ from msgspec import Struct
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
-from kube.errors import MALFORMED, ApiError, Unreachable
+from kube.errors import ApiError, Unreachable
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
+from service.text import MALFORMED
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.decide import Rules
 

@@ -9,9 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.errors import MALFORMED
 from kube.watch import METADATA_ONLY
-from service.text import one_line
+from service.text import MALFORMED, one_line
 from webhook.namespaces.documents import Labels
 from webhook.policy.labels import NamespacePolicy, own_labels
 

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Final
 
 from kube.client import KubeClient
-from kube.errors import MALFORMED
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import ERROR, INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
+from service.text import MALFORMED
 from webhook.metrics import Metrics
 from webhook.registration.configurations import sorts_behind
 from webhook.registration.objects import WebhookConfiguration, read_configuration

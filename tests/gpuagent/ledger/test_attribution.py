@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.pods.index import PodIndex, Reservation
+from gpuagent.ledger.attribution import PodIndex, Reservation
 from gpuagent.pods.inventory import NodePod
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.inventories import inventory

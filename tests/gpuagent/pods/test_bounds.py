@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods import launches, reading
 from gpuagent.pods.assemble import build
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS
 from gpuagent.pods.decoding import read_pod
-from gpuagent.pods.index import PodIndex
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.objects import ObjectError
 from gpuagent.sampling.sample import LookupResult, Origin

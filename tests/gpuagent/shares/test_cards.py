@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.gpus.reading import Gpu
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.balance import Books, balance
-from gpuagent.pods.index import PodIndex
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
 from gpuagent.status import Facts, status_at
