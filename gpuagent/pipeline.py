@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Final
 
 from gpuagent.actions.log import TransitionLog
-from gpuagent.ledger.attribution import PodIndex
-from gpuagent.ledger.balance import Books, balance, holders
+from gpuagent.ledger.attribution import PodIndex, attribute
+from gpuagent.ledger.balance import build_snapshot
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.status import PODS_STALE_SECONDS, Facts, Judged, Status, pods_stale, status_at
+from gpuagent.status import PODS_STALE_SECONDS, Evaluation, Status, pods_stale, status_at
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reservations import Reservations
@@ -35,9 +35,9 @@ class SamplePipeline:
         changes: TransitionLog,
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
-        on_judged: Callable[[Judged], None] = lambda _judged: None,
+        on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
     ) -> None:
-        """Take the parts; `interval` is in seconds, and `on_judged` gets what came of each sample."""
+        """Take the parts; `interval` is in seconds, and `on_evaluation` receives each sample's evaluation."""
         self._pods = pods
         self._pod_shares = pod_shares
         self._judge = judge
@@ -47,67 +47,62 @@ class SamplePipeline:
         self._changes = changes
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
-        self._on_judged = on_judged
-        self._facts = Facts(started_at=clock())
+        self._on_evaluation = on_evaluation
+        self._started_at = clock()
+        self._evaluation: Evaluation | None = None
+        self._last_good: tuple[float | None, float | None] = None, None
+        """When the driver last answered: on the clock, and in Unix time."""
         self._index: tuple[Inventory, PodIndex] | None = None
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
         """Settle one sample, with what failed of the driver so far; from then on the status shows it."""
         inventory = self._pods.inventory
+        attribution = None
         pod_shares: tuple[PodShare, ...] = ()
-        pods = None
         over_share_policies: dict[str, OverSharePolicy] = {}
         if inventory is not None:
-            pods = self._indexed(inventory)
-            pod_shares = self._pod_shares.resolve(inventory, sample.reading.gpus, holders(sample, pods))
+            attribution = attribute(sample, self._indexed(inventory))
+            pod_shares = self._pod_shares.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
             over_share_policies = self._over_share_policies.read(inventory, pod_shares, sample.taken_at)
-        snapshot = balance(
+        snapshot = build_snapshot(
             sample,
-            Books(
-                pod_shares=pod_shares,
-                pods=pods,
-                problems=self._problems_of_pods(inventory),
-                errors=errors,
-                is_simulated=self._is_simulated,
-            ),
+            attribution=attribution,
+            pod_shares=pod_shares,
+            problems=self._problems_of_pods(inventory),
+            errors=errors,
+            is_simulated=self._is_simulated,
         )
         if inventory is not None:
-            found = self._reservations.problems(inventory, snapshot)
-            snapshot = replace(snapshot, problems=(*snapshot.problems, *found)) if found else snapshot
+            conflicts = self._reservations.problems(inventory, snapshot)
+            snapshot = replace(snapshot, problems=(*snapshot.problems, *conflicts)) if conflicts else snapshot
         graces = {
-            uid: over_share_policy.grace
-            for uid, over_share_policy in over_share_policies.items()
-            if over_share_policy.grace is not None
+            uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
         }
         verdicts, transitions = self._judge.judge(snapshot, graces)
-        before = self._facts
-        self._facts = Facts(
-            started_at=before.started_at,
+        if snapshot.is_good:
+            self._last_good = snapshot.taken_at, snapshot.wall_time
+        good_at, good_wall_time = self._last_good
+        self._evaluation = evaluation = Evaluation(
             snapshot=snapshot,
             verdicts=verdicts,
+            transitions=transitions,
             over_share_policies=over_share_policies,
-            good_at=snapshot.taken_at if snapshot.is_good else before.good_at,
-            good_wall_time=snapshot.wall_time if snapshot.is_good else before.good_wall_time,
+            reservation_uids=inventory.reservation_uids if inventory else frozenset(),
+            good_at=good_at,
+            good_wall_time=good_wall_time,
         )
         self._changes.snapshot(snapshot)
         self._changes.over_share_policies(self._over_share_policies.notes)
         self._changes.transitions(transitions)
         self.log_problems()
-        self._on_judged(
-            Judged(
-                snapshot=snapshot,
-                verdicts=verdicts,
-                transitions=transitions,
-                over_share_policies=over_share_policies,
-                reservation_uids=inventory.reservation_uids if inventory else frozenset(),
-            )
-        )
+        self._on_evaluation(evaluation)
 
     def status(self) -> Status:
         """Say what holds now."""
         return status_at(
             self._clock(),
-            self._facts,
+            self._evaluation,
+            started_at=self._started_at,
             interval=self._interval,
             pods_silent_for=self._pods.seconds_since_contact(),
         )

@@ -179,13 +179,19 @@ async def _serve_cluster(
     settings: Settings, node: _Node, cluster: _Cluster, log: JsonLog
 ) -> tuple[int, bool]:
     pods = cluster.pods
+    sampler = Sampler(
+        source=node.source,
+        processes=Processes(proc_root=node.proc_root),
+        timing=Timing(interval=settings.interval),
+        log=log,
+    )
     actions: VerdictActions | None = None
     if cluster.client is not None:
         actions = VerdictActions(
             cluster.client,
             _actions(settings),
             node=node.name,
-            sample_now=lambda: sampler.sample_now(),  # noqa: PLW0108 - there is no sampler yet
+            sample_now=sampler.sample_now,
             log=log,
         )
     stop = asyncio.Event()
@@ -213,7 +219,7 @@ async def _serve_cluster(
         changes=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
-        on_judged=actions.handle if actions else lambda _judged: None,
+        on_evaluation=actions.handle if actions else lambda _judged: None,
     )
     metrics = Metrics(
         pipeline.status,
@@ -230,14 +236,6 @@ async def _serve_cluster(
         pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
 
-    sampler = Sampler(
-        source=node.source,
-        processes=Processes(proc_root=node.proc_root),
-        timing=Timing(interval=settings.interval),
-        on_sample=on_sample,
-        on_fatal=on_fatal,
-        log=log,
-    )
     port = HttpServer(
         status=pipeline.status,
         unhealthy_reason=lambda: _unhealthy_reason(sampler),
@@ -253,7 +251,7 @@ async def _serve_cluster(
         log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
         gc.collect()
         gc.freeze()  # what was imported stays, and looking through it takes 6 ms each time
-        sampler.start(loop)
+        sampler.start(on_sample=on_sample, on_fatal=on_fatal)
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(pods.run()),

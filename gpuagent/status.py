@@ -15,19 +15,34 @@ INTERVALS_UNTIL_STALE: Final = 3
 PODS_STALE_SECONDS: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What came in so far."""
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The newest sample, evaluated: the state from which status, Events and evictions are derived."""
 
-    started_at: float
-    """On the injected clock, like every time here but the wall times."""
-    snapshot: Snapshot | None = None
-    """The newest, good or not."""
+    snapshot: Snapshot
+    """Of the newest sample, whether or not the driver answered."""
     verdicts: Verdicts = field(default_factory=Verdicts)
+    transitions: tuple[Transition, ...] = ()
+    """Flags that this sample raised or took away."""
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
+    """What the pods' namespaces ask for, by pod UID; a pod that is not here asks for nothing."""
+    reservation_uids: frozenset[str] = frozenset()
+    """UIDs of the reservation pods of the cluster's own KAI, by their namespace. A tenant's pod with the
+    labels of a reservation pod is not one of them."""
     good_at: float | None = None
-    """When the last good sample was taken; None before the first."""
+    """When the last sample was taken for which the driver answered, on the injected clock; None before the
+    first."""
     good_wall_time: float | None = None
+    """Unix time of the same moment."""
+
+    @cached_property
+    def held_by_uid(self) -> frozenset[tuple[str, str]]:
+        """Pod UID and GPU UUID of the holdings whose every process is found by the pod's UID."""
+        return frozenset(
+            (holding.pod_share.pod.uid, holding.gpu_uuid)
+            for holding in self.snapshot.holdings
+            if holding.is_by_uid
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,47 +65,57 @@ class Status:
     """Why the agent has nothing to tell, one line each; empty once the driver answers and pods are listed."""
 
 
-def status_at(now: float, facts: Facts, *, interval: float, pods_silent_for: float) -> Status:
-    """Say what holds now; times are seconds.
+def status_at(
+    now: float, evaluation: Evaluation | None, *, started_at: float, interval: float, pods_silent_for: float
+) -> Status:
+    """Return what the agent can say now.
 
-    `pods_silent_for` is how long ago the source of pods was last known to be right.
+    Args:
+        now: seconds on the injected clock.
+        evaluation: of the newest sample; None before the first.
+        started_at: when the agent started, on the same clock.
+        interval: seconds between two samples.
+        pods_silent_for: seconds since the source of pods was last known to be up to date.
     """
+    snapshot = evaluation.snapshot if evaluation else None
+    good_at = evaluation.good_at if evaluation else None
     problems: dict[tuple[Cause, str], Problem] = {}
-    for problem in facts.snapshot.problems if facts.snapshot else ():
+    for problem in snapshot.problems if snapshot else ():
         problems.setdefault((problem.cause, problem.gpu_uuid), problem)
     if pods_silent_for > PODS_STALE_SECONDS:
         problems[Cause.PODS_STALE, ""] = pods_stale(pods_silent_for)
-    age = now - (facts.started_at if facts.good_at is None else facts.good_at)
+    age = now - (started_at if good_at is None else good_at)
     is_stale = age > INTERVALS_UNTIL_STALE * interval
     if is_stale:
         detail = (
-            f"the last good sample is {age:.1f} s old"
-            if facts.good_at is not None
-            else (f"no good sample in {age:.1f} s")
+            f"no good sample in {age:.1f} s"
+            if good_at is None
+            else f"the last good sample is {age:.1f} s old"
         )
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
-    present = {account.gpu.uuid for account in facts.snapshot.gpus} if facts.snapshot else set()
+    present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
     is_suspended = Suspension.of(problems.values(), present).is_total
-    is_known = facts.snapshot is not None or is_stale
+    is_known = snapshot is not None or is_stale
+    verdicts = evaluation.verdicts if evaluation else Verdicts()
     return Status(
-        snapshot=None if is_stale else facts.snapshot,
-        verdicts=_while_it_lasts(facts.verdicts, is_stale=is_stale, is_suspended=is_suspended),
-        over_share_policies=facts.over_share_policies,
+        snapshot=None if is_stale else snapshot,
+        verdicts=_while_it_lasts(verdicts, is_stale=is_stale, is_suspended=is_suspended),
+        over_share_policies=evaluation.over_share_policies if evaluation else {},
         problems=tuple(problems.values()),
         attribution_ok=not is_suspended if is_known else None,
-        good_wall_time=facts.good_wall_time,
-        errors=facts.snapshot.errors if facts.snapshot else {},
-        driver_version=facts.snapshot.driver_version if facts.snapshot else "",
-        unready=_unready(facts, problems.values()) if is_known else ("no sample yet",),
+        good_wall_time=evaluation.good_wall_time if evaluation else None,
+        errors=snapshot.errors if snapshot else {},
+        driver_version=snapshot.driver_version if snapshot else "",
+        unready=_unready(snapshot, problems.values()) if is_known else ("no sample yet",),
     )
 
 
-def _unready(facts: Facts, problems: Iterable[Problem]) -> tuple[str, ...]:
+def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[str, ...]:
     """Say why the driver does not answer, or that the pods were never listed; a missing figure is neither."""
     causes = {Cause.SAMPLE_STALE}
-    if facts.snapshot is not None and not facts.snapshot.is_good:
+    if snapshot is not None and not snapshot.is_good:
         causes.add(Cause.NVML)
-    if facts.snapshot is not None and not facts.snapshot.pods_are_listed:
+    if snapshot is not None and not snapshot.pods_are_listed:
         causes.add(Cause.PODS_STALE)
     return tuple(dict.fromkeys(problem.detail for problem in problems if problem.cause in causes))
 
@@ -105,26 +130,3 @@ def pods_stale(seconds: float) -> Problem:
     """The problem that the source of pods is silent for so many seconds; infinite: it was never heard."""
     since = "yet" if math.isinf(seconds) else f"for {seconds:.0f} s"
     return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods {since}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """One snapshot, and what was made of it."""
-
-    snapshot: Snapshot
-    verdicts: Verdicts
-    transitions: tuple[Transition, ...] = ()
-    over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
-    """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
-    reservation_uids: frozenset[str] = frozenset()
-    """UIDs of the reservation pods of the cluster's own KAI, by their namespace. A pod of a tenant's that has
-    the labels of a reservation pod is not one."""
-
-    @cached_property
-    def held_by_uid(self) -> frozenset[tuple[str, str]]:
-        """Pod UID and GPU UUID of the holdings whose every process is found by the pod's UID."""
-        return frozenset(
-            (holding.pod_share.pod.uid, holding.gpu_uuid)
-            for holding in self.snapshot.holdings
-            if holding.is_by_uid
-        )

@@ -13,7 +13,7 @@ from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.actions.evictor import Evictor
 from gpuagent.pods.inventory import NodePod
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
@@ -94,7 +94,7 @@ class VerdictActions:
         """Decisions by result."""
         return self._evictor.results if self._evictor else _NOTHING
 
-    def handle(self, judged: Judged) -> None:
+    def handle(self, judged: Evaluation) -> None:
         """Take the newest verdicts. Never waits."""
         if self._flags is not None:
             self._flags.take(judged.snapshot, judged.transitions)
@@ -114,7 +114,7 @@ class VerdictActions:
             self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=is_trial
         )
 
-    async def _announce(self, verdict: Verdict, judged: Judged) -> None:
+    async def _announce(self, verdict: Verdict, judged: Evaluation) -> None:
         """Have the Event written before the pod goes, if the API server has a moment for it."""
         if self._flags is None or self._writer is None:
             return

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuagent.ledger.slack import Slack
 from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.grounds import FlagReason, Key
 from gpuagent.verdicts.judge import Verdict
 from kai import keys
@@ -38,7 +38,7 @@ _LINES: Final = {
     EvictionRefusal.RESERVATION_POD: "it is a reservation pod of KAI's, or in the namespace of these",
     EvictionRefusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
     EvictionRefusal.TERMINATING: "it is being deleted already, and leaves when its own grace period is over",
-    EvictionRefusal.NOT_RUNNING: "by its status no container of it has started yet, not even an init container",
+    EvictionRefusal.NOT_RUNNING: "by its status no container of it has started, not even an init container",
     EvictionRefusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others"
     " could have written: that is no ground to evict it",
 }
@@ -52,7 +52,7 @@ class EvictionRules:
     reservation_namespace: str
     slack: Slack
 
-    def refusal(self, verdict: Verdict, judged: Judged) -> EvictionRefusal | None:
+    def refusal(self, verdict: Verdict, judged: Evaluation) -> EvictionRefusal | None:
         """Say why a pod must not be evicted; None: nothing speaks against it."""
         pod = verdict.pod_share.pod
         if pod.uid in judged.reservation_uids or pod.namespace == self.reservation_namespace:
@@ -69,7 +69,7 @@ class EvictionRules:
             return EvictionRefusal.WEAK_EVIDENCE
         return None
 
-    def _is_proven(self, verdict: Verdict, judged: Judged) -> bool:
+    def _is_proven(self, verdict: Verdict, judged: Evaluation) -> bool:
         key, amount = verdict.key, _figure(verdict)
         if amount is None or verdict.used_bytes is None:
             return False
@@ -83,7 +83,7 @@ def explained(refusal: EvictionRefusal) -> str:
     return _LINES[refusal]
 
 
-def candidates(judged: Judged) -> list[Verdict]:
+def candidates(judged: Evaluation) -> list[Verdict]:
     """Find the pods that are flagged, are over in this very sample, and are to be evicted for it.
 
     One verdict for each pod, the worst first.
@@ -94,12 +94,12 @@ def candidates(judged: Judged) -> list[Verdict]:
     return list(worst.values())
 
 
-def still(key: Key, judged: Judged) -> Verdict | None:
+def still(key: Key, judged: Evaluation) -> Verdict | None:
     """Return the candidate of that key, if it is one by a newer sample."""
     return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
 
 
-def is_settled(key: Key, judged: Judged) -> bool:
+def is_settled(key: Key, judged: Evaluation) -> bool:
     """Whether the flag of a key is known to be gone, or its pod: a later flag is another matter.
 
     A flag that cannot be judged now still stands.
@@ -124,7 +124,7 @@ def owner_of(pod_share: PodShare) -> str:
     return f"{pod.namespace}/{tenant.vcluster}/{owner}"
 
 
-def _asked(judged: Judged) -> Iterator[Verdict]:
+def _asked(judged: Evaluation) -> Iterator[Verdict]:
     for verdict in judged.verdicts.judged.values():
         over_share_policy = judged.over_share_policies.get(verdict.key.uid)
         is_asked = over_share_policy is not None and over_share_policy.evict

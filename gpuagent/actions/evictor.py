@@ -11,7 +11,7 @@ from gpuagent.actions.eviction_rules import EvictionRules, candidates, explained
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.log import named
 from gpuagent.pods.inventory import NodePod
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Verdict
 from kube.eviction import Evicted, EvictionAnswer
@@ -57,7 +57,7 @@ class Evictor:
         rules: EvictionRules,
         budget: Budget,
         ask: Asking | None,
-        announce: Callable[[Verdict, Judged], Awaitable[None]],
+        announce: Callable[[Verdict, Evaluation], Awaitable[None]],
         sample_now: Callable[[], None],
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
@@ -91,10 +91,10 @@ class Evictor:
         """Flags that stand, and about whose pods there is nothing more to do; since when, on the clock."""
         self._said: dict[Key, str] = {}
         """The result that was said last of a flag that stands, where it may stay the same for long."""
-        self._judged: Judged | None = None
+        self._judged: Evaluation | None = None
         self._news = asyncio.Event()
 
-    def take(self, judged: Judged) -> None:
+    def take(self, judged: Evaluation) -> None:
         """Take the newest verdicts. Never waits."""
         self._judged = judged
         self._news.set()
@@ -110,14 +110,14 @@ class Evictor:
             if verdict is not None:
                 await self._go(verdict)
 
-    async def _next(self) -> Judged:
+    async def _next(self) -> Evaluation:
         while True:
             self._news.clear()
             await self._news.wait()
             if self._judged is not None:
                 return self._judged
 
-    def _may_go(self, verdict: Verdict, judged: Judged) -> bool:
+    def _may_go(self, verdict: Verdict, judged: Evaluation) -> bool:
         """Whether nothing speaks against it now; says what does, once."""
         now, uid = self._clock(), verdict.key.uid
         if self._is_done(verdict, now) or self._retries.is_backing_off(uid, now):
@@ -171,7 +171,7 @@ class Evictor:
         else:
             self._refused(now, done)
 
-    async def _look_again(self) -> Judged | None:
+    async def _look_again(self) -> Evaluation | None:
         """Return what a sample says that begins now; None if none comes in time."""
         asked = self._clock()
         self._sample_now()

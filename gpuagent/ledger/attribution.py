@@ -1,4 +1,4 @@
-"""From what a cgroup path names to the pod it belongs to. Immutable."""
+"""Attribution of processes to pods: each process belongs to the pod that its cgroup path names. Pure."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.sampling.sample import Origin
+from gpuagent.sampling.sample import LookupResult, Origin, Sample
 from kai import keys
 
 _HASH = re.compile(r"[0-9a-f]{32}")
@@ -16,7 +16,7 @@ _K = TypeVar("_K")
 
 
 class Reservation(Enum):
-    """Whose process it is when it is a reservation pod's: nobody's that a series is about."""
+    """Owner of the processes of reservation pods, which no series is about."""
 
     POD = "reservation-pod"
 
@@ -79,3 +79,47 @@ def _unambiguous(pairs: Iterable[tuple[_K, NodePod]]) -> dict[_K, NodePod]:
         if found.setdefault(key, pod) is not pod:
             twice.add(key)
     return {key: pod for key, pod in found.items() if key and key not in twice}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """The owner of each process of one sample.
+
+    A process that ended before it was looked up, or that /proc does not let the agent look up, has no entry.
+    """
+
+    owners: Mapping[int, NodePod | None]
+    """By PID; None for a process of the host, of a pod that is not in the list, or of a reservation pod."""
+    named_by_uid: frozenset[int]
+    """PIDs whose cgroup path names the owner by the UID that the API server gave it."""
+    denied: frozenset[int]
+    """PIDs that /proc does not let the agent look up: their owner is unknown."""
+    gpu_uuids: Mapping[str, set[str]]
+    """GPUs on which each pod has a process, by pod UID; MIG devices are left out."""
+
+
+def attribute(sample: Sample, pods: PodIndex) -> Attribution:
+    """Find the owner of every process of a sample, each once."""
+    owners: dict[int, NodePod | None] = {}
+    named_by_uid: set[int] = set()
+    denied: set[int] = set()
+    for pid, origin in sample.origins.items():
+        if origin.found is LookupResult.DENIED:
+            denied.add(pid)
+        elif origin.found is not LookupResult.GONE:
+            owner = pods.pod_of(origin)
+            owners[pid] = pod = owner if isinstance(owner, NodePod) else None
+            if pod is not None and pod.uid in origin.pod_uids:
+                named_by_uid.add(pid)
+    gpu_uuids: dict[str, set[str]] = {}
+    for gpu in sample.reading.gpus:
+        for process in gpu.processes or ():
+            pod = owners.get(process.pid)
+            if pod is not None:
+                gpu_uuids.setdefault(pod.uid, set()).add(gpu.uuid)
+    return Attribution(
+        owners=owners,
+        named_by_uid=frozenset(named_by_uid),
+        denied=frozenset(denied),
+        gpu_uuids=gpu_uuids,
+    )

@@ -1,68 +1,71 @@
-"""The accounts of one moment: a sample, the pods' claims and the list of pods make a Snapshot. Pure.
+"""Where a byte is counted: a sample, its attribution and the pods' shares make a Snapshot. Pure.
 
 A figure that one unknown amount could change is None. What is known stays: an error on one GPU, or of one
 process, takes away no more than it touches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.gpus.reading import Gpu, GpuProcess
-from gpuagent.ledger.attribution import PodIndex
+from gpuagent.ledger.attribution import Attribution
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.pods.inventory import NodePod
 from gpuagent.problems import Cause, Problem
-from gpuagent.sampling.sample import LookupResult, Origin, Sample
+from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_shares import PodShare
 
-_GONE: Final = Origin(found=LookupResult.GONE)
-
+_NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
 _MOST_PROMISED: Final = (1 << 63) - 1
 """Bytes; JSON has no larger integer. A thousand shares of the largest size read come to more."""
 _LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
 _OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """What is known beside the sample when the accounts are made."""
-
-    pod_shares: Sequence[PodShare]
-    """One for every pod of the index."""
-    pods: PodIndex | None
-    """None while no list of pods could be had: then nobody's memory is known to be anybody's."""
-    problems: tuple[Problem, ...] = ()
-    """Of the source of pods."""
-    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    is_simulated: bool = False
-
-
-def balance(sample: Sample, books: Books) -> Snapshot:
-    """Settle who holds what on which GPU.
+def build_snapshot(
+    sample: Sample,
+    *,
+    attribution: Attribution | None,
+    pod_shares: Iterable[PodShare],
+    problems: Iterable[Problem] = (),
+    errors: Mapping[tuple[str, str], int] = _NO_ERRORS,
+    is_simulated: bool = False,
+) -> Snapshot:
+    """Compute what each pod holds on each GPU, and the sums of each GPU.
 
     A process whose pod is not in the list, or is a reservation pod, belongs to no pod that a series is about
-    and counts as the host's: what the process of a deleted pod keeps must stay visible somewhere. Only a
-    process that vanished before it was looked up counts as a process and nowhere else, in one sample.
+    and counts as the host's: the memory of a deleted pod's process must stay visible. Only a process that
+    vanished before it was looked up counts as a process and nowhere else, in one sample.
+
+    Args:
+        sample: GPUs and processes.
+        attribution: the owners of the processes; None until the pods have been listed, since no memory can be
+            attributed before that.
+        pod_shares: one for every pod of the list.
+        problems: of the source of pods.
+        errors: (call, error) of the driver to its count.
+        is_simulated: whether the GPUs are made up.
     """
     reading = sample.reading
-    problems = list(dict.fromkeys((*reading.problems, *sample.problems, *books.problems)))
+    all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
     present = {gpu.uuid for gpu in reading.gpus} | {i.uuid for gpu in reading.gpus for i in gpu.instances}
-    pod_shares = {pod_share.pod.uid: _as_of_now(pod_share, present) for pod_share in books.pod_shares}
-    assigned = _assigned(pod_shares.values())
+    shares_by_uid = {share.pod.uid: _as_of_now(share, present) for share in pod_shares}
+    assigned = _assigned(shares_by_uid.values())
     accounts, holdings = [], []
     for gpu in reading.gpus:
-        tally = _Tally(gpu, problems, sample.origins, books.pods)
-        problems += tally.problems
+        tally = _Tally(gpu, all_problems, attribution)
+        all_problems += tally.problems
         promised = sum(
             pod_share.shares[gpu.uuid].bytes
-            for pod_share in pod_shares.values()
+            for pod_share in shares_by_uid.values()
             if gpu.uuid in pod_share.shares
         )
-        is_promise_known = books.pods is not None and promised <= _MOST_PROMISED
+        is_promise_known = attribution is not None and promised <= _MOST_PROMISED
         if gpu.total_bytes is None:  # then shares that are parts of it may be unknown
-            is_promise_known &= all(gpu.uuid in pod_shares[uid].shares for uid in assigned.get(gpu.uuid, ()))
+            is_promise_known &= all(
+                gpu.uuid in shares_by_uid[uid].shares for uid in assigned.get(gpu.uuid, ())
+            )
         accounts.append(
             GpuAccount(
                 gpu=gpu,
@@ -71,7 +74,7 @@ def balance(sample: Sample, books: Books) -> Snapshot:
                 unattributed_bytes=tally.unattributed_bytes,
             )
         )
-        holdings += tally.holdings(pod_shares, assigned)
+        holdings += tally.holdings(shares_by_uid, assigned)
     held = {holding.pod_share.pod.uid for holding in holdings}
     return Snapshot(
         taken_at=sample.taken_at,
@@ -79,26 +82,15 @@ def balance(sample: Sample, books: Books) -> Snapshot:
         gpus=tuple(accounts),
         holdings=tuple(holdings),
         pod_shares=tuple(
-            pod_share for uid, pod_share in pod_shares.items() if uid in held or _says_something(pod_share)
+            pod_share for uid, pod_share in shares_by_uid.items() if uid in held or _says_something(pod_share)
         ),
-        pod_uids=frozenset(uid for uid, pod_share in pod_shares.items() if not pod_share.pod.is_finished),
-        problems=tuple(problems),
-        errors=books.errors,
+        pod_uids=frozenset(uid for uid, pod_share in shares_by_uid.items() if not pod_share.pod.is_finished),
+        problems=tuple(all_problems),
+        errors=errors,
         driver_version=reading.driver_version,
-        is_simulated=books.is_simulated,
-        pods_are_listed=books.pods is not None,
+        is_simulated=is_simulated,
+        pods_are_listed=attribution is not None,
     )
-
-
-def holders(sample: Sample, pods: PodIndex) -> dict[str, set[str]]:
-    """Return the GPUs on which each pod has a process, by pod UID."""
-    found: dict[str, set[str]] = {}
-    for gpu in sample.reading.gpus:
-        for process in gpu.processes or ():
-            owner = pods.pod_of(sample.origins.get(process.pid, _GONE))
-            if isinstance(owner, NodePod):
-                found.setdefault(owner.uid, set()).add(gpu.uuid)
-    return found
 
 
 def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
@@ -166,8 +158,7 @@ class _Tally:
         self,
         gpu: Gpu,
         problems: Sequence[Problem],
-        origins: Mapping[int, Origin],
-        pods: PodIndex | None,
+        attribution: Attribution | None,
     ) -> None:
         self._gpu = gpu
         self._everybody = _Held()
@@ -177,16 +168,15 @@ class _Tally:
         scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
         self._is_incomplete = not causes.isdisjoint(_LIST_INCOMPLETE)
-        self._hides_owners = pods is None or not causes.isdisjoint(_OWNER_HIDDEN)
+        self._hides_owners = attribution is None or not causes.isdisjoint(_OWNER_HIDDEN)
         for uuid, processes in ((gpu.uuid, gpu.processes), *((i.uuid, i.processes) for i in gpu.instances)):
-            self._add_device(uuid, processes, origins, pods)
+            self._add_device(uuid, processes, attribution)
 
     def _add_device(
         self,
         uuid: str,
         processes: Sequence[GpuProcess] | None,
-        origins: Mapping[int, Origin],
-        pods: PodIndex | None,
+        attribution: Attribution | None,
     ) -> None:
         by_pod = self._by_device[uuid] = {}
         if processes is None:
@@ -194,17 +184,18 @@ class _Tally:
             return
         for process in processes:
             self._everybody.add(process)
-            origin = origins.get(process.pid, _GONE)
-            if origin.found is LookupResult.DENIED:
-                self._hides_owners = True
-            if pods is None or origin.found in (LookupResult.DENIED, LookupResult.GONE):
+            pid = process.pid
+            if attribution is None:
                 continue
-            owner = pods.pod_of(origin)
-            if not isinstance(owner, NodePod):
-                self._host.add(process)
-            else:
-                held = by_pod.setdefault(owner.uid, _Held())
-                held.add(process, is_by_uid=owner.uid in origin.pod_uids)
+            if pid in attribution.denied:
+                self._hides_owners = True
+            elif pid in attribution.owners:
+                pod = attribution.owners[pid]
+                if pod is None:
+                    self._host.add(process)
+                else:
+                    held = by_pod.setdefault(pod.uid, _Held())
+                    held.add(process, is_by_uid=pid in attribution.named_by_uid)
 
     @property
     def host_bytes(self) -> int | None:

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from gpuagent.gpus.reading import DriverReplaced, GpuReading, GpuSource
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from service.log import JsonLog
 
+_T = TypeVar("_T")
 _LOOK_WHILE_AWAY_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 0.2
 _JITTER: Final = 0.2
@@ -34,6 +35,15 @@ class Timing:
     """Numbers from 0 to 1, evenly spread; they move each sample a little."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Receiver:
+    """The event loop and the callbacks that it runs for the sampler's thread."""
+
+    loop: asyncio.AbstractEventLoop
+    on_sample: Callable[[Sample], None]
+    on_fatal: Callable[[str], None]
+
+
 class Sampler:
     """Samples at a steady pace with a random part, and hands each sample to the event loop.
 
@@ -51,34 +61,31 @@ class Sampler:
         source: GpuSource,
         processes: Processes,
         timing: Timing,
-        on_sample: Callable[[Sample], None],
-        on_fatal: Callable[[str], None],
         log: JsonLog,
     ) -> None:
-        """Take the parts; both callbacks are called in the event loop.
-
-        `on_fatal` gets one line, at most once, when only a new process can help: the driver was replaced, or
-        patience is over. No sample follows it.
-        """
         self._source = source
         self._processes = processes
         self._timing = timing
-        self._on_sample = on_sample
-        self._on_fatal = on_fatal
         self._log = log
         self._clock = timing.clock
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = False
         self._call_began: float | None = None
-        self._last_good: float | None = None
         self._lost_since: float | None = None
         self._crashes: Counter[tuple[str, str]] = Counter()
         self._last_crash = ""
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; the first sample is taken at once."""
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="sampler", daemon=True)
+    def start(self, *, on_sample: Callable[[Sample], None], on_fatal: Callable[[str], None]) -> None:
+        """Start sampling; the first sample is taken at once.
+
+        Args:
+            on_sample: receives each sample, in the running event loop.
+            on_fatal: receives one line, at most once and in the same loop, when only a new process can help:
+                the driver was replaced, or no GPU has answered for too long. No sample follows it.
+        """
+        receiver = _Receiver(asyncio.get_running_loop(), on_sample, on_fatal)
+        self._thread = threading.Thread(target=self._run, args=(receiver,), name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -102,34 +109,29 @@ class Sampler:
         return 0.0 if began is None else self._clock() - began
 
     @property
-    def last_good(self) -> float | None:
-        """When the last sample began in which a GPU answered, on the clock; None before the first."""
-        return self._last_good
-
-    @property
     def errors(self) -> dict[tuple[str, str], int]:
         """(call, error) to its count: the driver's, and under `sample` those that nobody foresaw."""
         return self._source.errors | self._crashes.copy()
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, receiver: "_Receiver") -> None:
         try:
-            self._sample_until_stopped(loop)
+            self._sample_until_stopped(receiver)
         finally:
             self._source.close()
 
-    def _sample_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _sample_until_stopped(self, receiver: "_Receiver") -> None:
         due = self._clock()
         while not self._stopping:
             try:
                 sample = self._sample()
             except DriverReplaced as replaced:
-                self._hand_over(loop, self._on_fatal, str(replaced))
+                self._hand_over(receiver, receiver.on_fatal, str(replaced))
                 return
             if sample is not None:
-                self._hand_over(loop, self._on_sample, sample)
+                self._hand_over(receiver, receiver.on_sample, sample)
                 reason = self._why_lost(sample)
                 if reason:
-                    self._hand_over(loop, self._on_fatal, reason)
+                    self._hand_over(receiver, receiver.on_fatal, reason)
                     return
             now = self._clock()
             due = next_due(due, now, self._timing.interval, self._timing.random())
@@ -152,8 +154,6 @@ class Sampler:
         finally:
             self._call_began = None
         self._last_crash = ""
-        if reading.gpus:
-            self._last_good = began
         return Sample(
             reading=reading,
             origins=origins,
@@ -163,13 +163,11 @@ class Sampler:
             problems=problems,
         )
 
-    def _hand_over(
-        self, loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], value: Any
-    ) -> None:
+    def _hand_over(self, receiver: "_Receiver", callback: Callable[[_T], None], value: _T) -> None:
         try:
-            loop.call_soon_threadsafe(callback, value)
+            receiver.loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            if not loop.is_closed():
+            if not receiver.loop.is_closed():
                 raise
             self._stopping = True
 

@@ -20,7 +20,7 @@ from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import namespace_label_key
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from kube.events import Event
@@ -91,7 +91,7 @@ class Chain:
 
     now: float = 0.0
     inventory: Inventory | None = None
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[Evaluation] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -104,13 +104,13 @@ class Chain:
             interval=5,
             clock=lambda: self.now,
             changes=TransitionLog(JsonLog(io.BytesIO())),
-            on_judged=self.take,
+            on_evaluation=self.take,
         )
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
 
-    def take(self, judged: Judged) -> None:
+    def take(self, judged: Evaluation) -> None:
         self.judged.append(judged)
         self.flags.take(judged.snapshot, judged.transitions)
 

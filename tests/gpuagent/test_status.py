@@ -6,20 +6,18 @@ import pytest
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.status import Facts, Status, status_at
+from gpuagent.status import Evaluation, Status, status_at
 from gpuagent.verdicts.judge import Judge
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
 
 INTERVAL = 5.0
 
 
-def facts(snapshot: Snapshot | None = None, *, good_at: float | None = None) -> Facts:
-    if snapshot is None:
-        return Facts(started_at=0.0)
+def evaluated(snapshot: Snapshot, *, good_at: float | None = None) -> Evaluation:
     verdicts, _ = Judge(grace=10, longest_gap=15).judge(snapshot)
     good_at = snapshot.taken_at if snapshot.is_good else good_at
     wall = None if good_at is None else 1_800_000_000.0 + good_at
-    return Facts(started_at=0.0, snapshot=snapshot, verdicts=verdicts, good_at=good_at, good_wall_time=wall)
+    return Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good_at, good_wall_time=wall)
 
 
 def node(*problems: Problem, at: float = 10.0) -> Snapshot:
@@ -27,8 +25,8 @@ def node(*problems: Problem, at: float = 10.0) -> Snapshot:
     return snapshot_of(taken, pod_share("train", GIB), pod_share("serve", GIB, gpus=(B,)))
 
 
-def status(now: float, found: Facts, *, silent: float = 0.0) -> Status:
-    return status_at(now, found, interval=INTERVAL, pods_silent_for=silent)
+def status(now: float, evaluation: Evaluation | None, *, silent: float = 0.0) -> Status:
+    return status_at(now, evaluation, started_at=0.0, interval=INTERVAL, pods_silent_for=silent)
 
 
 def causes(found: Status) -> list[tuple[str, str]]:
@@ -39,14 +37,14 @@ NO_DRIVER = Problem(Cause.NVML, "", "the driver is not loaded")
 
 
 def test_before_the_first_sample_nothing_is_known_and_the_agent_is_not_ready() -> None:
-    found = status(1.0, facts())
+    found = status(1.0, None)
     assert (found.snapshot, found.attribution_ok, found.good_wall_time) == (None, None, None)
     assert found.unready == ("no sample yet",)
     assert causes(found) == []
 
 
 def test_when_no_sample_ever_comes_that_is_said() -> None:
-    found = status(15.1, facts())
+    found = status(15.1, None)
     assert causes(found) == [("sample-stale", "")]
     assert found.attribution_ok is False
     assert found.unready == ("no good sample in 15.1 s",)
@@ -54,7 +52,7 @@ def test_when_no_sample_ever_comes_that_is_said() -> None:
 
 @pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (25.0, False), (25.1, True), (9.0, False)])
 def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> None:
-    found = status(now, facts(node()))
+    found = status(now, evaluated(node()))
     assert (found.snapshot is None) is is_stale
     assert bool(found.verdicts.judged) is not is_stale
     assert bool(found.verdicts.over_seconds) is not is_stale
@@ -83,14 +81,14 @@ def test_what_a_problem_does_to_attribution_and_readiness(
     snapshot = node(*problems)
     if NO_DRIVER in problems:
         snapshot = snapshot_of(sample(at=10, problems=problems))
-    found = status(10.0, facts(snapshot))
+    found = status(10.0, evaluated(snapshot))
     assert found.attribution_ok is ok
     assert found.unready == unready
     assert bool(found.verdicts.judged) is ok
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:
-    found = status(20.0, facts(snapshot_of(sample(at=20, problems=[NO_DRIVER])), good_at=4.0))
+    found = status(20.0, evaluated(snapshot_of(sample(at=20, problems=[NO_DRIVER])), good_at=4.0))
     assert found.snapshot is None
     assert causes(found) == [("nvml", ""), ("sample-stale", "")]
     assert found.good_wall_time == 1_800_000_004.0
@@ -99,7 +97,7 @@ def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> 
 
 @pytest.mark.parametrize(("silent", "is_stale"), [(60.0, False), (60.1, True), (float("inf"), True)])
 def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale: bool) -> None:
-    found = status(10.0, facts(node()), silent=silent)
+    found = status(10.0, evaluated(node()), silent=silent)
     assert causes(found) == ([("pods-stale", "")] if is_stale else [])
     assert found.attribution_ok is not is_stale
     assert bool(found.verdicts.judged) is not is_stale
@@ -109,4 +107,4 @@ def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale:
 
 def test_a_cause_is_said_once_for_each_gpu() -> None:
     twice = replace(node(), problems=(Problem(Cause.NVML, A, "lost"), Problem(Cause.NVML, A, "timeout")))
-    assert [p.detail for p in status(10.0, facts(twice)).problems] == ["lost"]
+    assert [p.detail for p in status(10.0, evaluated(twice)).problems] == ["lost"]

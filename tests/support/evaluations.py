@@ -9,7 +9,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import Origin
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.over_share import OverSharePolicy
 from tests.support.samples import GIB, balance_of, gpu, in_pod, pod_share, sample
@@ -38,7 +38,7 @@ class Node:
         over_share_policies: Mapping[str, OverSharePolicy] | None = None,
         origins: Mapping[str, Origin] | None = None,
         reservations: Iterable[str] = (),
-    ) -> Judged:
+    ) -> Evaluation:
         """One sample, judged; every namespace asks for eviction unless told otherwise."""
         names = dict(enumerate(held, 10))
         taken = sample(
@@ -50,7 +50,7 @@ class Node:
         snapshot = balance_of(taken, self.pod_shares, PodIndex.from_inventory(pods))
         verdicts, transitions = self.judge.judge(snapshot)
         everybody = {each.pod.uid: EVICT for each in self.pod_shares}
-        return Judged(
+        return Evaluation(
             snapshot=snapshot,
             verdicts=verdicts,
             transitions=transitions,
@@ -58,7 +58,7 @@ class Node:
             reservation_uids=frozenset(reservations),
         )
 
-    def flagged(self, held: Mapping[str, int], **options: object) -> Judged:
+    def flagged(self, held: Mapping[str, int], **options: object) -> Evaluation:
         """Over for a whole grace."""
         self.judged(0, held, **options)  # type: ignore[arg-type]
         return self.judged(10, held, **options)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import Asking, EvictionPace, Evictor
 from gpuagent.pods.inventory import NodePod
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kube.eviction import Evicted, EvictionAnswer
 from service.log import JsonLog
@@ -61,7 +61,7 @@ class Desk:
             return await self.asking(pod, is_trial=is_trial)
         return self.answers.pop(0) if self.answers else YES
 
-    async def announce(self, verdict: Verdict, judged: Judged) -> None:
+    async def announce(self, verdict: Verdict, judged: Evaluation) -> None:
         self.done.append(f"tell {verdict.pod_share.pod.name}")
 
     def sample_now(self) -> None:

@@ -10,7 +10,7 @@ from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.status import Judged
+from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.reservations import Reservations
 from service.log import JsonLog
@@ -27,7 +27,7 @@ class Pipeline:
     def __init__(self) -> None:
         self.now = 0.0
         self.inventory: Inventory | None = None
-        self.judged: list[Judged] = []
+        self.judged: list[Evaluation] = []
         self.stream = io.BytesIO()
         self.books = SamplePipeline(
             pods=self,
@@ -38,7 +38,7 @@ class Pipeline:
             clock=lambda: self.now,
             changes=TransitionLog(JsonLog(self.stream)),
             reservations=Reservations(grace=GRACE),
-            on_judged=self.judged.append,
+            on_evaluation=self.judged.append,
         )
 
     def seconds_since_contact(self) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
-from gpuagent.ledger.attribution import PodIndex
-from gpuagent.ledger.balance import Books, balance
+from gpuagent.ledger.attribution import PodIndex, attribute
+from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Problem
@@ -109,13 +109,17 @@ def snapshot_of(
     inventory = Inventory(
         pods={each.pod.uid: each.pod for each in pod_shares}, reservation_uids=frozenset(reservations)
     )
-    books = Books(pod_shares=pod_shares, pods=PodIndex.from_inventory(inventory), problems=tuple(problems))
-    return balance(taken, books)
+    return build_snapshot(
+        taken,
+        attribution=attribute(taken, PodIndex.from_inventory(inventory)),
+        pod_shares=pod_shares,
+        problems=problems,
+    )
 
 
 def balance_of(taken: Sample, pod_shares: Iterable[PodShare], pods: PodIndex) -> Snapshot:
     """The accounts, with this list of pods."""
-    return balance(taken, Books(pod_shares=tuple(pod_shares), pods=pods))
+    return build_snapshot(taken, attribution=attribute(taken, pods), pod_shares=pod_shares)
 
 
 def holding(snapshot: Snapshot, name: str, uuid: str = A) -> Holding | None:

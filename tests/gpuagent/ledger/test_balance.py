@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, MigInstance
-from gpuagent.ledger.balance import Books, balance
+from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import GpuAccount, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Origin, Sample
@@ -214,7 +214,7 @@ def test_a_mig_device_has_figures_of_its_own() -> None:
 
 def test_without_a_list_of_pods_nobody_holds_anything_and_nothing_is_the_hosts() -> None:
     taken = sample(gpu((10, GIB)), origins={10: HOST})
-    snapshot = balance(taken, Books(pod_shares=(), pods=None))
+    snapshot = build_snapshot(taken, attribution=None, pod_shares=())
     assert snapshot.holdings == ()
     assert figures(snapshot) == (None, 100 * MIB)
     assert account(snapshot).promised_bytes is None

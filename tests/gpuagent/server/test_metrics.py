@@ -23,7 +23,7 @@ from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
 from gpuagent.server.metrics import Metrics
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.status import Facts, Status, status_at
+from gpuagent.status import Evaluation, Status, status_at
 from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Judge
 from kube.watch import Resource
@@ -35,15 +35,14 @@ ROOT = Path(__file__).parents[3]
 def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
     """The status after these samples, with a grace of 10 s and an interval of 5 s."""
     judge = Judge(grace=10, longest_gap=15)
-    facts = Facts(started_at=0)
+    evaluation: Evaluation | None = None
     for snapshot in snapshots:
         verdicts, _ = judge.judge(snapshot)
-        good = snapshot.taken_at if snapshot.is_good else facts.good_at
-        facts = replace(
-            facts, snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=None if good is None else 1.8e9 + good
-        )  # fmt: skip
-    at = facts.snapshot.taken_at if facts.snapshot else 0
-    return status_at(at if now is None else now, facts, interval=5, pods_silent_for=0)
+        good = snapshot.taken_at if snapshot.is_good else evaluation and evaluation.good_at
+        wall = None if good is None else 1.8e9 + good
+        evaluation = Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=wall)
+    at = evaluation.snapshot.taken_at if evaluation else 0
+    return status_at(at if now is None else now, evaluation, started_at=0, interval=5, pods_silent_for=0)
 
 
 class FileWatch:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.gpus.reading import Gpu
-from gpuagent.ledger.attribution import PodIndex
-from gpuagent.ledger.balance import Books, balance
+from gpuagent.ledger.attribution import PodIndex, attribute
+from gpuagent.ledger.balance import build_snapshot
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
-from gpuagent.status import Facts, status_at
+from gpuagent.status import Evaluation, status_at
 from kai.share import MIB, MOST_BYTES
 from tests.support import samples as nodes
 from tests.support.inventories import built
@@ -42,8 +42,10 @@ def answer(*documents: dict[str, Any]) -> dict[str, Any]:
     made = built(reservation(GROUP_0, GPU_0), *documents).inventory
     pod_shares = ShareResolver().resolve(made, DEVICES)
     taken = nodes.sample(*DEVICES)
-    snapshot = balance(taken, Books(pod_shares=pod_shares, pods=PodIndex.from_inventory(made)))
-    status = status_at(0, Facts(started_at=0, snapshot=snapshot, good_at=0), interval=5, pods_silent_for=0)
+    attribution = attribute(taken, PodIndex.from_inventory(made))
+    snapshot = build_snapshot(taken, attribution=attribution, pod_shares=pod_shares)
+    evaluation = Evaluation(snapshot=snapshot, good_at=0)
+    status = status_at(0, evaluation, started_at=0, interval=5, pods_silent_for=0)
     read: dict[str, Any] = json.loads(shares_json(status, node="n", is_simulated=False))
     return read
 
