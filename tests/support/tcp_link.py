@@ -14,7 +14,8 @@ _CHUNK_BYTES = 65536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing the socket sends RST, not FIN."""
 _TURNS_TO_CLOSE = 5
-"""Turns of the event loop in which a client in the same loop notices the end and closes its socket, too."""
+"""Turns of the event loop in which clients in the same loop close their sockets, and connections that were
+accepted last are closed."""
 
 
 @dataclass(eq=False)
@@ -49,11 +50,11 @@ class TcpLink:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        tasks = list(self._open.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(_TURNS_TO_CLOSE):
+        for _ in range(_TURNS_TO_CLOSE):  # a connection that was just accepted has no task yet
+            tasks = list(self._open.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.sleep(0)
 
     def fall_silent(self) -> None:
