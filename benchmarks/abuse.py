@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.endurance import memory_of
-from benchmarks.reload import Client, namespaces, write
+from benchmarks.review_client import Client, namespaces, write
 from benchmarks.webhook import start
 from service.descriptors import raise_descriptor_limit
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import yaml
 
-from benchmarks.reload import Client
+from benchmarks.review_client import Client
 from benchmarks.webhook import cpu_seconds, start
 from tests.support.hostile_reviews import Asked, all_requests
 

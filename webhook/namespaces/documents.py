@@ -1,31 +1,13 @@
-"""Reading Namespace objects from files, here or in a process of its own.
+"""Reads Namespace objects from files."""
 
-YAML of 1,000 namespaces takes a third of a second, and whoever reads it holds Python's lock for up to 60 ms
-at a time, threads or not. A server that answers reviews at that moment has another process read for it:
-`python -m webhook.namespaces.documents PATH`.
-"""
-
-import asyncio
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final
-
-import orjson
+from typing import Any
 
 from service.documents import DocumentError, document_files, flatten_lists, load_file
-from service.tasks import LoopYield
 from service.text import LONGEST_VALUE, one_line, quoted
-from webhook.policy.labels import own_labels
 
 Labels = Mapping[str, str]
-
-LONGEST_READING_SECONDS: Final = 120.0
-_A_LINE = 50  # namespaces; some 50 µs to decode
-_UNUSABLE = 2
 
 
 class PoliciesError(ValueError):
@@ -48,54 +30,6 @@ def read_namespaces(path: Path) -> dict[str, Labels]:
             seen[name] = file
             labels[name] = found
     return labels
-
-
-async def read_aside(path: Path) -> dict[str, Labels]:
-    """Read the same in a process of its own; of the labels, only those that are policy.
-
-    Raises:
-        PoliciesError: as `read_namespaces`.
-        OSError: the process cannot be started.
-        TimeoutError: it took longer than `LONGEST_READING_SECONDS`.
-        RuntimeError: it ended before it was done; killed, perhaps.
-    """
-    modules = os.pathsep.join(entry or os.curdir for entry in sys.path)
-    environment = {**os.environ, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, str(path),
-        stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environment,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(LONGEST_READING_SECONDS):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines()[-1:] or [""]
-        if process.returncode == _UNUSABLE:
-            raise PoliciesError(said[0])
-        raise RuntimeError(f"what reads it ended with status {process.returncode} {said[0]}".rstrip())
-    labels: dict[str, Labels] = {}
-    loop_yield = LoopYield()
-    for line in output.splitlines():
-        labels |= orjson.loads(line)
-        await loop_yield.maybe_yield()
-    return labels
-
-
-def main() -> None:
-    """Write the labels of the namespaces in a file or directory, many a line, to standard output."""
-    os.nice(10)  # reviews go first
-    try:
-        found = read_namespaces(Path(sys.argv[1]))
-    except PoliciesError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(_UNUSABLE)
-    rest = iter(found.items())
-    while some := {name: own_labels(labels) for name, labels in islice(rest, _A_LINE)}:
-        sys.stdout.buffer.write(orjson.dumps(some, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _files(path: Path) -> list[Path]:
@@ -134,7 +68,3 @@ def _namespace(file: Path, document: Any) -> tuple[str, Mapping[str, str]]:
                 f" {one_line(str(value), LONGEST_VALUE)} must be a string; put it in quotes"
             )
     return name, labels
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from typing import Final
 
 from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
 from service.tasks import LoopYield
-from webhook.namespaces.documents import Labels, PoliciesError, read_aside, read_namespaces
+from webhook.namespaces.documents import Labels, PoliciesError, read_namespaces
 from webhook.namespaces.source import ANY_MODE
 from webhook.policy.labels import Mode, NamespacePolicy, own_labels
 
@@ -43,9 +43,7 @@ class FilePolicies:
         self._on_change = on_change
         self._on_broken = on_broken
         self._files = FileWatch(path)
-        self._labels: Mapping[str, Labels] = {
-            name: own_labels(labels) for name, labels in read_namespaces(path).items()
-        }
+        self._labels: Mapping[str, Labels] = _read(path)
         self._policies = dict(_policies(self._labels))
 
     async def find(
@@ -76,7 +74,7 @@ class FilePolicies:
                 continue
             again_at = math.inf
             try:
-                await self._take_up(await read_aside(self._path))
+                await self._take_up(await asyncio.to_thread(_read, self._path))
             except PoliciesError as error:
                 self._on_broken(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the last good policies stay
@@ -98,6 +96,11 @@ class FilePolicies:
         self._labels, self._policies = labels, kept
         if self._on_change is not None:
             await self._on_change(kept)
+
+
+def _read(path: Path) -> dict[str, Labels]:
+    """Read the policy labels of every namespace in a file or directory; raises as `read_namespaces`."""
+    return {name: own_labels(labels) for name, labels in read_namespaces(path).items()}
 
 
 def _policies(labels: Mapping[str, Labels]) -> Iterator[tuple[str, NamespacePolicy]]:
