@@ -495,7 +495,7 @@ async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
             lambda: [line for line in replica.said("certificate trouble") if said in line["problem"]], said
         )
         assert trouble[0]["part"] == part
-        assert "mutatingwebhookconfigurations" in trouble[0]["problem"]
+        assert "webhookconfigurations" in trouble[0]["problem"]
         status, text = await replica.get("/readyz")
         assert status == 503
         assert said in text
