@@ -1,11 +1,11 @@
-"""What taking up policies costs the requests of that moment.
+"""Latency of requests while the webhook reloads its policies.
 
-A real server with 1,000 namespaces that carry a policy; one client sends reviews in a closed loop over one
-connection while the policies change on disk: one namespace, then all of them, again and again. A change has
-been taken up when the answer shows it. Latencies between the write and that moment (and a while longer, for
-what the server still tidies up) stand beside those right before the write; once as they were, and once less
-the time that the client or the server's main thread was ready to run and had no core, since that is the
-machine's and whatever else runs on it. Run: `python -m benchmarks.reload`; about a minute.
+A real server has 1,000 namespaces with a policy. One client sends reviews one after another over one
+connection, while the policies on disk change: one namespace, then all namespaces, in several rounds. A change
+is active when an answer shows it. The benchmark compares latencies between the write and that moment (plus a
+short time for the server's cleanup) with those directly before the write. A second line excludes the time in
+which the client or the server's main thread waited for a processor core, since that time depends on the
+machine's other load. Run: `python -m benchmarks.reload`; about one minute.
 """
 
 import argparse
@@ -34,34 +34,34 @@ ALLOWED_SECONDS = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Took:
-    """Seconds that one review took."""
+    """Seconds of one review."""
 
     seconds: float
     for_a_core: float
-    """Of them, those in which the client or the server waited for a processor core."""
+    """Seconds of these in which the client or the server waited for a processor core."""
 
 
 @dataclass(kw_only=True)
 class Latencies:
-    """What reviews took."""
+    """Latencies of reviews before and during a reload."""
 
     before: list[Took] = field(default_factory=list)
     during: list[Took] = field(default_factory=list)
 
 
 class Cores:
-    """How long two threads, this one and the server's main one, have waited for a processor core."""
+    """Measures how long two threads, this one and the server's main thread, wait for a processor core."""
 
     def __init__(self, process: int) -> None:
         self._files = [Path("/proc/thread-self/schedstat"), Path(f"/proc/{process}/task/{process}/schedstat")]
 
     def waited(self) -> float:
-        """Seconds until now."""
+        """Return the seconds of waiting until now."""
         return sum(int(file.read_text().split()[1]) for file in self._files) / 1e9
 
 
 class Client:
-    """One kept connection; a blocking socket, so that its own loop adds nothing to what is measured."""
+    """A kept connection; a blocking socket, so that the client adds little to the measured time."""
 
     def __init__(self, address: str, ca: Path) -> None:
         host, port = address.removeprefix("https://").split(":")
@@ -93,7 +93,7 @@ class Client:
 
 
 def namespaces(count: int, fraction: Callable[[int], str], *, labels: int) -> list[dict[str, object]]:
-    """Namespaces with policies, each with so many labels of other people beside."""
+    """Build namespaces with policies and a number of other labels."""
     others = {f"example.invalid/label-{number}": f"value-{number}" for number in range(labels)}
     return [
         {
@@ -115,7 +115,7 @@ def namespaces(count: int, fraction: Callable[[int], str], *, labels: int) -> li
 
 
 def write(path: Path, documents: list[dict[str, object]], form: str) -> None:
-    """Put policies on disk at once, in one of the forms people keep them in."""
+    """Write policies to disk atomically, in one of several forms."""
     temporary = path.with_name(f".{path.name}.new")
     if form == "documents":
         temporary.write_text(yaml.dump_all(documents, Dumper=yaml.CSafeDumper))
@@ -128,7 +128,7 @@ def write(path: Path, documents: list[dict[str, object]], form: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is on disk."""
+    """The policies on disk."""
 
     file: Path
     form: str
@@ -136,30 +136,30 @@ class Setting:
     labels: int
 
     def write(self, fraction: Callable[[int], str]) -> None:
-        """Change it at once."""
+        """Write the policies atomically."""
         write(self.file, namespaces(self.count, fraction, labels=self.labels), self.form)
 
 
 def measure(client: Client, cores: Cores, setting: Setting, fraction: Callable[[int], str]) -> Latencies:
-    """Send reviews up to a change of the file, and until answers show the new share."""
+    """Send reviews before and after a change of the file, until answers show the new share."""
     gc.collect()
     gc.disable()  # the pauses of this process are not the server's
-    found = Latencies()
+    latencies = Latencies()
     until = time.perf_counter() + 1.0
     while time.perf_counter() < until:
-        found.before.append(timed(client, cores)[0])
+        latencies.before.append(timed(client, cores)[0])
     setting.write(fraction)
     limit = time.perf_counter() + 20
     settled = None
     while settled is None or time.perf_counter() < settled:
         took, body = timed(client, cores)
-        found.during.append(took)
+        latencies.during.append(took)
         if settled is None and fraction_in(body) == fraction(WATCHED):
             settled = time.perf_counter() + SETTLE_SECONDS
         if time.perf_counter() > limit:
             raise SystemExit("the change was not taken up")
     gc.enable()
-    return found
+    return latencies
 
 
 def timed(client: Client, cores: Cores) -> tuple[Took, bytes]:
@@ -170,7 +170,7 @@ def timed(client: Client, cores: Cores) -> tuple[Took, bytes]:
 
 
 def fraction_in(body: bytes) -> str:
-    """The share that an answer injects."""
+    """Return the share that an answer injects."""
     patch = json.loads(base64.b64decode(json.loads(body)["response"]["patch"]))
     for operation in patch:
         if operation["path"] == "/metadata/annotations":
@@ -178,12 +178,16 @@ def fraction_in(body: bytes) -> str:
     raise SystemExit(f"no share in {patch}")
 
 
-def shown(title: str, rounds: list[Latencies]) -> None:
-    """Print one kind of change."""
+def report(title: str, rounds: list[Latencies]) -> None:
+    """Print the latencies of one kind of change."""
     print(f"{title}, {len(rounds)} changes")
     for kind, part in (("as it was", 0), ("with a core", 1)):
-        before = sorted(took.seconds - part * took.for_a_core for found in rounds for took in found.before)
-        during = sorted(took.seconds - part * took.for_a_core for found in rounds for took in found.during)
+        before = sorted(
+            took.seconds - part * took.for_a_core for latencies in rounds for took in latencies.before
+        )
+        during = sorted(
+            took.seconds - part * took.for_a_core for latencies in rounds for took in latencies.during
+        )
         late = statistics.median(before) + ALLOWED_SECONDS
         for name, values in (("before", before), ("during", during)):
             figures = [values[int(len(values) * at)] for at in (0.5, 0.99, 0.999)] + [values[-1]]
@@ -196,7 +200,7 @@ def shown(title: str, rounds: list[Latencies]) -> None:
 
 
 async def run(rounds: int, form: str, count: int, labels: int) -> None:
-    """Start the server, change, print."""
+    """Start the server, change policies, and print the latencies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / ("policies.json" if form == "json" else "policies.yaml")
@@ -209,21 +213,21 @@ async def run(rounds: int, form: str, count: int, labels: int) -> None:
         )
         client = await asyncio.to_thread(Client, address, folder / "tls" / "ca.crt")
         try:
-            one, everything = await asyncio.to_thread(changes, client, process.pid, setting, rounds)
+            single, everything = await asyncio.to_thread(changes, client, process.pid, setting, rounds)
         finally:
             client.close()
             process.terminate()
             await process.wait()
         print(f"{count} namespaces, {file.stat().st_size // 1024} KiB as {form}, one client in a closed loop")
-        shown("one namespace", one)
-        shown("all namespaces", everything)
+        report("one namespace", single)
+        report("all namespaces", everything)
 
 
 def changes(
     client: Client, server: int, setting: Setting, rounds: int
 ) -> tuple[list[Latencies], list[Latencies]]:
-    """Change one namespace, then all of them, again and again."""
-    one, everything, cores = [], [], Cores(server)
+    """Change one namespace, then all namespaces, in several rounds."""
+    single, everything, cores = [], [], Cores(server)
     for number in range(rounds):
 
         def only(n: int, number: int = number) -> str:
@@ -232,13 +236,13 @@ def changes(
         def new(_: int, number: int = number) -> str:
             return f"0.{51 + number}"
 
-        one.append(measure(client, cores, setting, only))
+        single.append(measure(client, cores, setting, only))
         everything.append(measure(client, cores, setting, new))
-    return one, everything
+    return single, everything
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespaces", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)

@@ -54,7 +54,7 @@ class Backoff:
         self._due_at = now + self._wait
         self._wait = min(self._wait * 2, self._most)
 
-    def hurry(self) -> None:
+    def end_wait(self) -> None:
         """End the current wait; the length of the next wait does not change."""
         self._due_at = None
 

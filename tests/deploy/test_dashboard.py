@@ -152,6 +152,7 @@ def has_data(running: Prometheus, target: dict[str, Any]) -> bool:
     return any(math.isfinite(float(value)) for value in values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("panel", "target"), QUERIES)
 def test_a_query_of_the_dashboard_gives_what_its_panel_shows(
     watched: Prometheus, panel: dict[str, Any], target: dict[str, Any]

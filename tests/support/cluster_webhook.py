@@ -268,7 +268,7 @@ class Serving:
             if name.startswith("kaishare_webhook_requests_total{") and all(each in name for each in wanted)
         )
 
-    def said(self, message: str) -> list[dict[str, Any]]:
+    def logged(self, message: str) -> list[dict[str, Any]]:
         """Lines of its log with a message."""
         return log_lines(self.log, message)
 
