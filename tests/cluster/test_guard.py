@@ -110,12 +110,12 @@ async def refused(asked: Any, *words: str) -> None:
         ),
         pytest.param(
             synced_pod(annotations={"runai/shared-gpu-configmap": "half"}),
-            ["runai/shared-gpu-configmap may only be written by KAI"],
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap that no container reads",
         ),
         pytest.param(
             synced_pod(annotations={"runai/shared-gpu-configmap": "hal"}, container=READS_CONFIG_MAP),
-            ["runai/shared-gpu-configmap may only be written by KAI"],
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap of another name than the one a container reads",
         ),
         pytest.param(
@@ -126,7 +126,7 @@ async def refused(asked: Any, *words: str) -> None:
                 },
                 container=READS_CONFIG_MAP,
             ),
-            ["runai/shared-gpu-configmap may only be written by KAI"],
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap that the tenant named before KAI did",
         ),
         pytest.param(

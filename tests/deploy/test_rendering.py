@@ -57,5 +57,5 @@ def test_a_rule_without_its_reason_is_no_table(monkeypatch: pytest.MonkeyPatch) 
     cut = full.replace("# why: reads policies from", "# reads policies from")
     assert cut != full
     monkeypatch.setattr(render, "rendered", lambda values: cut)
-    with pytest.raises(SystemExit, match="ClusterRole kaishare-webhook: not every rule"):
+    with pytest.raises(SystemExit, match="ClusterRole kaishare-webhook: a rule has no comment"):
         render.rights_table("kaishare-webhook")

@@ -1,4 +1,4 @@
-"""Short ways to write verdicts that ask for an eviction."""
+"""Short forms for evaluations with evictions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ SHARE = 8 * GIB
 
 
 class Node:
-    """One GPU through time, with pods that hold so much of it."""
+    """One GPU over time, and pods that use given amounts of its memory."""
 
     def __init__(self, *pod_shares: PodShare, grace: float = 10) -> None:
         self.pod_shares = pod_shares or (pod_share("train", SHARE),)
@@ -39,7 +39,7 @@ class Node:
         origins: Mapping[str, Origin] | None = None,
         reservations: Iterable[str] = (),
     ) -> Judged:
-        """One sample, judged; every namespace asks for eviction unless told otherwise."""
+        """Evaluate one sample; every namespace requests eviction by default."""
         names = dict(enumerate(held, 10))
         taken = sample(
             gpu(*((number, held[name]) for number, name in names.items())),
@@ -59,11 +59,11 @@ class Node:
         )
 
     def flagged(self, held: Mapping[str, int], **options: object) -> Judged:
-        """Over for a whole grace."""
+        """Return the evaluation of a pod after a whole grace above its share."""
         self.judged(0, held, **options)  # type: ignore[arg-type]
         return self.judged(10, held, **options)  # type: ignore[arg-type]
 
 
 def of_pod(made: PodShare, **fields: object) -> PodShare:
-    """The claim with another pod in it."""
+    """Return the pod's share for another pod."""
     return replace(made, pod=replace(made.pod, **fields))  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ _PROBE_EVERY_SECONDS = 0.05
 
 
 def largest_pods(count: int, *, namespace: str, node: str) -> Iterator[dict[str, Any]]:
-    """Yield pods of one node, each as large as the API server takes, of four kinds in turn."""
+    """Yield pods of one node, each of the largest accepted size, of four kinds in turn."""
     kinds = cycle((_with_shell_scripts, _with_many_containers, _with_one_long_argument, _with_annotations))
     for number in range(count):
         metadata: dict[str, Any] = {"name": f"large-{number}", "namespace": namespace}
@@ -46,7 +46,7 @@ def _with_many_containers(pod: dict[str, Any]) -> None:
 
 
 def _with_one_long_argument(pod: dict[str, Any]) -> None:
-    """One option value that consists of digits alone."""
+    """One option value of digits only."""
     digits = "--gpu-memory-utilization=" + "1" * (POD_BYTES - 2000)
     pod["spec"]["containers"] = [{"name": "main", "image": "x", "args": ["vllm", "serve", "m", digits]}]
 
@@ -69,7 +69,7 @@ def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
 
 
 async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, Any]]) -> None:
-    """Create objects, eight at a time; an object that exists already stays as it is."""
+    """Create objects, eight at a time; skip existing objects."""
     left = iter(items)
 
     async def create_some() -> None:
@@ -96,17 +96,17 @@ async def annotate(client: KubeClient, paths: Iterable[str]) -> None:
 
 @dataclass
 class HealthProbe:
-    """What /healthz answered so far."""
+    """Results of /healthz so far."""
 
     answers: int = 0
     slowest_seconds: float = 0.0
     failure: str = ""
-    """The last answer that was not 200, or the error instead of one; empty if there was none."""
+    """The last answer other than 200, or the last error; empty without one."""
 
 
 @asynccontextmanager
 async def probing(url: str) -> AsyncIterator[HealthProbe]:
-    """Ask for /healthz twenty times a second, on a new connection each time, as a kubelet does."""
+    """Request /healthz twenty times a second, each on a new connection, as a kubelet does."""
     probe = HealthProbe()
 
     async def ask_repeatedly() -> None:

@@ -1,4 +1,4 @@
-"""What a process holds in memory, and what the chart allows each service."""
+"""Memory of processes, and the memory limits of the chart."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def peak_resident_mib(pid: int) -> float:
 
 
 def memory_limit_mib(service: str) -> int:
-    """The memory limit that the chart gives `agent` or `webhook`."""
+    """Return the memory limit of `agent` or `webhook` in the chart, in MiB."""
     values = yaml.safe_load(_CHART.read_text(encoding="utf-8"))
     limit: str = values[service]["resources"]["limits"]["memory"]
     return int(limit.removesuffix("Mi"))

@@ -60,7 +60,7 @@ async def _until(asker: Asker, user: str, *, refused: bool) -> None:
 
 
 async def create_configuration(asker: Asker, user: str, kind: str = "Mutating") -> Answer:
-    """Ask for another, empty configuration as a dry run."""
+    """Create another, empty configuration as a dry run."""
     item = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",

@@ -1,4 +1,4 @@
-"""Reading the log of a service that runs as a process of its own."""
+"""Reads the log of a service in another process."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 _SETTLE_SECONDS = 0.03
-"""A thread writes the log, at most this long after the event under load (service/log_writer.py)."""
+"""The log thread writes a line at most this long after the event under load (service/log_writer.py)."""
 
 _PATIENCE_SECONDS = 0.2
 

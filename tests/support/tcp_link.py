@@ -1,4 +1,4 @@
-"""A TCP link on loopback that can fall silent, lose its far end, or be reset, as networks do.
+"""A TCP link on loopback with faults of networks: silence, loss of the far end, reset.
 
 Every control is safe to call from another thread and takes effect at the next turn of the link's event loop.
 """
@@ -14,12 +14,12 @@ _CHUNK_BYTES = 65536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing the socket sends RST, not FIN."""
 _TURNS_TO_CLOSE = 5
-"""Turns of the event loop in which a client in the same loop notices the end and closes its socket, too."""
+"""Turns of the event loop in which a client in the same loop also notices the end and closes its socket."""
 
 
 @dataclass(eq=False)
 class _Connection:
-    """One client's connection, and whether its far end was taken away."""
+    """A client's connection, and whether its far end was closed."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
