@@ -151,7 +151,7 @@ def abuse(kind: str, address: str, ca: str, seconds: float) -> None:
         if time.monotonic() > until:
             break
     time.sleep(max(0.0, until - time.monotonic()))
-    print(f"{made} done, {abuser.left()} connections left open")
+    print(f"{made} abusive connections, {abuser.left()} still open")
 
 
 def _is_past(moment: float) -> bool:
@@ -232,7 +232,7 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=list(ABUSES), help=", ".join(ABUSES))
-    parser.add_argument("--seconds", type=float, default=20, help="how long each abuse goes on at most")
+    parser.add_argument("--seconds", type=float, default=20, help="longest duration of each abuse")
     for hidden in ("--be", "--address", "--ca"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()

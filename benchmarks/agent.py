@@ -154,7 +154,7 @@ async def agent(folder: Path, library: Path) -> Any:
             if match:
                 break
         else:
-            raise SystemExit(f"no agent: {(folder / 'log').read_text()}")
+            raise SystemExit(f"the agent did not start: {(folder / 'log').read_text()}")
         yield process, match[1]
     finally:
         process.terminate()
@@ -188,7 +188,7 @@ async def measure(load: Load, library: Path, *, seconds: float, scrapes: int) ->
         folder = Path(name)
         write_node(load, folder)
         async with agent(folder, library) as (process, url), aiohttp.ClientSession() as session:
-            await asyncio.sleep(1)  # the first samples and scrapes cost more
+            await asyncio.sleep(1)  # the first samples and scrapes are more expensive
             await samples_so_far(session, url)
             first, _ = await samples_so_far(session, url)
             before = cpu_ms(process)
@@ -202,16 +202,16 @@ async def measure(load: Load, library: Path, *, seconds: float, scrapes: int) ->
                 before += (last - last_before) * per_sample
             per_scrape = (cpu_ms(process) - before) / scrapes
             if load.processes > 1 and "kaishare_agent_attribution_ok 1" not in text:
-                raise SystemExit(f"the node is not as it was meant: {(folder / 'log').read_text()}")
+                raise SystemExit(f"the simulated node has a problem: {(folder / 'log').read_text()}")
             series = sum(line.startswith("kaishare_") for line in text.splitlines())
             return Cost(per_sample, per_scrape, resident_mib(process), series)
 
 
 async def run(seconds: float, scrapes: int) -> int:
-    """Measure every load and print the results; return 1 if the node with 8 × 64 × 64 exceeds a limit."""
+    """Measure every load and print the results; return 1 if the largest node exceeds a limit of `MOST`."""
     loads = [Load(8, 64, processes) for processes in (1, 64, 512, 1024, 2048, 4096)]
     loads.insert(3, Load(8, 64, 512, everywhere=True))
-    print(f"8 GPUs, 64 pods, an interval of {INTERVAL_MS} ms; CPU ms each, most resident MiB")
+    print(f"8 GPUs, 64 pods, interval {INTERVAL_MS} ms; CPU in ms, peak resident memory in MiB")
     print("processes   series   sample   per process   scrape   resident")
     worst = dict.fromkeys(MOST, 0.0)
     with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
@@ -236,8 +236,8 @@ async def run(seconds: float, scrapes: int) -> int:
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of sampling, a row")
-    parser.add_argument("--scrapes", type=int, default=40, help="a row")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of sampling per row")
+    parser.add_argument("--scrapes", type=int, default=40, help="scrapes per row")
     options = parser.parse_args()
     sys.exit(asyncio.run(run(options.seconds, options.scrapes)))
 

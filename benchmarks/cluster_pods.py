@@ -127,7 +127,7 @@ async def agent(
             if match and "pods listed" in log:
                 break
         else:
-            raise SystemExit(f"no agent: {(folder / 'log').read_text()}")
+            raise SystemExit(f"the agent did not start: {(folder / 'log').read_text()}")
         yield process, match[1]
     finally:
         process.terminate()
@@ -160,7 +160,9 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
         began = time.monotonic()
         await create_all(client, "/api/v1/namespaces/team-a/pods", pods_elsewhere(pods - on_node))
         write_node(await make_node(admin, on_node), folder)
-        print(f"{pods} pods in the cluster, {on_node} on the node, made in {time.monotonic() - began:.0f} s")
+        print(
+            f"{pods} pods in the cluster, {on_node} on the node, created in {time.monotonic() - began:.0f} s"
+        )
         rights = [
             right("pods", "list", "watch"),
             right("bindrequests", "get", group="scheduling.run.ai"),
@@ -182,7 +184,7 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
             others = [
                 f"/api/v1/namespaces/team-a/pods/other-{number}" for number in range(min(600, pods - on_node))
             ]
-            print(f"{'':44}   CPU ms/s   resident       most (MiB)")
+            print(f"{'':44}   CPU ms/s   resident       peak (MiB)")
             await show("at rest, a sample a second", lambda: asyncio.sleep(seconds))
             await show("600 changes of pods of other nodes", lambda: change_labels(client, others))
             await show("600 changes of its own pods", lambda: change_labels(client, own))
@@ -191,19 +193,19 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
                 text = await response.text()
             shares = text.count('source="bind-request"')
             if shares != on_node:
-                raise SystemExit(f"{shares} shares and not {on_node}: {(folder / 'log').read_text()}")
+                raise SystemExit(f"{shares} shares instead of {on_node}: {(folder / 'log').read_text()}")
             most = memory_mib(process.pid, "VmHWM")
         verdict = "within" if most <= MOST_MIB else "OVER"
-        print(f"most resident {most:.1f} MiB, {verdict} {MOST_MIB:g}")
+        print(f"peak resident memory {most:.1f} MiB, {verdict} {MOST_MIB:g}")
         return int(most > MOST_MIB)
 
 
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=30_000, help="in the cluster")
+    parser.add_argument("--pods", type=int, default=30_000, help="pods in the cluster")
     parser.add_argument("--on-node", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=10.0, help="at rest, twice")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each of two idle phases")
     options = parser.parse_args()
     on_a_control_plane(
         parser, lambda plane, folder: measure(options.pods, options.on_node, options.seconds, plane, folder)

@@ -45,7 +45,7 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]], seconds: float 
     began = time.monotonic()
     while not await holds():
         if time.monotonic() - began > seconds:
-            raise SystemExit(f"not within {seconds:g} s: {what}")
+            raise SystemExit(f"timeout after {seconds:g} s: {what}")
         await asyncio.sleep(0.002)
     return time.monotonic() - began
 
@@ -89,9 +89,9 @@ async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path)
             took = await until("ready", is_ready)
             known = len(await policies(webhook))
             if known != count:
-                raise SystemExit(f"{known} policies and not {count}")
+                raise SystemExit(f"{known} policies instead of {count}")
             print(f"{count} managed namespaces; ready {1000 * took:.0f} ms after the port was open")
-            print(f"{'':36} {'CPU ms/s':>10} {'resident':>10} {'most (MiB)':>10}")
+            print(f"{'':36} {'CPU ms/s':>10} {'resident':>10} {'peak (MiB)':>10}")
             before, began = cpu_ms(webhook.process), time.monotonic()
             await asyncio.sleep(seconds)
             show("at rest", cpu_ms(webhook.process) - before, time.monotonic() - began)
@@ -100,10 +100,10 @@ async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path)
                 await label(client, f"team-{number}", "0.9")
             show(f"{CHANGES} changed policies", cpu_ms(webhook.process) - before, time.monotonic() - began)
             behind = [await lag(client, webhook, number) for number in range(20)]
-            print(f"a label is policy after {1000 * statistics.median(behind):.0f} ms in the middle,")
-            print(f"{1000 * max(behind):.0f} ms at most (as /policies shows it, which takes its own time)")
+            print(f"a changed label is active after {1000 * statistics.median(behind):.0f} ms (median),")
+            print(f"{1000 * max(behind):.0f} ms (maximum), including the time of a request to /policies")
             most = memory_mib(webhook.process.pid, "VmHWM")
-    print(f"most resident {most:.1f} MiB, {'within' if most <= MOST_MIB else 'OVER'} {MOST_MIB:g}")
+    print(f"peak resident memory {most:.1f} MiB, {'within' if most <= MOST_MIB else 'OVER'} {MOST_MIB:g}")
     return int(most > MOST_MIB)
 
 
@@ -123,7 +123,7 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespaces", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=10.0, help="at rest")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the idle phase")
     options = parser.parse_args()
     if options.namespaces < CHANGES:
         parser.error(f"--namespaces {options.namespaces}: allowed: {CHANGES} or more")

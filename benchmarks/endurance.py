@@ -68,7 +68,7 @@ class Run:
 def problem_of(patch: str, body: bytes) -> str | None:
     """Return why a patch does not apply to the object of a review; None if it applies."""
     try:
-        # What the server does not read may hold bytes that are no UTF-8, and control characters.
+        # Fields that the server ignores may contain control characters and bytes that are not UTF-8.
         review: Any = json.loads(body.decode(errors="replace"), strict=False)
         jsonpatch.apply_patch(review["request"]["object"], json.loads(base64.b64decode(patch)))
     except (ValueError, TypeError, KeyError, jsonpatch.JsonPatchException) as error:
@@ -81,7 +81,7 @@ def memory_of(process: Process) -> int:
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
-    raise SystemExit("the server is gone")
+    raise SystemExit("the server has ended")
 
 
 async def send(
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--minutes", type=float, default=15, help="when to give up")
+    parser.add_argument("--minutes", type=float, default=15, help="longest duration of the run")
     options = parser.parse_args()
     began = time.perf_counter()
     run = asyncio.run(endure(options.count, options.seed, options.connections, options.minutes))

@@ -45,7 +45,7 @@ SHARE: Final = {
     "kaishare.dev/share-for": "all",
 }
 LABELS: Final = {
-    "team-0500": SHARE,  # of the ordinary reviews
+    "team-0500": SHARE,  # of the regular reviews
     "team-a": {**SHARE, "kaishare.dev/max-gpu-fraction": "0.9", "kaishare.dev/priority": "train"},
     "guarded": {**SHARE, "kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.9"},
 }
@@ -135,7 +135,7 @@ async def measure(part: str) -> int:
         ca = folder / "tls" / "ca.crt"
         sender, background = Sender(address, ca), Background(address, ops, ca)
         try:
-            print(f"{'':64} ms/MiB   growth   longest wait: review, probe (ms)")
+            print(f"{'':64} ms/MiB   growth   longest latency: review, probe (ms)")
             for kind, make in all_requests().items():
                 if part not in kind:
                     continue
@@ -164,14 +164,14 @@ async def measure(part: str) -> int:
             process.terminate()
             await process.wait()
         failures = "; ".join(background.others.failures) or "every probe was answered 200"
-        print(f"{broken} kinds break a bound; {failures}")
+        print(f"{broken} kinds exceed a limit; {failures}")
     return int(bool(broken or background.others.failures))
 
 
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", default="", help="of the names of the kinds to measure")
+    parser.add_argument("part", nargs="?", default="", help="part of the names of kinds to measure")
     sys.exit(asyncio.run(measure(parser.parse_args().part)))
 
 

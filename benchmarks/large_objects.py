@@ -89,7 +89,7 @@ async def _until(holds: Callable[[], bool], log: Path, seconds: float = 120.0) -
     ends = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > ends:
-            raise SystemExit(f"not within {seconds:g} s: {log.read_text()[-2000:]}")
+            raise SystemExit(f"timeout after {seconds:g} s: {log.read_text()[-2000:]}")
         await asyncio.sleep(0.05)
 
 
@@ -106,7 +106,7 @@ async def measure_agent(plane: ControlPlane, client: KubeClient, pods: int, fold
         took = time.monotonic() - began
         listed_mib = peak_resident_mib(process.pid)
         await annotate(client, (f"{path}/large-{number % pods}" for number in range(CHANGES)))
-        print(f"agent: {pods} pods listed after {took:.1f} s, {listed_mib:.1f} MiB at most by then")
+        print(f"agent: {pods} pods listed after {took:.1f} s, peak memory by then {listed_mib:.1f} MiB")
         return report("agent", peak_resident_mib(process.pid), probe)
 
 
@@ -161,9 +161,9 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=200, help="on the agent's node, 1.4 MB each")
+    parser.add_argument("--pods", type=int, default=200, help="pods of 1.4 MB on the agent's node")
     parser.add_argument("--namespaces", type=int, default=10_000)
-    parser.add_argument("--labels", type=int, default=12_000, help="of one namespace")
+    parser.add_argument("--labels", type=int, default=12_000, help="labels of one namespace")
     options = parser.parse_args()
     on_a_control_plane(parser, lambda plane, folder: measure(options, plane, folder))
 

@@ -38,7 +38,7 @@ class Took:
 
     seconds: float
     for_a_core: float
-    """Seconds of these in which the client or the server waited for a processor core."""
+    """Part of the seconds in which the client or the server waited for a processor core."""
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,7 @@ class Cores:
         self._files = [Path("/proc/thread-self/schedstat"), Path(f"/proc/{process}/task/{process}/schedstat")]
 
     def waited(self) -> float:
-        """Return the seconds of waiting until now."""
+        """Return the total waiting time so far, in seconds."""
         return sum(int(file.read_text().split()[1]) for file in self._files) / 1e9
 
 
@@ -143,7 +143,7 @@ class Setting:
 def measure(client: Client, cores: Cores, setting: Setting, fraction: Callable[[int], str]) -> Latencies:
     """Send reviews before and after a change of the file, until answers show the new share."""
     gc.collect()
-    gc.disable()  # the pauses of this process are not the server's
+    gc.disable()  # pauses of this process would count as latency of the server
     latencies = Latencies()
     until = time.perf_counter() + 1.0
     while time.perf_counter() < until:
@@ -157,7 +157,7 @@ def measure(client: Client, cores: Cores, setting: Setting, fraction: Callable[[
         if settled is None and fraction_in(body) == fraction(WATCHED):
             settled = time.perf_counter() + SETTLE_SECONDS
         if time.perf_counter() > limit:
-            raise SystemExit("the change was not taken up")
+            raise SystemExit("the server did not load the change within 20 s")
     gc.enable()
     return latencies
 
@@ -218,7 +218,9 @@ async def run(rounds: int, form: str, count: int, labels: int) -> None:
             client.close()
             process.terminate()
             await process.wait()
-        print(f"{count} namespaces, {file.stat().st_size // 1024} KiB as {form}, one client in a closed loop")
+        print(
+            f"{count} namespaces, {file.stat().st_size // 1024} KiB as {form}, one client, one request at a time"
+        )
         report("one namespace", single)
         report("all namespaces", everything)
 
@@ -247,7 +249,7 @@ def main() -> None:
     parser.add_argument("--namespaces", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--form", choices=("documents", "list", "json"), default="documents")
-    parser.add_argument("--labels", type=int, default=4, help="labels of other people on each namespace")
+    parser.add_argument("--labels", type=int, default=4, help="other labels on each namespace")
     options = parser.parse_args()
     asyncio.run(run(options.rounds, options.form, options.namespaces, options.labels))
 

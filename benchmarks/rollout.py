@@ -317,8 +317,8 @@ async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
     """Run the benchmark, print the report, and return the exit status."""
     async with prepared(plane, folder, plan) as rollout:
         phases = await rollout.run()
-    print(f"{plan.rate:g} creations a second, {plan.burst} at once")
-    print(f"drain {plan.drain}, endpoints linger {plan.lag:g} s")
+    print(f"{plan.rate:g} creations per second, {plan.burst} at once")
+    print(f"drain {plan.drain}, endpoints of stopped replicas remain for {plan.lag:g} s")
     print(
         f"{'phase':22} {'creations':>9} {'failed':>6} {'unmutated':>9} {'failed open':>11} {'lost':>5}"
         f" {'times':>5}  {'p50':>6} {'p99':>6} {'longest':>7} ms"
@@ -341,11 +341,15 @@ async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--creations", type=int, default=Plan.creations, help="in all phases together")
-    parser.add_argument("--rate", type=float, default=Plan.rate, help="creations a second")
-    parser.add_argument("--drain", default=Plan.drain, help="what the replicas are told")
-    parser.add_argument("--lag", type=float, default=Plan.lag, help="seconds for which endpoints linger")
-    parser.add_argument("--burst", type=int, default=Plan.burst, help="creations that come at once")
+    parser.add_argument(
+        "--creations", type=int, default=Plan.creations, help="creations in all phases together"
+    )
+    parser.add_argument("--rate", type=float, default=Plan.rate, help="creations per second")
+    parser.add_argument("--drain", default=Plan.drain, help="the replicas' --drain")
+    parser.add_argument(
+        "--lag", type=float, default=Plan.lag, help="seconds for which endpoints of stopped replicas remain"
+    )
+    parser.add_argument("--burst", type=int, default=Plan.burst, help="concurrent creations")
     options = parser.parse_args()
     plan = Plan(**vars(options))
     on_a_control_plane(parser, lambda plane, folder: measure(plan, plane, folder))

@@ -65,7 +65,7 @@ async def start(module: str, log: Path) -> tuple[Process, str]:
         for line in log.read_text().splitlines():
             if '"serving"' in line:
                 return process, json.loads(line)["admission"]
-    raise SystemExit(f"no server: {log.read_text()}")
+    raise SystemExit(f"the server did not start: {log.read_text()}")
 
 
 def cpu_seconds(process: Process) -> float:
@@ -135,7 +135,7 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--count", type=int, default=3000, help="reviews a round")
+    parser.add_argument("--count", type=int, default=3000, help="reviews per round")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--echo", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

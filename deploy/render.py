@@ -75,20 +75,23 @@ def rendered(values: Mapping[str, Any]) -> str:
     """Return the output of `helm template` with these values.
 
     Raises:
-        SystemExit: helm fails; the message is helm's.
+        SystemExit: helm is missing or fails; the message is one line or helm's.
     """
     command = [os.environ.get("HELM", "helm"), "template", "kaishare", str(CHART), "--namespace", "kaishare"]
     command += ["--kube-version", OLDEST_KUBERNETES, "--skip-tests"]
     for key, value in values.items():
         command += ["--set-json", f"{key}={json.dumps(value)}"]
-    helm = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    try:
+        helm = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        raise SystemExit(f"{command[0]}: {error.strerror}; install helm or set $HELM to its path") from None
     if helm.returncode != 0:
         raise SystemExit(helm.stderr.strip())
     return helm.stdout
 
 
 def _manifests(title: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of a kustomize base by file name: one file for each template, and the kustomization."""
+    """Return a kustomize base, texts by file name: one file for each template, and the kustomization."""
     files: dict[str, str] = {}
     for document in rendered(values).split("---\n# Source: ")[1:]:
         source, _, text = document.partition("\n")
@@ -131,7 +134,7 @@ def _rights(account: str) -> Iterator[tuple[str, ...]]:
 
 
 def _reasons(text: str) -> list[tuple[str, str]]:
-    """Return the comments `# why:` and `# only:` of each rule; `# only:` names the value of an optional rule."""
+    """Return each rule's comments `# why:` and `# only:`; the latter names the value of an optional rule."""
     reasons: list[tuple[str, str]] = []
     for line in text.splitlines():
         key, _, comment = line.strip().partition(": ")

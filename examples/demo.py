@@ -1,8 +1,8 @@
 """`make demo`: runs the webhook and the agent on the examples, without a cluster.
 
-The demo sends a review to the webhook for every pod of the workloads, as kube-apiserver does, applies the returned
-patch, and prints the pod's queue and share. Then an agent monitors some of these pods on a simulated node. Both
-programs are the real ones. The demo ends on its own, except with `--keep`.
+The demo sends a review to the webhook for every pod of the workloads, as kube-apiserver does, applies the
+returned patch, and prints the pod's queue and share. Then an agent monitors some of these pods on a simulated
+node. Both programs are the real ones. The demo ends on its own, except with `--keep`.
 """
 
 import argparse

@@ -20,7 +20,7 @@ class _StalledAnswer:
 
 
 class ConnectionTable(Generic[ConnectionT]):
-    """States of connections. The caller passes all times, in seconds of one monotonic clock.
+    """The states of one port's connections. All times are passed in, as seconds of one monotonic clock.
 
     A connection is half-open before its first complete request head, and while a later head is incomplete. A
     connection is busy while a request is being answered, and idle otherwise.

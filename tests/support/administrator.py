@@ -31,7 +31,7 @@ _PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
-# As much of KAI's definition as it takes to keep its objects.
+# The part of KAI's CRDs that storing objects needs.
 BIND_REQUESTS = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -52,7 +52,7 @@ BIND_REQUESTS = {
         ],
     },
 }
-# What the cluster of the recording had, and this one has not.
+# Objects that the recording's cluster had and this one lacks.
 _NOT_HERE = frozenset({"priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"})
 
 
@@ -72,7 +72,7 @@ class Administrator:
         for _ in range(100):
             try:
                 await self.client.get(path)
-            except ApiError:  # a definition takes a moment to be served
+            except ApiError:  # a new CRD is served after a short delay
                 await asyncio.sleep(0.05)
             else:
                 return

@@ -124,9 +124,9 @@ def requests(path: str = "", *, method: str | None = None, watch: bool | None = 
     """Match requests whose path begins with this one.
 
     Args:
-        path: such as `/api/v1/pods`; it matches single pods and their subresources, too.
+        path: prefix such as `/api/v1/pods`; it also matches single pods and their subresources.
         method: None matches all.
-        watch: only watches, only other requests, or with None both.
+        watch: True for watches only, False for other requests only, None for both.
     """
 
     def matches(request: SeenRequest) -> bool:

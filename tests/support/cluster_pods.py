@@ -1,4 +1,4 @@
-"""Runs a ClusterPods in a test."""
+"""Runs the agent's source of cluster pods (`ClusterPods`) in a test."""
 
 import asyncio
 import contextlib

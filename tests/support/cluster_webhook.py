@@ -64,7 +64,7 @@ _SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
     """A Service that leads back to this machine.
 
-    API servers ask it for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
+    API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
     """
     return {
         "apiVersion": "v1",
@@ -86,7 +86,7 @@ def our_configurations(
 async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> AsyncIterator[None]:
     """Have webhook configurations in the cluster; delete them in the end.
 
-    What the API server makes of a change shows up to 220 ms later (Kubernetes 1.36.3): see `Canary`.
+    A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`.
     """
     made = []
     try:
@@ -100,7 +100,7 @@ async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> 
             try:
                 await client.request("DELETE", path)
             except ApiError as error:
-                if error.status != 404:  # the test may have done so itself
+                if error.status != 404:  # the test may have deleted it
                     raise
 
 
@@ -301,14 +301,14 @@ async def start_serving(
     """Run `kaishare-webhook serve` on loopback until it says that it serves.
 
     Args:
-        log: where its log goes.
-        options: all but the addresses.
-        listen: the admission port; 0 takes a free one.
-        environment: all of it; None: ours.
-        program: what Python is to run.
+        log: file for the log.
+        options: all options except the addresses.
+        listen: the admission port; 0 selects a free port.
+        environment: the complete environment; None for this process' environment.
+        program: the Python module to run.
 
     Raises:
-        AssertionError: it ended instead; the message is its log.
+        AssertionError: the process ended; the message is its log.
     """
     ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
     process = _run(log, *program, "serve", *ports.split(), *options, environment=environment)
@@ -353,7 +353,7 @@ async def installed(
 ) -> AsyncIterator[Serving]:
     """Our webhook with its configurations in the cluster, taken up; pods of the first namespace show it.
 
-    Namespaces stay, the rest is gone in the end.
+    All objects except namespaces are deleted at the end.
     """
     await ensure_namespaces(client, *namespaces)
     async with serving(folder / "log", *from_cluster(plane, folder)) as webhook:

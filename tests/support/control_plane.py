@@ -80,7 +80,7 @@ class Program:
         """Wait until it says a word at an address.
 
         Raises:
-            NotReady: it ended, or did not say it in time.
+            NotReady: the program ended, or did not answer with the word in time.
         """
         ends = time.monotonic() + _READY_SECONDS
         direct = urllib.request.build_opener(
@@ -152,7 +152,7 @@ class ControlPlane:
     def snapshot(self, folder: Path) -> Snapshot:
         """Copy the data of etcd and the keys of the API server into a new folder.
 
-        etcd stands still meanwhile, so the copy is what a crash would leave, which etcd starts from.
+        etcd is stopped (SIGSTOP) meanwhile, so the copy has the state after a crash, from which etcd can start.
         """
         assert self.etcd.process is not None
         self.etcd.process.send_signal(signal.SIGSTOP)
@@ -181,10 +181,10 @@ def control_plane(
     """Run etcd and kube-apiserver.
 
     Args:
-        assets: the folder of these programs.
-        folder: takes data, keys and logs.
-        options: more options of kube-apiserver.
-        since: begins with this state and these keys, as after a restore, and not with an empty etcd.
+        assets: the folder of both programs.
+        folder: folder for data, keys and logs.
+        options: further options of kube-apiserver.
+        since: initial state and keys, as after a restore; None for an empty etcd.
     """
     port, etcd_port, peer_port = _free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
@@ -229,7 +229,7 @@ def control_plane(
             "--enable-priority-and-fairness=false",
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / 'audit.log'}",
-            "--disable-admission-plugins=ServiceAccount",  # it waits for a controller that does not run here
+            "--disable-admission-plugins=ServiceAccount",  # its deletion waits for a controller that does not run here
             *options,
         ],
     )

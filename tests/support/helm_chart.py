@@ -25,7 +25,7 @@ EVERYTHING: dict[str, Any] = {
 """Values that enable all parts of the chart."""
 
 Object = dict[str, Any]
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; depends on how PyYAML was built
 
 
 def helm_program() -> Path:

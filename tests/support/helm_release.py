@@ -108,7 +108,7 @@ async def _until_served(client: KubeClient, path: str) -> None:
     for _ in range(200):
         try:
             await client.get(path)
-        except ApiError:  # a definition takes a moment to be served
+        except ApiError:  # a new CRD is served after a short delay
             await asyncio.sleep(0.05)
         else:
             return
@@ -129,7 +129,7 @@ async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[Non
     """Create objects, each checked to the last field, and take them away in the end; namespaces stay.
 
     Raises:
-        ApiError: the API server does not take one.
+        ApiError: the API server refuses an object.
     """
     strict = {"fieldValidation": "Strict"}
     made: list[str] = []

@@ -154,7 +154,7 @@ class HostileApiServer:
         self.requests.append(seen)
         try:
             return await self._answer(request, seen)
-        except aiohttp.ClientError:  # the real server went away
+        except aiohttp.ClientError:  # the real server ended
             _abort(request)
             return web.Response(status=502)
 

@@ -44,4 +44,4 @@ def _send(client: socket.socket, data: bytes) -> None:
     try:
         client.send(data)
     except (BlockingIOError, ConnectionError):
-        return  # the server reads no more of it, or has closed the connection: both are what a bound does
+        return  # a limit made the server stop reading, or close the connection

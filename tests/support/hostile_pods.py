@@ -50,7 +50,7 @@ def long_text(size: int) -> str:
 def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[int], bytes]:
     """Set a long text at a place in `metadata` or `spec`, written as `metadata labels KEY`.
 
-    A share stands beside it, since the webhook reads more of a pod that has one.
+    The pod also has a share, since the webhook reads more fields of such a pod.
     """
     group, *path = place.split(" ")
 

@@ -67,7 +67,7 @@ def scheduler_memory(text: str) -> int | None:
 def resolve_queue(pod_labels: Mapping[str, str], owner_labels: Mapping[str, str]) -> str:
     """Return the queue: the top owner's label, else the pod's, else the legacy project label.
 
-    A bare pod is its own top owner: pass its labels twice.
+    A pod without owners is its own topmost owner: pass its labels twice.
     """
     for labels in (owner_labels, pod_labels):
         if keys.QUEUE_LABEL in labels:

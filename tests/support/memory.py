@@ -14,7 +14,7 @@ def peak_resident_mib(pid: int) -> float:
 
     Raises:
         OSError: the process has ended.
-        ValueError: the kernel does not say.
+        ValueError: the kernel does not report VmHWM.
     """
     line = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
     if line is None:

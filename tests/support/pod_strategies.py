@@ -223,7 +223,7 @@ def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
 
 
 _one, _none, _odd = map(st.sampled_from, (_ONE_GPU, _NO_GPU, _ODD_GPU))
-# What the first container asks for, what the others do, and what init containers do.
+# Requests of the first container, of the others, and of init containers.
 _LAYOUTS: Sequence[tuple[Jsons, Jsons, Jsons]] = (
     *((_one, _none, _none),) * 8, *((_none, _none, _none),) * 5,
     *((_none, _one, _none),) * 2, (_one, _one, _none), *((_odd, _none, _none),) * 3, (_none, _none, _one), (_none, _odd, _none),

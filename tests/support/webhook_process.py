@@ -102,7 +102,7 @@ class Connection:
             try:
                 while data := await self._reader.read(65536):
                     found += data
-            except OSError:  # cut, which is an end too
+            except OSError:  # a reset also ends the data
                 pass
         return found
 

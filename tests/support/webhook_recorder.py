@@ -70,7 +70,7 @@ async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIt
         assert runner.server is not None
         for connection in runner.server.connections:
             if connection.transport is not None:
-                connection.transport.abort()  # a farewell in TLS would outlive the test
+                connection.transport.abort()  # waiting for the TLS close would outlive the test
         await runner.cleanup()
         await asyncio.sleep(0)
 

@@ -19,10 +19,10 @@ _SOURCE = Path(__file__).with_name("nvml_stub.c")
 
 
 def built_library(folder: Path, *flags: str) -> Path:
-    """The library, built once for a folder and its flags; its parent belongs in LD_LIBRARY_PATH.
+    """Build the simulated driver library; return its path.
 
-    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. It has no SONAME: with one, whoever in this process asks for
-    the real library later would get this one.
+    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. The library has no SONAME; with one, a later load of the
+    real library in this process would return this one.
     """
     compiler = shutil.which("gcc")
     if compiler is None:
