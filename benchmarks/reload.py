@@ -163,7 +163,7 @@ def measure(client: Client, cores: Cores, setting: Setting, fraction: Callable[[
 
 
 def timed(client: Client, cores: Cores) -> tuple[Took, bytes]:
-    """Send one review."""
+    """Send one review; return its latency and the answer's body."""
     before = cores.waited()
     seconds, body = client.review()
     return Took(seconds=seconds, for_a_core=cores.waited() - before), body

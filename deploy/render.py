@@ -2,7 +2,7 @@
 
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
-- The tables in docs/security.md: rights of each service account and their reasons, from comments in the roles.
+- The tables in docs/security.md: rights of each service account with their reasons, from comments in roles.
 
 With `--check` nothing is written: the command names outdated files, and exits 1 if there are any.
 """

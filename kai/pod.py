@@ -136,7 +136,7 @@ class Owner(Struct, gc=False):
 
 
 class Metadata(Struct):
-    """`metadata` of a pod, under its names in JSON."""
+    """`metadata` of a pod; the fields have their JSON names."""
 
     name: str | None = None
     generateName: str | None = None
@@ -147,7 +147,7 @@ class Metadata(Struct):
 
 
 class Spec(Struct):
-    """`spec` of a pod, under its names in JSON."""
+    """`spec` of a pod; the fields have their JSON names."""
 
     containers: list[Container] | None = None
     initContainers: list[Container] | None = None
@@ -293,7 +293,7 @@ _decoder = msgspec.json.Decoder(PodDocument)
 
 
 def decode_pod(document: bytes | Raw) -> PodView:
-    """Read a pod from JSON.
+    """Decode a pod from JSON.
 
     Raises:
         MalformedPod: the document is not JSON, is nested too deep, or has a field of the wrong type.

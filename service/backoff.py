@@ -1,4 +1,4 @@
-"""Rate limits and back-off."""
+"""Rate limiting and back-off."""
 
 import random
 import time

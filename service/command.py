@@ -49,7 +49,7 @@ def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Excep
 
 
 def write_output(text: str) -> bool:
-    """Write to standard output at once; return whether it still has a reader.
+    """Write and flush standard output; return whether it still has a reader.
 
     A closed pipe, as after `explain | head -1`, is no error: the command continues and keeps its exit status.
 

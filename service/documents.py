@@ -221,7 +221,7 @@ class _Loader(_BASE):  # type: ignore[misc]  # the base depends on how PyYAML wa
     """PyYAML's safe loader with limits on the length of numbers."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Build a map.
+        """Build a map whose integer keys are short.
 
         Raises:
             yaml.constructor.ConstructorError: a key is an integer of too many digits.

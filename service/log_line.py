@@ -14,10 +14,11 @@ WARNING: Final = "warning"
 ERROR: Final = "error"
 
 LINE_BYTES: Final = 16 * 1024
-"""Longest line with its newline: containerd splits longer ones (its max_container_log_line_size)."""
+"""Longest line in bytes, including its newline: containerd splits longer ones
+(max_container_log_line_size)."""
 
 TEXT_CHARACTERS: Final = 8192
-"""Longest text of a field."""
+"""Longest text of a field, in characters."""
 
 _ITEM_CHARACTERS: Final = 256
 _ITEMS: Final = 16

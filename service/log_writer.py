@@ -1,4 +1,4 @@
-"""The thread that writes log lines to a file descriptor, and its bounded queue."""
+"""Writes log lines to a file descriptor from a thread with a bounded queue."""
 
 import os
 import select

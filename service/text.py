@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for a text that is not JSON, has another shape, is not UTF-8, or is nested too deep."""
+"""Errors of msgspec for text that is not JSON, has a wrong type, is not UTF-8, or is nested too deep."""
 
 ELLIPSIS: Final = "…"
 """Last character of a shortened text."""

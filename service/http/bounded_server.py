@@ -35,7 +35,7 @@ Refuse = Callable[[int, str], web.StreamResponse]
 
 
 class BoundedServer(web.Server):
-    """aiohttp's low-level server within `ConnectionLimits`."""
+    """aiohttp's low-level server with enforced `ConnectionLimits`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class BoundedServer(web.Server):
         return cut_off
 
     def handshake_started(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Add a TCP connection; close the oldest one above the limit."""
+        """Add a TCP connection; above the limit, close the oldest one."""
         self._last_opened = now = self._event_loop.time()
         self._handshakes[connection] = transport, now
         if len(self._handshakes) > self._limits.max_handshakes:

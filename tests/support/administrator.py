@@ -160,7 +160,7 @@ class Administrator:
         return str(answer["status"]["token"])
 
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
-        """Give a service account rights in the whole cluster."""
+        """Grant a service account rights in the whole cluster."""
         group = "rbac.authorization.k8s.io"
         await self.create(
             {

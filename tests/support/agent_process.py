@@ -72,7 +72,7 @@ class Agent:
 def agent(
     log: Path, *options: str, program: Sequence[str] = ("-m", "gpuagent"), **environment: str
 ) -> Iterator[Agent]:
-    """Start `python -m gpuagent serve` (or another program with its options) on a free port; stop it at the end."""
+    """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, *program, "serve", "--listen", "127.0.0.1:0", *options],

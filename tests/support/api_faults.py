@@ -13,7 +13,7 @@ class Upstream:
     """The address of a real API server."""
 
     url: str
-    """`https://host:port`."""
+    """Address in the form `https://host:port`."""
     trust: ssl.SSLContext
 
 
@@ -39,9 +39,9 @@ class Cut:
     """The real answer's head and a part of its body, then the end of the connection."""
 
     after: int | None
-    """Bytes of the body; None cuts before the head."""
+    """Number of body bytes before the end; None ends before the head."""
     is_reset: bool = True
-    """RST; else FIN without a TLS close_notify."""
+    """Whether the connection ends with RST; otherwise with FIN and without a TLS close_notify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Flood:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderData:
-    """The answer of another API server, such as one on an etcd that was restored from a snapshot."""
+    """The answer of another API server, such as one with an etcd that was restored from a snapshot."""
 
     server: Upstream
 
@@ -105,7 +105,7 @@ class SeenRequest:
     token: str
     """The bearer token; empty without one."""
     at: float
-    """Monotonic seconds."""
+    """Time of the request in monotonic seconds."""
     fault: Fault | None = None
     status: int | None = None
     """None | HTTP status of the answer; None before the answer."""
@@ -121,7 +121,7 @@ Predicate = Callable[[SeenRequest], bool]
 
 
 def requests(path: str = "", *, method: str | None = None, watch: bool | None = None) -> Predicate:
-    """Match requests whose path begins with this one.
+    """Match requests whose path begins with a prefix.
 
     Args:
         path: prefix such as `/api/v1/pods`; it also matches single pods and their subresources.

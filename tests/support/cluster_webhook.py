@@ -62,7 +62,7 @@ _SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 
 
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
-    """A Service that leads back to this machine.
+    """Return a Service that leads to this machine.
 
     API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
     """
@@ -84,7 +84,7 @@ def our_configurations(
 
 @contextlib.asynccontextmanager
 async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Have webhook configurations in the cluster; delete them in the end.
+    """Create webhook configurations in the cluster; delete them at the end.
 
     A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`.
     """
@@ -183,7 +183,7 @@ def is_unchanged(pod: dict[str, Any]) -> bool:
 
 
 def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[str, Any]:
-    """A namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
+    """Return a namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
     ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
     return {
         "apiVersion": "v1",
@@ -256,7 +256,7 @@ class Serving:
             return response.status, await response.text()
 
     async def series(self) -> dict[str, float]:
-        """All of /metrics, by name with labels."""
+        """Return all values of /metrics by name with labels."""
         return _series((await self.get("/metrics"))[1])
 
     async def answered(self, webhook: str = "mutate", **labels: str) -> float:
@@ -298,7 +298,7 @@ async def start_serving(
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "webhook"),
 ) -> Serving:
-    """Run `kaishare-webhook serve` on loopback until it says that it serves.
+    """Start `kaishare-webhook serve` on loopback, and wait for its log line `serving`.
 
     Args:
         log: file for the log.
@@ -351,7 +351,7 @@ async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Servin
 async def installed(
     plane: ControlPlane, client: KubeClient, folder: Path, *namespaces: Mapping[str, Any]
 ) -> AsyncIterator[Serving]:
-    """Our webhook with its configurations in the cluster, taken up; pods of the first namespace show it.
+    """Run the webhook and install its configurations; wait until pods of the first namespace are changed.
 
     All objects except namespaces are deleted at the end.
     """

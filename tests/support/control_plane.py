@@ -77,7 +77,7 @@ class Program:
         self.process = None
 
     def wait_for(self, url: str, word: str, trust: ssl.SSLContext | None = None) -> None:
-        """Wait until it says a word at an address.
+        """Wait until an address answers with a word.
 
         Raises:
             NotReady: the program ended, or did not answer with the word in time.
@@ -169,7 +169,7 @@ class ControlPlane:
         self.apiserver.stop(signal.SIGKILL)
 
     def start(self) -> None:
-        """Start it (again)."""
+        """Start the API server (again)."""
         self.apiserver.start()
         self.apiserver.wait_for(f"https://127.0.0.1:{self.port}/readyz", "ok", self.trust)
 
@@ -249,7 +249,7 @@ def control_plane(
 def controller_manager(
     assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS
 ) -> Iterator[Program]:
-    """Run kube-controller-manager with these controllers, each under a service account of its own."""
+    """Run kube-controller-manager with these controllers, each with its own service account."""
     (port,) = _free_ports(1)
     kubeconfig = plane.kubeconfig()
     manager = Program(

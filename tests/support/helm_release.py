@@ -126,7 +126,7 @@ def path_of(item: Object) -> str:
 
 @contextlib.asynccontextmanager
 async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[None]:
-    """Create objects, each checked to the last field, and take them away in the end; namespaces stay.
+    """Create objects with strict field validation, and delete them at the end, except namespaces.
 
     Raises:
         ApiError: the API server refuses an object.

@@ -49,7 +49,7 @@ _LARGEST_REQUEST = 16 * 1024 * 1024
 _BETWEEN_NEIGHBOURS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
 )
-"""Headers that concern one connection (RFC 9110, 7.6.1), and Host."""
+"""Headers that apply to a single connection (RFC 9110, 7.6.1), and Host."""
 _JUNK = b"x" * 65536
 
 
@@ -93,7 +93,7 @@ class HostileApiServer:
         return write_kubeconfig(path, server=self.url, ca_file=self._ca_file, token=token)
 
     def inject(self, fault: Fault, when: Predicate | None = None, *, count: int | None = None) -> Rule:
-        """Apply a fault to requests from now on; of several rules the oldest that matches is applied.
+        """Apply a fault to requests from now on. If several rules match, the oldest applies.
 
         Args:
             fault: what goes wrong.
@@ -223,7 +223,7 @@ async def hostile_api_server(upstream: Upstream, folder: Path) -> AsyncIterator[
 
 @contextlib.contextmanager
 def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[HostileApiServer]:
-    """Run a hostile API server in a thread with an event loop of its own."""
+    """Run a hostile API server in a thread with its own event loop."""
     server = HostileApiServer(upstream, folder)
     is_ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
     stop = asyncio.Event()

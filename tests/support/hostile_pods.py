@@ -19,7 +19,7 @@ _OTHER_GPU: Final = "example.invalid/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of hostile pod."""
+    """A kind of hostile pod."""
 
     reads: tuple[str, ...]
     """Fields of the structs in `kai.pod` that the pod enlarges, as `Struct.field`."""
@@ -67,7 +67,7 @@ def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[i
 
 
 def with_keys(field: str, key: Callable[[int], str], value: str = "x") -> Callable[[int], bytes]:
-    """Fill one of the maps of `metadata` with keys."""
+    """Fill a map of `metadata` with keys."""
 
     def make(size: int) -> bytes:
         entries: dict[str, str] = {}

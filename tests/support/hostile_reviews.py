@@ -16,7 +16,7 @@ Make = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request to the webhook."""
+    """A request to the webhook."""
 
     path: str
     body: bytes
@@ -75,7 +75,7 @@ NAMESPACES: Final[Mapping[str, Make]] = {
     "a size of digits": lambda size: _namespace({"size.kaishare.dev/a": "1" * size + "Mi"}),
     "a long share-for": lambda size: _namespace({"kaishare.dev/share-for": long_text(size)}),
 }  # fmt: skip
-"""Namespaces by name."""
+"""Hostile namespaces by name."""
 
 _WHOLE: Final = (
     b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u","operation":"CREATE"'

@@ -65,7 +65,7 @@ def scheduler_memory(text: str) -> int | None:
 
 
 def resolve_queue(pod_labels: Mapping[str, str], owner_labels: Mapping[str, str]) -> str:
-    """Return the queue: the top owner's label, else the pod's, else the legacy project label.
+    """Return a pod's queue: the topmost owner's label, else the pod's, else the legacy project label.
 
     A pod without owners is its own topmost owner: pass its labels twice.
     """

@@ -61,7 +61,7 @@ def where(item: Mapping[str, Any]) -> str:
 
 
 class Asker:
-    """Sends requests as any user. A user has every right, unless a request names another group."""
+    """Sends requests as any user. A user has all rights, unless a request sets another group."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._server = f"https://127.0.0.1:{plane.port}"

@@ -1,4 +1,4 @@
-"""The largest objects that an API server accepts, and a probe that measures how long /healthz takes meanwhile."""
+"""The largest objects that an API server accepts, and a probe for the latency of /healthz."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def largest_pods(count: int, *, namespace: str, node: str) -> Iterator[dict[str,
 
 
 def _with_shell_scripts(pod: dict[str, Any]) -> None:
-    """80 containers whose shell scripts consist of quoted words, the most expensive text to split."""
+    """Build 80 containers whose shell scripts consist of quoted words, the most expensive text to split."""
     script = "'a b' " * 2700
     pod["spec"]["containers"] = [
         {"name": f"c{number}", "image": "x", "command": ["sh", "-c", script]} for number in range(80)
@@ -41,25 +41,25 @@ def _with_shell_scripts(pod: dict[str, Any]) -> None:
 
 
 def _with_many_containers(pod: dict[str, Any]) -> None:
-    """As many containers as fit; the API server adds 200 bytes of defaults to each."""
+    """Build as many containers as fit; the API server adds 200 bytes of defaults to each."""
     pod["spec"]["containers"] = [{"name": f"c{number}", "image": "x"} for number in range(2500)]
 
 
 def _with_one_long_argument(pod: dict[str, Any]) -> None:
-    """One option value of digits only."""
+    """Build a container with one option value of digits only."""
     digits = "--gpu-memory-utilization=" + "1" * (POD_BYTES - 2000)
     pod["spec"]["containers"] = [{"name": "main", "image": "x", "args": ["vllm", "serve", "m", digits]}]
 
 
 def _with_annotations(pod: dict[str, Any]) -> None:
-    """Annotations of 250 KB, near the API server's limit, and the rest in environment variables."""
+    """Build annotations of 250 KB, near the API server's limit, and environment variables for the rest."""
     pod["metadata"]["annotations"] = {"note": "-aaaaaaa" * 31_000}
     variables = [{"name": f"V{number}", "value": "v" * 100} for number in range(8000)]
     pod["spec"]["containers"] = [{"name": "main", "image": "x", "env": variables}]
 
 
 def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
-    """A managed namespace with many unknown kaishare labels, each close to a known one."""
+    """Return a managed namespace with many unknown kaishare labels, each similar to a known one."""
     unknown = {f"kaishare.dev/gpu-fractoin-{number}": "x" for number in range(labels)}
     return {
         "apiVersion": "v1",
@@ -86,7 +86,7 @@ async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, An
 
 
 async def annotate(client: KubeClient, paths: Iterable[str]) -> None:
-    """Change one annotation of each object, one object after the other."""
+    """Change one annotation of each object."""
     for number, path in enumerate(paths):
         body = json.dumps({"metadata": {"annotations": {"changed": str(number)}}}).encode()
         await client.request(

@@ -36,7 +36,7 @@ class Machine:
         return Host(root=self.root, proc_root=self.proc.root, own=self.own, environment=self.environment)
 
     def write(self, path: str, text: str = "") -> Path:
-        """Write a file of the container."""
+        """Write a file in the container."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -10,7 +10,7 @@ _CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "va
 
 
 def peak_resident_mib(pid: int) -> float:
-    """The most memory that a process ever had resident, in MiB (`VmHWM` of /proc/PID/status).
+    """Return the peak resident memory of a process in MiB (`VmHWM` of /proc/PID/status).
 
     Raises:
         OSError: the process has ended.

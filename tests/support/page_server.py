@@ -31,7 +31,7 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that no event tells of."""
+    """Wait until a condition holds, by polling."""
     end = asyncio.get_running_loop().time() + WAIT_SECONDS
     while asyncio.get_running_loop().time() < end:
         if condition():
@@ -142,7 +142,7 @@ class RunningServer:
         return client
 
     async def until(self, count: int) -> None:
-        """Wait until the server has that many connections."""
+        """Wait until the server has a number of connections."""
         await until(lambda: self.connections == count)
 
 

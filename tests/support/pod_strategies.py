@@ -186,7 +186,7 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     (("spec", "initContainers"), None),
     *[(("spec", "schedulerName"), "volcano")] * 2,
 )
-"""What turns a pod's fate, by itself or together with the rest."""
+"""Single changes to a pod that decide whether it gets a share."""
 
 _twists = st.lists(st.sampled_from(_TWISTS), min_size=1, max_size=2)
 _ENTRIES = {"labels": _entries(_LABELS), "annotations": _entries(_ANNOTATIONS)}

@@ -52,7 +52,7 @@ class Pipeline:
         self.process(built(*items).inventory, held, times)
 
     def process(self, inventory: Inventory, held: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Take samples with an inventory."""
+        """Take samples with a given inventory."""
         pids = {
             (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
                 ((each, uid) for uid, on in held.items() for each in on), start=100

@@ -12,7 +12,7 @@ _PATIENCE_SECONDS = 0.2
 
 
 def log_lines(log: Path, message: str = "") -> list[dict[str, Any]]:
-    """Lines with a message, or all whole lines; waits a moment for a line that has not been written yet."""
+    """Return the lines with a message, or all complete lines; wait briefly for lines in the log's queue."""
     ends = time.monotonic() + _PATIENCE_SECONDS
     while True:
         time.sleep(_SETTLE_SECONDS)

@@ -63,7 +63,7 @@ class Reply:
 
     @property
     def response(self) -> dict[str, Any]:
-        """The answer to a review."""
+        """Return the answer to a review."""
         found: dict[str, Any] = json.loads(self.body)["response"]
         return found
 
@@ -121,7 +121,7 @@ class Connection:
 
     @property
     def leaf(self) -> bytes:
-        """The server's certificate."""
+        """Return the server's certificate."""
         found = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         assert isinstance(found, bytes)
         return found

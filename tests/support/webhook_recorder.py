@@ -38,7 +38,7 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIterator[Recorder]:
-    """Serve on loopback."""
+    """Serve a recorder on loopback."""
     now = datetime.now(UTC)
     authority = Authority.create(now=now)
     pair = authority.issue(["127.0.0.1"], now=now, lifetime=timedelta(days=1))
