@@ -218,9 +218,7 @@ async def run(rounds: int, form: str, count: int, labels: int) -> None:
             client.close()
             process.terminate()
             await process.wait()
-        print(
-            f"{count} namespaces, {file.stat().st_size // 1024} KiB as {form}, one client, one request at a time"
-        )
+        print(f"{count} namespaces, {file.stat().st_size // 1024} KiB as {form}, one client")
         report("one namespace", single)
         report("all namespaces", everything)
 

@@ -79,7 +79,7 @@ class Installation:
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """Every release in an image tag, the oldest first."""
+        """Releases in the tags of KAI's images, the oldest first."""
         versions = {version for image in self.images for version in _versions(image)}
         return tuple(sorted(versions, key=lambda v: (v.major, v.minor, v.patch, v.prerelease)))
 

@@ -54,7 +54,7 @@ class Version:
 
     @property
     def demands_decimal_fraction(self) -> bool:
-        """Whether KAI refuses NaN, hexadecimal and `0.5_0` (v0.12.23, v0.14.7, v0.16.3 on; PR #1798, #1805)."""
+        """Whether KAI refuses NaN, hexadecimal and `0.5_0` (v0.12.23, v0.14.7, v0.16.3; PR #1798, #1805)."""
         if (self.major, self.minor) == (0, 12):
             return self._is_at_least(0, 12, 23)
         if (self.major, self.minor) == (0, 14):
@@ -63,7 +63,7 @@ class Version:
 
     @property
     def accepts_dotted_names(self) -> bool:
-        """Whether a pod with a share may have a dot in its name (v0.16.5 and later sanitise the volume name)."""
+        """Whether a pod with a share may have a dot in its name (v0.16.5 sanitises the volume name)."""
         return self._is_at_least(0, 16, 5)
 
     @property

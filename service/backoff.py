@@ -7,7 +7,7 @@ from typing import Final
 
 
 class TokenBucket:
-    """A rate limit: starts with `burst` tokens, its maximum, and gains `per_second` tokens."""
+    """A token bucket: starts full with `burst` tokens, and gains `per_second` tokens per second."""
 
     def __init__(self, *, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second

@@ -33,7 +33,7 @@ class Desk:
     now: float = 10.0
     held: dict[str, int] = field(default_factory=lambda: {"train": OVER})
     fresh_held: dict[str, int] | None = None
-    """Used memory in a fresh sample; None if unchanged."""
+    """Used bytes by pod in a fresh sample; None if unchanged."""
     answers: list[Evicted] = field(default_factory=list)
     """Answers to evictions in order; then success."""
     asking: Asking | None = None
