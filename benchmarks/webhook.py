@@ -69,7 +69,7 @@ async def start(module: str, log: Path) -> tuple[Process, str]:
 
 
 def cpu_seconds(process: Process) -> float:
-    """Return user and system time of a process."""
+    """Return user and system time of a process in seconds."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
