@@ -10,7 +10,7 @@ from typing import Any, Final
 from service.text import printable, width
 
 _LEAST: Final = 40
-"""Columns of the observation on the narrowest terminal."""
+"""Smallest width of the observation, in columns."""
 
 _LONGEST: Final = 4000
 """Longest observation and longest advice, in characters."""

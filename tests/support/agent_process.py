@@ -38,7 +38,7 @@ class Agent:
                 return error.code, error.read().decode()
 
     def series(self) -> dict[str, float]:
-        """Return all kaishare series of /metrics: the text of the series, to its value."""
+        """Return the values of kaishare's series in /metrics, by the text of the series."""
         status, text = self.get("/metrics")
         assert status == 200
         lines = [line for line in text.splitlines() if line.startswith("kaishare_")]
