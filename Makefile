@@ -1,4 +1,4 @@
-# The two commands a stranger needs are `make demo` and `make test`; both build .venv first.
+# Start with `make demo` and `make test`; both create .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,11 +7,13 @@ STAMP := $(VENV)/.requirements-installed
 .PHONY: help test demo lint docs manifests lock clean
 
 help:
-	@echo "make demo   run webhook and agent on the examples and show what became of each pod (KEEP=1 leaves them running)"
-	@echo "make test   run the tests"
-	@echo "make docs   write the documentation's tables from the code"
-	@echo "make manifests  write the plain manifests and the table of rights from the chart (needs helm)"
-	@echo "make lint   run ruff, mypy, import-linter and the check of regular expressions"
+	@echo "make demo       run the webhook and the agent on the examples and print the resulting pods (KEEP=1 keeps both running)"
+	@echo "make test       run the tests"
+	@echo "make lint       run ruff, mypy, import-linter and the check of regular expressions"
+	@echo "make docs       generate the tables of the documentation from the code"
+	@echo "make manifests  generate the plain manifests and the tables of rights from the chart (needs helm)"
+	@echo "make lock       update requirements/*.txt (needs uv)"
+	@echo "make clean      remove .venv and caches"
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
@@ -30,16 +32,16 @@ lint: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
-# Writes the tables of the documentation anew from the code.
+# Generates the tables of the documentation from the code.
 docs: $(STAMP)
 	$(BIN)/python -m docs.tables README.md docs/policy.md
 
-# Writes plain manifests, the chart's copies, and the tables of rights. Needs helm.
+# Generates the plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)
 	$(BIN)/python deploy/alerts/prometheusrule.py
 	$(BIN)/python deploy/render.py
 
-# Needs uv. Writes every requirement with its hashes and no index address.
+# Pins every requirement with its hashes, without index addresses. Needs uv.
 lock:
 	for extra in webhook agent dev; do \
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -1,1 +1,1 @@
-"""Programs that measure; never part of the tests. Each prints what it did and what came out."""
+"""Benchmarks, which are not part of the tests. Each prints its parameters and results."""

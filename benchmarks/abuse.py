@@ -1,9 +1,10 @@
-"""What reviews pay while somebody does what he should not: 10,000 connections, slow heads, large bodies.
+"""Latency of reviews under abuse by another client: 10,000 connections, slow request heads, large bodies.
 
-One client sends reviews in a closed loop over one connection, as an API server does; and now and then opens
-a new one. First alone, then while each abuse goes on, then alone again. The abuse comes from a process of its
-own. Prints latencies, how many of the abuser's connections are left, and the server's memory; exits 1 if a
-review is not answered 200. Run: `python -m benchmarks.abuse`; about three minutes.
+One client sends reviews one after another over one connection, as an API server does, and regularly opens a
+new connection. The phases are: the client alone, the client during each abuse, and the client alone again.
+The abuse runs in its own process. The benchmark prints latencies, the number of the abuser's connections that
+are still open, and the server's memory. It exits with 1 if a review is not answered with 200. Run: `python -m
+benchmarks.abuse`; about three minutes.
 """
 
 import argparse
@@ -30,7 +31,7 @@ DEEP = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":
 
 
 class Abuser:
-    """Opens connections, and does to them what it is told."""
+    """Opens connections and misuses them."""
 
     def __init__(self, host: str, port: int, ca: Path) -> None:
         self._address = host, port
@@ -38,7 +39,7 @@ class Abuser:
         self._sockets: list[socket.socket] = []
 
     def connect(self, *, tls: bool = True) -> socket.socket | None:
-        """Open one more; None: the server would not have it."""
+        """Open a connection; return None if the server refuses it."""
         made = socket.create_connection(self._address, timeout=10)
         try:
             if tls:
@@ -50,13 +51,13 @@ class Abuser:
         return made
 
     def send(self, to: socket.socket | None, data: bytes) -> None:
-        """Send what the server takes."""
+        """Send as much data as the server accepts."""
         if to is not None:
             with contextlib.suppress(OSError):
                 to.sendall(data)
 
     def left(self) -> int:
-        """How many connections the server has not closed."""
+        """Return the number of connections that the server has not closed."""
         count = 0
         for each in self._sockets:
             each.settimeout(0)
@@ -70,25 +71,25 @@ class Abuser:
         return count
 
     def half_open(self, count: int) -> Iterator[None]:
-        """Connections that never begin TLS."""
+        """Open connections that never start TLS."""
         for _ in range(count):
             self.connect(tls=False)
             yield
 
     def idle(self, count: int) -> Iterator[None]:
-        """Connections that never send a request."""
+        """Open connections that never send a request."""
         for _ in range(count):
             self.connect()
             yield
 
     def used_and_idle(self, count: int) -> Iterator[None]:
-        """Connections that sent one request and then nothing."""
+        """Open connections that send one request and then nothing."""
         for _ in range(count):
             self.send(self.connect(), b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             yield
 
     def slow_heads(self, count: int) -> Iterator[None]:
-        """Heads that come a line at a time, for ever."""
+        """Send request heads line by line without an end."""
         for _ in range(count):
             self.send(self.connect(), HEAD)
             yield
@@ -98,7 +99,7 @@ class Abuser:
                 yield
 
     def slow_bodies(self, count: int) -> Iterator[None]:
-        """Bodies that announce 8 MiB and come a byte at a time."""
+        """Send bodies with a Content-Length of 8 MiB byte by byte."""
         for _ in range(count):
             self.send(self.connect(), HEAD + b"Content-Length: %d\r\n\r\n{" % MAX_REVIEW_BODY)
             yield
@@ -108,11 +109,11 @@ class Abuser:
                 yield
 
     def large_bodies(self, count: int) -> Iterator[None]:
-        """Bodies of 8 MiB of nothing, one after another."""
+        """Send bodies of 8 MiB of blanks, one after another."""
         return self._bodies(count, b" " * MAX_REVIEW_BODY)
 
     def deep_bodies(self, count: int) -> Iterator[None]:
-        """Bodies nested a million levels deep, one after another."""
+        """Send bodies nested a million levels deep, one after another."""
         return self._bodies(count, DEEP)
 
     def _bodies(self, count: int, body: bytes) -> Iterator[None]:
@@ -134,11 +135,11 @@ ABUSES: dict[str, tuple[Callable[[Abuser, int], Iterator[None]], int]] = {
     "large-bodies": (Abuser.large_bodies, 200),
     "deep-bodies": (Abuser.deep_bodies, 200),
 }
-"""What is done, and how many times."""
+"""Kinds of abuse by name, with the number of repetitions."""
 
 
 def abuse(kind: str, address: str, ca: str, seconds: float) -> None:
-    """Be the abuser: a process of its own. Prints how many connections are left at the end."""
+    """Run one kind of abuse in this process; print the number of open connections at the end."""
     raise_descriptor_limit()
     host, port = address.split(":")
     abuser = Abuser(host, int(port), Path(ca))
@@ -150,7 +151,7 @@ def abuse(kind: str, address: str, ca: str, seconds: float) -> None:
         if time.monotonic() > until:
             break
     time.sleep(max(0.0, until - time.monotonic()))
-    print(f"{made} done, {abuser.left()} connections left open")
+    print(f"{made} abusive connections, {abuser.left()} still open")
 
 
 def _is_past(moment: float) -> bool:
@@ -158,14 +159,14 @@ def _is_past(moment: float) -> bool:
 
 
 class Reviewer:
-    """Sends reviews, and notes what each took."""
+    """Sends reviews and measures their latencies."""
 
     def __init__(self, address: str, ca: Path) -> None:
         self._make: Callable[[], Client] = functools.partial(Client, address, ca)
         self._kept = self._make()
 
     def send(self, until: Callable[[], bool]) -> tuple[list[float], list[float]]:
-        """Send until told; return seconds on the kept connection, and with a new one."""
+        """Send until stopped; return seconds of reviews on the kept connection, and on new connections."""
         kept: list[float] = []
         new: list[float] = []
         while not until():
@@ -183,7 +184,7 @@ class Reviewer:
         self._kept.close()
 
 
-def shown(title: str, kept: list[float], new: list[float]) -> None:
+def report(title: str, kept: list[float], new: list[float]) -> None:
     """Print the latencies of one phase."""
     for name, values in (("kept", sorted(kept)), ("new", sorted(new))):
         if values:
@@ -197,7 +198,7 @@ def shown(title: str, kept: list[float], new: list[float]) -> None:
 
 
 async def run(kinds: list[str], seconds: float) -> None:
-    """Start the server, send, abuse, print."""
+    """Start the server, measure every phase, and print the latencies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder / "policies.yaml", namespaces(1000, lambda _: "0.50", labels=0), "documents")
@@ -212,15 +213,15 @@ async def run(kinds: list[str], seconds: float) -> None:
             for kind in kinds:
                 until = time.monotonic() + 2
                 kept, new = await asyncio.to_thread(reviewer.send, functools.partial(_is_past, until))
-                shown("alone", kept, new)
+                report("alone", kept, new)
                 command = [sys.executable, "-m", "benchmarks.abuse", "--be", kind, "--seconds", str(seconds)]
                 abuser = await asyncio.create_subprocess_exec(
                     *command, "--address", address.removeprefix("https://"), "--ca", str(ca), stdout=-1
                 )
                 waiting = asyncio.create_task(abuser.communicate())
-                shown(kind, *await asyncio.to_thread(reviewer.send, waiting.done))
-                said = (await waiting)[0].decode().strip()
-                print(f"{'':16} {said}; server {memory_of(process) / 1024:.0f} MiB")
+                report(kind, *await asyncio.to_thread(reviewer.send, waiting.done))
+                output = (await waiting)[0].decode().strip()
+                print(f"{'':16} {output}; server {memory_of(process) / 1024:.0f} MiB")
             reviewer.close()
         finally:
             process.terminate()
@@ -228,10 +229,10 @@ async def run(kinds: list[str], seconds: float) -> None:
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=list(ABUSES), help=", ".join(ABUSES))
-    parser.add_argument("--seconds", type=float, default=20, help="how long each abuse goes on at most")
+    parser.add_argument("--seconds", type=float, default=20, help="longest duration of each abuse")
     for hidden in ("--be", "--address", "--ca"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""What the agent costs: CPU per sample and per scrape, and resident memory, as processes grow in number.
+"""CPU per sample and per scrape, and resident memory, of an agent by number of processes.
 
-A real `kaishare-agent serve` in a process of its own, through NVIDIA's binding over the library that stands
-in for the driver in the tests (it needs gcc), with a /proc and a pod list to match. CPU is what the kernel
-counts for all threads, so that a scrape includes HTTP. About 6 s a row. Run: `python -m benchmarks.agent`.
+A real process of `kaishare-agent serve` uses NVIDIA's Python binding with the simulated driver library of the
+tests (needs gcc), and a matching /proc and pod list. CPU is the kernel's count for all threads, so the cost
+of a scrape includes HTTP. About 6 s per row. Run: `python -m benchmarks.agent`.
 """
 
 import argparse
@@ -30,21 +30,21 @@ MIB = 1 << 20
 TOTAL_MIB = 81_559
 INTERVAL_MS = 100
 MOST = {"sample_ms": 10.0, "scrape_ms": 10.0, "resident_mib": 50.0}
-"""What 8 GPUs, 64 processes on each, and 64 pods may cost."""
+"""Limits for a node with 8 GPUs, 64 processes on each, and 64 pods."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A node: processes on its GPUs, in turn, and the pods they belong to."""
+    """A node: number of GPUs, processes and pods."""
 
     gpus: int
     pods: int
     processes: int
     everywhere: bool = False
-    """Every pod has processes on every GPU, which is not its own but on one: the most series there can be."""
+    """Whether every pod has processes on every GPU; this gives the largest number of series."""
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """Yield pid, GPU and pod."""
+        """Yield PID, GPU and pod of every process."""
         for n in range(self.processes):
             gpu = n % self.gpus
             pods = range(self.pods) if self.everywhere else range(gpu % self.pods, self.pods, self.gpus)
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one load costs."""
+    """Measured cost of one load."""
 
     sample_ms: float
     scrape_ms: float
@@ -62,17 +62,17 @@ class Cost:
 
 
 def gpu_uuid(index: int) -> str:
-    """UUID of a GPU."""
+    """Return the UUID of a GPU."""
     return f"GPU-{uuid.UUID(int=index)}"
 
 
 def pod_uid(number: int) -> str:
-    """UID of a pod."""
+    """Return the UID of a pod."""
     return str(uuid.UUID(int=(1 << 64) + number))
 
 
 def pods_of(load: Load) -> Iterator[dict[str, Any]]:
-    """Write the pods, about as large as real ones, with their BindRequests, and the reservation pods."""
+    """Build pods of realistic size with their BindRequests, and the reservation pods."""
     for number in range(load.pods):
         meta = {
             "namespace": f"team-{number % 8}",
@@ -120,7 +120,7 @@ def pods_of(load: Load) -> Iterator[dict[str, Any]]:
 
 
 def write_node(load: Load, folder: Path) -> None:
-    """Write what driver, kernel and API server would say."""
+    """Write the data of driver, kernel and API server."""
     each = TOTAL_MIB * 9 // 10 * MIB // max(1, load.processes // load.gpus)
     lines = ["driver 580.65.06"]
     lines += [
@@ -150,45 +150,45 @@ async def agent(folder: Path, library: Path) -> Any:
     try:
         for _ in range(200):
             await asyncio.sleep(0.05)
-            found = re.search(r'"url":"([^"]+)"', (folder / "log").read_text())
-            if found:
+            match = re.search(r'"url":"([^"]+)"', (folder / "log").read_text())
+            if match:
                 break
         else:
-            raise SystemExit(f"no agent: {(folder / 'log').read_text()}")
-        yield process, found[1]
+            raise SystemExit(f"the agent did not start: {(folder / 'log').read_text()}")
+        yield process, match[1]
     finally:
         process.terminate()
         await process.wait()
 
 
 def cpu_ms(process: "Process | subprocess.Popen[bytes]") -> float:
-    """Time on a CPU of all threads."""
+    """Return the CPU time of all threads in milliseconds."""
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
 
 
 def resident_mib(process: Process) -> float:
-    """The most that was ever resident."""
+    """Return the peak resident memory in MiB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else float("nan")
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match[1]) / 1024 if match else float("nan")
 
 
 async def samples_so_far(session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
-    """Count the samples; return the page as well."""
+    """Return the number of samples and the text of /metrics."""
     async with session.get(f"{url}/metrics") as response:
         text = await response.text()
-    found = re.search(r"sample_duration_seconds_count (\d+)", text)
-    return (int(found[1]) if found else 0), text
+    match = re.search(r"sample_duration_seconds_count (\d+)", text)
+    return (int(match[1]) if match else 0), text
 
 
 async def measure(load: Load, library: Path, *, seconds: float, scrapes: int) -> Cost:
-    """Run one agent on one node."""
+    """Measure one agent on one node."""
     with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
         folder = Path(name)
         write_node(load, folder)
         async with agent(folder, library) as (process, url), aiohttp.ClientSession() as session:
-            await asyncio.sleep(1)  # the first samples and scrapes cost more
+            await asyncio.sleep(1)  # the first samples and scrapes are more expensive
             await samples_so_far(session, url)
             first, _ = await samples_so_far(session, url)
             before = cpu_ms(process)
@@ -202,16 +202,16 @@ async def measure(load: Load, library: Path, *, seconds: float, scrapes: int) ->
                 before += (last - last_before) * per_sample
             per_scrape = (cpu_ms(process) - before) / scrapes
             if load.processes > 1 and "kaishare_agent_attribution_ok 1" not in text:
-                raise SystemExit(f"the node is not as it was meant: {(folder / 'log').read_text()}")
+                raise SystemExit(f"the simulated node has a problem: {(folder / 'log').read_text()}")
             series = sum(line.startswith("kaishare_") for line in text.splitlines())
             return Cost(per_sample, per_scrape, resident_mib(process), series)
 
 
 async def run(seconds: float, scrapes: int) -> int:
-    """Measure every load and print; return 1 if the node of 8 × 64 × 64 costs more than it may."""
+    """Measure every load and print the results; return 1 if the largest node exceeds a limit of `MOST`."""
     loads = [Load(8, 64, processes) for processes in (1, 64, 512, 1024, 2048, 4096)]
     loads.insert(3, Load(8, 64, 512, everywhere=True))
-    print(f"8 GPUs, 64 pods, an interval of {INTERVAL_MS} ms; CPU ms each, most resident MiB")
+    print(f"8 GPUs, 64 pods, interval {INTERVAL_MS} ms; CPU in ms, peak resident memory in MiB")
     print("processes   series   sample   per process   scrape   resident")
     worst = dict.fromkeys(MOST, 0.0)
     with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
@@ -234,10 +234,10 @@ async def run(seconds: float, scrapes: int) -> int:
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of sampling, a row")
-    parser.add_argument("--scrapes", type=int, default=40, help="a row")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of sampling per row")
+    parser.add_argument("--scrapes", type=int, default=40, help="scrapes per row")
     options = parser.parse_args()
     sys.exit(asyncio.run(run(options.seconds, options.scrapes)))
 

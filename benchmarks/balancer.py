@@ -1,4 +1,4 @@
-"""A TCP balancer that does to connections what kube-proxy does to those of a Service."""
+"""A TCP load balancer that treats connections like kube-proxy for a Service."""
 
 import asyncio
 from typing import cast
@@ -6,21 +6,23 @@ from typing import cast
 from service.http.listeners import Address
 
 _LEAST_REQUEST = 1024
-"""Bytes from a client by which it waits for an answer: a review has more, the end of a TLS handshake less.
-The handshake's first bytes are waited on however few they are."""
+"""Bytes from a client that count as a request. A review has more, the end of a TLS handshake fewer. The
+first bytes of a handshake always count."""
 
 
 class Balancer:
-    """Gives each new connection an endpoint, in turn; one that is removed keeps those it has.
+    """Assigns each new connection to the next endpoint; a removed endpoint keeps its connections.
 
-    A connection that its endpoint does not take is refused, and no other endpoint is tried.
+    If an endpoint does not accept a connection, the balancer refuses the client's connection without trying
+    another endpoint.
     """
 
     def __init__(self) -> None:
         self.refused = 0
-        """Connections that no endpoint took."""
+        """Number of connections that an endpoint did not accept."""
         self.cut_off = 0
-        """Connections that an endpoint ended while a client waited for its answer, or was about to ask."""
+        """Number of connections that an endpoint ended while the client waited for an answer or sent a
+        request."""
         self._endpoints: list[Address] = []
         self._turn = 0
         self._server: asyncio.Server | None = None
@@ -33,7 +35,7 @@ class Balancer:
         return Address(*self._server.sockets[0].getsockname())
 
     async def stop(self) -> None:
-        """End everything."""
+        """Close all connections and stop listening."""
         if self._server is not None:
             self._server.close()
         for front in list(self._open):
@@ -41,15 +43,15 @@ class Balancer:
         await asyncio.sleep(0)
 
     def add(self, endpoint: Address) -> None:
-        """Send new connections there, too."""
+        """Add an endpoint for new connections."""
         self._endpoints.append(endpoint)
 
     def remove(self, endpoint: Address) -> None:
-        """Send no new connections there."""
+        """Stop assigning new connections to an endpoint."""
         self._endpoints.remove(endpoint)
 
     def opened(self, front: "_Front") -> Address | None:
-        """Hear of a connection; return where it shall go."""
+        """Record a client's connection; return its endpoint."""
         self._open.add(front)
         if not self._endpoints:
             return None
@@ -57,12 +59,12 @@ class Balancer:
         return self._endpoints[self._turn % len(self._endpoints)]
 
     def closed(self, front: "_Front") -> None:
-        """Hear of its end."""
+        """Record the end of a client's connection."""
         self._open.discard(front)
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a client's way."""
+    """One of the two TCP connections of a forwarded connection."""
 
     def __init__(self, balancer: Balancer) -> None:
         self.balancer = balancer
@@ -95,7 +97,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Front(_Side):
-    """A client's connection."""
+    """The connection from a client."""
 
     def __init__(self, balancer: Balancer) -> None:
         super().__init__(balancer)
@@ -125,7 +127,7 @@ class _Front(_Side):
 
     def data_received(self, data: bytes) -> None:
         if isinstance(self.other, _Back):
-            self.other.asked(len(data))
+            self.other.received_from_client(len(data))
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -147,14 +149,14 @@ class _Back(_Side):
         self._has_ended = False
         self._is_counted = False
 
-    def asked(self, count: int) -> None:
-        """Hear of bytes from the client, though they may come too late."""
+    def received_from_client(self, count: int) -> None:
+        """Count bytes from the client, including those that arrive after the endpoint closed."""
         self._unanswered += count
         if self._has_ended:
             self._count()
 
     def forget(self) -> None:
-        """Hear that the client has gone."""
+        """Record that the client closed the connection."""
         self._is_counted = True
 
     def data_received(self, data: bytes) -> None:

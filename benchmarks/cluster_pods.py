@@ -1,9 +1,9 @@
-"""What an agent costs beside a large cluster: resident memory and CPU with `--pods cluster`.
+"""Memory and CPU of an agent with `--pods cluster` in a large cluster.
 
-A real `kaishare-agent serve`, in a process of its own, with the credentials of a service account, against a
-real kube-apiserver that holds many pods, few of them on the agent's node. Its GPUs are those of
-`benchmarks.agent`. Needs gcc, KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver), some 3 GB of memory
-and, for 30,000 pods, two minutes. Run: `python -m benchmarks.cluster_pods`.
+A real process of `kaishare-agent serve` uses a service account of a real kube-apiserver with many pods, few
+of them on the agent's node. Its GPUs are those of `benchmarks.agent`. Needs gcc, KUBEBUILDER_ASSETS (a folder
+with etcd and kube-apiserver), about 3 GB of memory and, for 30,000 pods, two minutes. Run: `python -m
+benchmarks.cluster_pods`.
 """
 
 import argparse
@@ -47,7 +47,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def pods_elsewhere(count: int) -> Iterable[dict[str, Any]]:
-    """Make pods of other nodes, some 7 KB each as the API server keeps them."""
+    """Build pods of other nodes, about 7 KB each as the API server stores them."""
     for number in range(count):
         made = fraction(f"other-{number}", number, namespace="team-a", node=f"other-node-{number % 500}")
         made["spec"]["containers"][0] |= {"image": "example.invalid/image", "args": ["x" * 5000]}
@@ -55,7 +55,7 @@ def pods_elsewhere(count: int) -> Iterable[dict[str, Any]]:
 
 
 async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, Any]]) -> None:
-    """Make many objects, a few at a time."""
+    """Create objects, a few at a time."""
     left = iter(items)
 
     async def create_some() -> None:
@@ -68,7 +68,7 @@ async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, An
 
 
 async def make_node(admin: Administrator, count: int) -> list[str]:
-    """Make the pods of the agent's node, with what belongs to them; return their UIDs."""
+    """Create the pods of the agent's node and their related objects; return the pods' UIDs."""
     groups = [f"group-{index}" for index in range(GPUS)]
     for index, group in enumerate(groups):
         await admin.create(reservation(group, gpu_uuid(index), 900 + index, node=NODE))
@@ -84,7 +84,7 @@ async def make_node(admin: Administrator, count: int) -> list[str]:
 
 
 def write_node(uids: list[str], folder: Path) -> None:
-    """Write what driver and kernel would say."""
+    """Write the files of the simulated driver and kernel."""
     each = TOTAL_MIB * 9 // 10 * MIB // PROCESSES
     lines = ["driver 580.65.06"]
     lines += [
@@ -123,25 +123,25 @@ async def agent(
         for _ in range(400):
             await asyncio.sleep(0.05)
             log = (folder / "log").read_text()
-            found = re.search(r'"url":"([^"]+)"', log)
-            if found and "pods listed" in log:
+            match = re.search(r'"url":"([^"]+)"', log)
+            if match and "pods listed" in log:
                 break
         else:
-            raise SystemExit(f"no agent: {(folder / 'log').read_text()}")
-        yield process, found[1]
+            raise SystemExit(f"the agent did not start: {(folder / 'log').read_text()}")
+        yield process, match[1]
     finally:
         process.terminate()
         await process.wait()
 
 
 def memory_mib(pid: int, figure: str) -> float:
-    """`VmRSS` (now) or `VmHWM` (the most ever) of a process."""
-    found = re.search(rf"{figure}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")
+    """Return `VmRSS` (current memory) or `VmHWM` (peak memory) of a process in MiB."""
+    match = re.search(rf"{figure}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) / 1024 if match else float("nan")
 
 
 async def change_labels(client: KubeClient, paths: Iterable[str]) -> None:
-    """Edit pods, one after the other, as fast as it goes."""
+    """Change labels of pods one after another, as fast as possible."""
     for number, path in enumerate(paths):
         await client.request(
             "PATCH",
@@ -152,7 +152,7 @@ async def change_labels(client: KubeClient, paths: Iterable[str]) -> None:
 
 
 async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, folder: Path) -> int:
-    """Fill the cluster, run the agent, print; return 1 if it holds more memory than it may."""
+    """Fill the cluster, run the agent, print the results; return 1 if the agent exceeds its memory limit."""
     library = built_library(folder)
     async with KubeClient(plane.access()) as client:
         admin = Administrator(client)
@@ -160,7 +160,9 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
         began = time.monotonic()
         await create_all(client, "/api/v1/namespaces/team-a/pods", pods_elsewhere(pods - on_node))
         write_node(await make_node(admin, on_node), folder)
-        print(f"{pods} pods in the cluster, {on_node} on the node, made in {time.monotonic() - began:.0f} s")
+        print(
+            f"{pods} pods in the cluster, {on_node} on the node, created in {time.monotonic() - began:.0f} s"
+        )
         rights = [
             right("pods", "list", "watch"),
             right("bindrequests", "get", group="scheduling.run.ai"),
@@ -182,7 +184,7 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
             others = [
                 f"/api/v1/namespaces/team-a/pods/other-{number}" for number in range(min(600, pods - on_node))
             ]
-            print(f"{'':44}   CPU ms/s   resident       most (MiB)")
+            print(f"{'':44}   CPU ms/s   resident       peak (MiB)")
             await show("at rest, a sample a second", lambda: asyncio.sleep(seconds))
             await show("600 changes of pods of other nodes", lambda: change_labels(client, others))
             await show("600 changes of its own pods", lambda: change_labels(client, own))
@@ -191,19 +193,19 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
                 text = await response.text()
             shares = text.count('source="bind-request"')
             if shares != on_node:
-                raise SystemExit(f"{shares} shares and not {on_node}: {(folder / 'log').read_text()}")
+                raise SystemExit(f"{shares} shares instead of {on_node}: {(folder / 'log').read_text()}")
             most = memory_mib(process.pid, "VmHWM")
         verdict = "within" if most <= MOST_MIB else "OVER"
-        print(f"most resident {most:.1f} MiB, {verdict} {MOST_MIB:g}")
+        print(f"peak resident memory {most:.1f} MiB, {verdict} {MOST_MIB:g}")
         return int(most > MOST_MIB)
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=30_000, help="in the cluster")
+    parser.add_argument("--pods", type=int, default=30_000, help="pods in the cluster")
     parser.add_argument("--on-node", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=10.0, help="at rest, twice")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each of two idle phases")
     options = parser.parse_args()
     on_a_control_plane(
         parser, lambda plane, folder: measure(options.pods, options.on_node, options.seconds, plane, folder)

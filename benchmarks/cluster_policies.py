@@ -1,8 +1,8 @@
-"""What the webhook costs beside a cluster of many managed namespaces: memory, CPU, and how far it is behind.
+"""Memory, CPU and delay of the webhook in a cluster with many managed namespaces.
 
-A real `kaishare-webhook serve`, in a process of its own, with the credentials of a service account, against a
-real kube-apiserver with many namespaces that carry a policy. Needs KUBEBUILDER_ASSETS (a folder with etcd and
-kube-apiserver). Run: `python -m benchmarks.cluster_policies`.
+A real process of `kaishare-webhook serve` uses a service account of a real kube-apiserver with many
+namespaces that have a policy. Needs KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver). Run: `python
+-m benchmarks.cluster_policies`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CHANGES = 100
 
 
 def namespaces(count: int) -> Iterable[dict[str, Any]]:
-    """Make namespaces as teams have them: a handful of policies, one in a hundred wrong."""
+    """Build namespaces with a few different policies, one in a hundred invalid."""
     for number in range(count):
         made = managed_namespace(
             f"team-{number}",
@@ -41,22 +41,22 @@ def namespaces(count: int) -> Iterable[dict[str, Any]]:
 
 
 async def until(what: str, holds: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> float:
-    """Wait for something; return how long it took."""
+    """Wait for a condition; return the seconds it took."""
     began = time.monotonic()
     while not await holds():
         if time.monotonic() - began > seconds:
-            raise SystemExit(f"not within {seconds:g} s: {what}")
+            raise SystemExit(f"timeout after {seconds:g} s: {what}")
         await asyncio.sleep(0.002)
     return time.monotonic() - began
 
 
 async def policies(webhook: Serving) -> dict[str, dict[str, Any]]:
-    """What the webhook goes by."""
+    """Return the policies that the webhook uses."""
     return {each["namespace"]: each for each in json.loads((await webhook.get("/policies"))[1])}
 
 
 async def label(client: KubeClient, name: str, value: str) -> None:
-    """Give a namespace another default share."""
+    """Change a namespace's default share."""
     change = {"metadata": {"labels": {"kaishare.dev/gpu-fraction": value}}}
     await client.request(
         "PATCH",
@@ -67,7 +67,7 @@ async def label(client: KubeClient, name: str, value: str) -> None:
 
 
 async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path) -> int:
-    """Fill the cluster, run the webhook, print; return 1 if it holds more memory than it may."""
+    """Fill the cluster, run the webhook, print the results; return 1 if it exceeds its memory limit."""
     async with KubeClient(plane.access()) as client:
         admin = Administrator(client)
         await admin.prepare()
@@ -89,9 +89,9 @@ async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path)
             took = await until("ready", is_ready)
             known = len(await policies(webhook))
             if known != count:
-                raise SystemExit(f"{known} policies and not {count}")
+                raise SystemExit(f"{known} policies instead of {count}")
             print(f"{count} managed namespaces; ready {1000 * took:.0f} ms after the port was open")
-            print(f"{'':36} {'CPU ms/s':>10} {'resident':>10} {'most (MiB)':>10}")
+            print(f"{'':36} {'CPU ms/s':>10} {'resident':>10} {'peak (MiB)':>10}")
             before, began = cpu_ms(webhook.process), time.monotonic()
             await asyncio.sleep(seconds)
             show("at rest", cpu_ms(webhook.process) - before, time.monotonic() - began)
@@ -100,15 +100,15 @@ async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path)
                 await label(client, f"team-{number}", "0.9")
             show(f"{CHANGES} changed policies", cpu_ms(webhook.process) - before, time.monotonic() - began)
             behind = [await lag(client, webhook, number) for number in range(20)]
-            print(f"a label is policy after {1000 * statistics.median(behind):.0f} ms in the middle,")
-            print(f"{1000 * max(behind):.0f} ms at most (as /policies shows it, which takes its own time)")
+            print(f"a changed label is active after {1000 * statistics.median(behind):.0f} ms (median),")
+            print(f"{1000 * max(behind):.0f} ms (maximum), including the time of a request to /policies")
             most = memory_mib(webhook.process.pid, "VmHWM")
-    print(f"most resident {most:.1f} MiB, {'within' if most <= MOST_MIB else 'OVER'} {MOST_MIB:g}")
+    print(f"peak resident memory {most:.1f} MiB, {'within' if most <= MOST_MIB else 'OVER'} {MOST_MIB:g}")
     return int(most > MOST_MIB)
 
 
 async def lag(client: KubeClient, webhook: Serving, number: int) -> float:
-    """Seconds from the API server's answer to a change, to a webhook that goes by it."""
+    """Return the seconds between the API server's answer to a change and its use by the webhook."""
     name, value = f"team-{number}", f"0.{10 + number}"
     await label(client, name, value)
 
@@ -120,10 +120,10 @@ async def lag(client: KubeClient, webhook: Serving, number: int) -> float:
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespaces", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=10.0, help="at rest")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the idle phase")
     options = parser.parse_args()
     if options.namespaces < CHANGES:
         parser.error(f"--namespaces {options.namespaces}: allowed: {CHANGES} or more")

@@ -1,8 +1,9 @@
-"""100,000 generated or damaged reviews against a real server process over TLS.
+"""Sends 100,000 generated or damaged reviews to a real server process over TLS.
 
-Exits 1 if one of them is answered with a 5xx, not at all, or with a patch that does not apply (by the
-`jsonpatch` package, to the object that was sent). Prints what was answered, and the server's memory on the
-way. Ends after `--minutes` at the latest, and says so. Run: `python -m benchmarks.endurance`.
+Exits with 1 if a review is answered with a 5xx status, is not answered, or is answered with a patch that does
+not apply to the sent object (checked with the package `jsonpatch`). Prints the number of answers by kind, and
+the server's memory during the run. Stops after `--minutes` and reports that. Run: `python -m
+benchmarks.endurance`.
 """
 
 import argparse
@@ -28,26 +29,26 @@ from benchmarks.generated import POLICIES, Reviews, Sent
 from benchmarks.webhook import start
 
 MARKS = (20, 60, 100)
-"""Percent of the reviews, at which memory is read."""
+"""Percentages of the reviews at which memory is measured."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """What came of it."""
+    """Results of a run."""
 
     count: int
     answered: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By path and status."""
+    """Number of answers by path and status."""
     patched: int = 0
     denied: int = 0
     unusable: int = 0
-    """Patches that do not apply."""
+    """Number of patches that do not apply."""
     wrong: list[str] = field(default_factory=list)
     memory: dict[int, int] = field(default_factory=dict)
-    """KiB of the server, by percent of the reviews."""
+    """Resident memory of the server in KiB, by percentage of the reviews."""
 
     def check(self, sent: Sent, status: int, body: bytes) -> None:
-        """Look at one answer."""
+        """Check and count one answer."""
         self.answered[sent.path, status] += 1
         if status not in (200, 400):
             self.wrong.append(f"{sent.path} answered {status} {body[:200]!r} to {sent.body[:500]!r}")
@@ -65,9 +66,9 @@ class Run:
 
 
 def problem_of(patch: str, body: bytes) -> str | None:
-    """Why a patch does not apply to the object of a review; None: it does."""
+    """Return why a patch does not apply to the object of a review; None if it applies."""
     try:
-        # What the server does not read may hold bytes that are no UTF-8, and control characters.
+        # Fields that the server ignores may contain control characters and bytes that are not UTF-8.
         review: Any = json.loads(body.decode(errors="replace"), strict=False)
         jsonpatch.apply_patch(review["request"]["object"], json.loads(base64.b64decode(patch)))
     except (ValueError, TypeError, KeyError, jsonpatch.JsonPatchException) as error:
@@ -76,17 +77,17 @@ def problem_of(patch: str, body: bytes) -> str | None:
 
 
 def memory_of(process: Process) -> int:
-    """KiB that are resident."""
+    """Return the resident memory of a process in KiB."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
-    raise SystemExit("the server is gone")
+    raise SystemExit("the server has ended")
 
 
 async def send(
     session: aiohttp.ClientSession, url: str, reviews: Iterator[Sent], run: Run, process: Process
 ) -> None:
-    """One client: a review at a time."""
+    """Send reviews one after another, as one client."""
     for sent in reviews:
         try:
             async with session.post(f"{url}{sent.path}?timeout=10s", data=sent.body) as response:
@@ -99,7 +100,7 @@ async def send(
 
 
 async def endure(count: int, seed: int, connections: int, minutes: float) -> Run:
-    """Start the server, send, stop it."""
+    """Start the server, send all reviews, and stop the server."""
     run = Run(count=count)
     reviews = islice(iter(Reviews(seed)), count)
     with tempfile.TemporaryDirectory() as name:
@@ -126,12 +127,12 @@ async def endure(count: int, seed: int, connections: int, minutes: float) -> Run
 
 
 def main() -> None:
-    """Read the options, run, print."""
+    """Parse the options, run the benchmark, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--minutes", type=float, default=15, help="when to give up")
+    parser.add_argument("--minutes", type=float, default=15, help="longest duration of the run")
     options = parser.parse_args()
     began = time.perf_counter()
     run = asyncio.run(endure(options.count, options.seed, options.connections, options.minutes))

@@ -1,11 +1,12 @@
-"""What hostile reviews cost the webhook, and how long everybody else waits meanwhile.
+"""CPU cost of hostile reviews, and the latency of other clients meanwhile.
 
-A real webhook process over TLS. One client sends each kind of hostile pod, namespace and review (see
-tests/support/hostile_reviews.py) at 1.25 and at 2.5 MiB; another one sends ordinary reviews over its own
-connection, and a third asks for /healthz. Prints the CPU time of the server per MiB, its growth for twice the
-size, and the longest wait of the others. Bounds: 50 ms per MiB, three times the cost for twice the size, and
-250 ms. The CPU time of the ordinary reviews counts, too, so that figures are upper bounds. About two minutes;
-exits 1 if a bound is broken. Run: `python -m benchmarks.hostile`, or with a part of a kind's name.
+A real webhook process serves over TLS. One client sends each kind of hostile pod, namespace and review (see
+tests/support/hostile_reviews.py) with 1.25 and with 2.5 MiB. A second client sends regular reviews over its
+own connection, and a third requests /healthz. The benchmark prints the server's CPU time per MiB, the growth
+of the cost for twice the size, and the longest latency of the other clients. Limits: 50 ms per MiB, three
+times the cost for twice the size, and 250 ms. The CPU time includes the regular reviews, so the costs are
+upper bounds. Exits with 1 if a limit is exceeded. Run: `python -m benchmarks.hostile`, optionally with a part
+of a kind's name; about two minutes.
 """
 
 import argparse
@@ -33,10 +34,10 @@ MAX_MS_PER_MIB: Final = 50.0
 MAX_GROWTH: Final = 3.0
 MAX_WAIT_SECONDS: Final = 0.25
 TIMES: Final = 4
-"""Reviews of one kind and size. The kernel counts CPU time in steps of 10 ms, so several are added up."""
+"""Reviews of each kind and size. The kernel counts CPU time in steps of 10 ms, so several are added up."""
 
 _GROWS_FROM_MS: Final = 20.0
-"""Growth is judged from this cost on; below it steps of 10 ms decide."""
+"""Smallest cost for which growth is evaluated; below it the steps of 10 ms dominate."""
 
 SHARE: Final = {
     "kai.scheduler/queue": "queue-a",
@@ -44,14 +45,14 @@ SHARE: Final = {
     "kaishare.dev/share-for": "all",
 }
 LABELS: Final = {
-    "team-0500": SHARE,  # of the ordinary reviews
+    "team-0500": SHARE,  # of the regular reviews
     "team-a": {**SHARE, "kaishare.dev/max-gpu-fraction": "0.9", "kaishare.dev/priority": "train"},
     "guarded": {**SHARE, "kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.9"},
 }
 
 
 class Sender:
-    """Sends hostile requests over one connection after the other."""
+    """Sends hostile requests, each over a new connection."""
 
     def __init__(self, address: str, ca: Path) -> None:
         host, port = address.removeprefix("https://").split(":")
@@ -59,7 +60,7 @@ class Sender:
         self._trust = ssl.create_default_context(cafile=str(ca))
 
     def send(self, request: Asked) -> None:
-        """Send one request and wait for the head of its answer, or for the end of the connection."""
+        """Send one request, and wait for the head of the answer or the end of the connection."""
         plain = socket.create_connection(self._address, timeout=30)
         with self._trust.wrap_socket(plain, server_hostname="localhost") as connection:
             line = f"POST {request.path}?timeout=30s HTTP/1.1"
@@ -70,19 +71,19 @@ class Sender:
 
 @dataclass
 class Others:
-    """The longest time that an ordinary review and a probe took since the last reset."""
+    """Longest time of a regular review and of a probe since the last reset."""
 
     review_seconds: float = 0.0
     probe_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset the longest times."""
         self.review_seconds = self.probe_seconds = 0.0
 
 
 class Background:
-    """Two threads that send ordinary reviews and probes until the end."""
+    """Two threads that send regular reviews and probes until stopped."""
 
     def __init__(self, address: str, ops: str, ca: Path) -> None:
         self.others = Others()
@@ -94,7 +95,7 @@ class Background:
             thread.start()
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both threads."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -116,7 +117,7 @@ class Background:
 
 
 async def measure(part: str) -> int:
-    """Measure every kind whose name holds a text; return 1 if one breaks a bound."""
+    """Measure every kind whose name contains a text; return 1 if a kind exceeds a limit."""
     broken = 0
     with tempfile.TemporaryDirectory(prefix="kaishare-hostile-") as name:
         folder = Path(name)
@@ -134,7 +135,7 @@ async def measure(part: str) -> int:
         ca = folder / "tls" / "ca.crt"
         sender, background = Sender(address, ca), Background(address, ops, ca)
         try:
-            print(f"{'':64} ms/MiB   growth   longest wait: review, probe (ms)")
+            print(f"{'':64} ms/MiB   growth   longest latency: review, probe (ms)")
             for kind, make in all_requests().items():
                 if part not in kind:
                     continue
@@ -152,9 +153,9 @@ async def measure(part: str) -> int:
                 waits = others.review_seconds, others.probe_seconds
                 is_broken = per_mib > MAX_MS_PER_MIB or growth > MAX_GROWTH or max(waits) > MAX_WAIT_SECONDS
                 broken += is_broken
-                shown = f"{growth:8.1f}" if growth else f"{'-':>8}"
+                growth_text = f"{growth:8.1f}" if growth else f"{'-':>8}"
                 print(
-                    f"{kind:62} {per_mib:8.1f} {shown} {waits[0] * 1000:8.0f} {waits[1] * 1000:8.0f}"
+                    f"{kind:62} {per_mib:8.1f} {growth_text} {waits[0] * 1000:8.0f} {waits[1] * 1000:8.0f}"
                     f"{'  OVER' if is_broken else ''}",
                     flush=True,
                 )
@@ -163,14 +164,14 @@ async def measure(part: str) -> int:
             process.terminate()
             await process.wait()
         failures = "; ".join(background.others.failures) or "every probe was answered 200"
-        print(f"{broken} kinds break a bound; {failures}")
+        print(f"{broken} kinds exceed a limit; {failures}")
     return int(bool(broken or background.others.failures))
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", default="", help="of the names of the kinds to measure")
+    parser.add_argument("part", nargs="?", default="", help="part of the names of kinds to measure")
     sys.exit(asyncio.run(measure(parser.parse_args().part)))
 
 

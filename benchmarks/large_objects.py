@@ -1,10 +1,10 @@
-"""What the largest objects of a tenant cost both services: resident memory, and how long /healthz takes.
+"""Memory of both services, and latency of /healthz, with the largest objects that a tenant can create.
 
-A real API server holds 200 pods of 1.4 MB on the agent's node, and 10,000 namespaces of which one has 12,000
-labels. A real agent and a real webhook start beside them. Each must stay below the memory limit of the chart
-and answer /healthz within a second, from its first moment and while the objects change. Needs gcc,
-KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver), 4 GB of memory and three minutes.
-Run: `python -m benchmarks.large_objects`; the exit status is 1 if a bound is broken.
+A real API server has 200 pods of 1.4 MB on the agent's node, and 10,000 namespaces of which one has 12,000
+labels. A real agent and a real webhook start with these objects. Each must stay below the chart's memory
+limit and answer /healthz within a second, from its start and while the objects change. Needs gcc,
+KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver), 4 GB of memory and three minutes. Run: `python -m
+benchmarks.large_objects`; the exit status is 1 if a limit is exceeded.
 """
 
 import argparse
@@ -55,7 +55,7 @@ _MIB: Final = 1 << 20
 
 @asynccontextmanager
 async def agent(plane: ControlPlane, token: str, folder: Path) -> AsyncIterator[tuple[Process, str, Path]]:
-    """Start an agent over the driver's stand-in; yield its process, address and log once it serves."""
+    """Start an agent over the simulated driver; yield its process, address and log once it serves."""
     gpu = f"gpu 0 {GPU_0} {23028 * _MIB} {500 * _MIB} {1000 * _MIB} NVIDIA A10"
     (folder / "answers").write_text(f"driver 580.65.06\n{gpu}\n")
     ProcTree(folder / "proc").add(2, "0::/", name="kthreadd")
@@ -89,12 +89,12 @@ async def _until(holds: Callable[[], bool], log: Path, seconds: float = 120.0) -
     ends = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > ends:
-            raise SystemExit(f"not within {seconds:g} s: {log.read_text()[-2000:]}")
+            raise SystemExit(f"timeout after {seconds:g} s: {log.read_text()[-2000:]}")
         await asyncio.sleep(0.05)
 
 
 async def measure_agent(plane: ControlPlane, client: KubeClient, pods: int, folder: Path) -> bool:
-    """Start an agent on a node of large pods and change them; return whether the bounds held."""
+    """Run an agent on a node with large pods and change them; return whether the limits held."""
     admin = Administrator(client)
     await admin.prepare()
     path = "/api/v1/namespaces/team-a/pods"
@@ -106,14 +106,14 @@ async def measure_agent(plane: ControlPlane, client: KubeClient, pods: int, fold
         took = time.monotonic() - began
         listed_mib = peak_resident_mib(process.pid)
         await annotate(client, (f"{path}/large-{number % pods}" for number in range(CHANGES)))
-        print(f"agent: {pods} pods listed after {took:.1f} s, {listed_mib:.1f} MiB at most by then")
+        print(f"agent: {pods} pods listed after {took:.1f} s, peak memory by then {listed_mib:.1f} MiB")
         return report("agent", peak_resident_mib(process.pid), probe)
 
 
 async def measure_webhook(
     plane: ControlPlane, client: KubeClient, namespaces: int, labels: int, folder: Path
 ) -> bool:
-    """Start a webhook beside many namespaces and change them; return whether the bounds held."""
+    """Run a webhook with many namespaces and change them; return whether the limits held."""
     admin = Administrator(client)
     await admin.prepare()
     path = "/api/v1/namespaces"
@@ -139,7 +139,7 @@ async def measure_webhook(
 
 
 def report(service: str, most_mib: float, probe: HealthProbe) -> bool:
-    """Print what a service cost; return whether that is within its bounds."""
+    """Print the cost of a service; return whether it is within the limits."""
     limit = memory_limit_mib(service)
     is_within = most_mib < limit and probe.slowest_seconds < MAX_HEALTHZ_SECONDS and not probe.failure
     memory = f"{most_mib:.1f} MiB at most (limit {limit})"
@@ -151,7 +151,7 @@ def report(service: str, most_mib: float, probe: HealthProbe) -> bool:
 
 
 async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> int:
-    """Measure both services; return 1 if one broke a bound."""
+    """Measure both services; return 1 if one exceeds a limit."""
     async with KubeClient(plane.access()) as client:
         is_agent_within = await measure_agent(plane, client, options.pods, folder)
         is_webhook_within = await measure_webhook(plane, client, options.namespaces, options.labels, folder)
@@ -159,11 +159,11 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=200, help="on the agent's node, 1.4 MB each")
+    parser.add_argument("--pods", type=int, default=200, help="pods of 1.4 MB on the agent's node")
     parser.add_argument("--namespaces", type=int, default=10_000)
-    parser.add_argument("--labels", type=int, default=12_000, help="of one namespace")
+    parser.add_argument("--labels", type=int, default=12_000, help="labels of one namespace")
     options = parser.parse_args()
     on_a_control_plane(parser, lambda plane, folder: measure(options, plane, folder))
 

@@ -1,4 +1,4 @@
-"""A control plane of its own for a benchmark that needs one."""
+"""A control plane for benchmarks."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from tests.support.control_plane import ControlPlane, assets_folder, control_pla
 def on_a_control_plane(
     parser: argparse.ArgumentParser, measure: Callable[[ControlPlane, Path], Coroutine[Any, Any, int]]
 ) -> NoReturn:
-    """Measure on a new control plane, with a folder for files, and exit with what comes of it."""
+    """Run a measurement on a new control plane with a temporary folder; exit with its status."""
     assets = assets_folder()
     if assets is None:
         parser.error("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")

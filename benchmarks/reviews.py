@@ -42,7 +42,7 @@ def _container(name: str, *, gpu: bool) -> dict[str, Any]:
 def pod_review(
     namespace: str = "training", uid: str = "0b9f7e0c-6f0e-4c5a-8f43-2f5d1b1c7f10"
 ) -> dict[str, Any]:
-    """A review of about 6 KB: three containers, the first with a whole GPU, owned by a ReplicaSet."""
+    """Return a review of about 6 KB: three containers, the first with a whole GPU, owned by a ReplicaSet."""
     labels = {"app": "classify", "pod-template-hash": "7d9c5b8f4", "team": "vision", "tier": "backend"}
     fields = {
         "f:metadata": {
@@ -160,5 +160,5 @@ def pod_review(
 
 
 def pod_review_body(namespace: str = "training") -> bytes:
-    """The same as bytes."""
+    """Return the review as JSON."""
     return orjson.dumps(pod_review(namespace))

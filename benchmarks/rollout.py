@@ -1,17 +1,17 @@
-"""Pods made while the webhook is replaced, while its CA rotates, and while one replica dies.
+"""Pods created while webhook replicas are replaced, while the CA rotates, and while one replica is killed.
 
-A real kube-apiserver creates real pods at a steady rate in a managed namespace; two `kaishare-webhook serve`
-stand behind a balancer that does what kube-proxy does (`benchmarks.balancer`).
+A real kube-apiserver creates real pods at a steady rate in a managed namespace. Two processes of
+`kaishare-webhook serve` run behind a load balancer that works like kube-proxy (`benchmarks.balancer`).
 
-Phase A replaces the replicas one after the other, again and again, as a Deployment with maxSurge 1 does: the
-new one is ready, the old one gets SIGTERM, and its endpoint is gone only `--lag` later. Phase B puts a new CA
-beside the one in the Secret, again and again; the replicas do the rest, as they do when a CA gets old, only
-with a shorter wait. Phase C kills one replica with SIGKILL; its endpoint stays for `--lag`, too.
+Phase A replaces the replicas one after another, like a Deployment with maxSurge 1: the new replica is ready,
+the old one gets SIGTERM, and its endpoint is removed only `--lag` later. Phase B adds a new CA to the Secret
+repeatedly; the replicas rotate their certificates as they do for an expiring CA, with a shorter wait. Phase C
+kills one replica with SIGKILL; its endpoint also remains for `--lag`.
 
-Afterwards the pods are read back from etcd. Exits 1 if a creation failed; if a pod of A or B is not as its
-namespace wants it; or if C lost more pods than connections were cut off or refused, or other than the API
-server itself counts. Needs KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver). Run:
-`python -m benchmarks.rollout`; some two minutes.
+At the end the pods are read from etcd. The benchmark exits with 1 if a creation failed, if a pod of phase A
+or B lacks a change that its namespace requires, or if phase C lost more pods than connections were aborted or
+refused, or another number than the API server counts. Needs KUBEBUILDER_ASSETS (a folder with etcd and
+kube-apiserver). Run: `python -m benchmarks.rollout`; about two minutes.
 """
 
 import argparse
@@ -57,45 +57,45 @@ OWN_NAMESPACE = "team-a"
 SECRETS = f"/api/v1/namespaces/{OWN_NAMESPACE}/secrets"
 SECRET = "kaishare-webhook-ca"
 CONNECTIONS = 16
-"""Of one client."""
+"""Connections of one client."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to do."""
+    """Parameters of a run."""
 
     creations: int = 10_000
     rate: float = 100.0
-    """Creations a second."""
+    """Creations per second."""
     drain: str = "5s"
     lag: float = 1.0
-    """Seconds for which the endpoint of a replica that ends stays."""
+    """Seconds for which the endpoint of a stopped replica remains."""
     burst: int = 1
-    """Creations at once. An API server keeps 25 idle connections: beyond that a burst needs new ones."""
+    """Concurrent creations. An API server keeps 25 idle connections; a larger burst needs new ones."""
 
 
 @dataclass(kw_only=True)
 class Phase:
-    """What came of one phase."""
+    """Results of one phase."""
 
     title: str
     creations: int = 0
     failed: list[str] = field(default_factory=list)
     milliseconds: list[float] = field(default_factory=list)
     unmutated: int = 0
-    """Pods that etcd holds without what their namespace wants."""
+    """Pods in etcd without the changes that their namespace requires."""
     missing: int = 0
-    """Pods that were created and are not in etcd."""
+    """Created pods that are not in etcd."""
     failed_open: float = 0
-    """Reviews that the API server went on without, by its own count."""
+    """Reviews that the API server skipped, by its own count."""
     lost_connections: int = 0
-    """Cut off with an answer due, or refused."""
+    """Connections that were refused, or aborted with an answer pending."""
     events: int = 0
-    """Replicas replaced, CAs rotated, replicas killed."""
+    """Number of replaced replicas, rotated CAs, or killed replicas."""
 
 
 class Replicas:
-    """Processes behind the balancer."""
+    """The webhook processes behind the balancer."""
 
     def __init__(self, balancer: Balancer, *, kubeconfig: Path, folder: Path, plan: Plan) -> None:
         self._balancer = balancer
@@ -106,7 +106,7 @@ class Replicas:
         self.running: list[Serving] = []
 
     async def add(self) -> None:
-        """Start one; it gets connections once it is ready."""
+        """Start a replica; the balancer uses it once it is ready."""
         self._count += 1
         certificates = f"--certs self --namespace {OWN_NAMESPACE} --host-name 127.0.0.1 --bundle-wait 2s"
         options = f"--kubeconfig {self._kubeconfig} {certificates} --drain {self._plan.drain}"
@@ -120,7 +120,7 @@ class Replicas:
         self._balancer.add(replica.admission)
 
     async def replace(self) -> None:
-        """Start a new one, end the oldest."""
+        """Start a new replica and stop the oldest."""
         await self.add()
         old = self.running.pop(0)
         old.terminate()
@@ -129,20 +129,20 @@ class Replicas:
             raise SystemExit(f"a replica ended with {status}: {old.log}")
 
     async def kill(self) -> None:
-        """End the oldest as a crash does, and start another."""
+        """Kill the oldest replica with SIGKILL, and start another."""
         old = self.running.pop(0)
         await old.kill()
         await self._forget_later(old.admission)
         await self.add()
 
     async def stop(self) -> None:
-        """End all."""
+        """Stop all replicas."""
         for replica in self.running:
             await replica.kill()
 
     def certificates(self) -> list[int]:
-        """How many each of them has had."""
-        return [len(replica.said("certificate issued")) for replica in self.running]
+        """Return the number of certificates that each replica has issued."""
+        return [len(replica.logged("certificate issued")) for replica in self.running]
 
     async def _forget_later(self, endpoint: Address) -> None:
         await asyncio.sleep(self._plan.lag)
@@ -150,7 +150,7 @@ class Replicas:
 
 
 async def rotate(client: KubeClient, replicas: Replicas) -> None:
-    """Have a new CA follow the one in the Secret; wait until every replica serves a certificate of it."""
+    """Replace the CA in the Secret; wait until every replica serves a certificate of the new CA."""
     following = Authority.create(now=datetime.now(UTC)).pair
     pems = {"next.crt": following.certificate_pem, "next.key": following.key_pem}
     data = {key: base64.b64encode(pem).decode() for key, pem in pems.items()}
@@ -168,7 +168,7 @@ async def rotate(client: KubeClient, replicas: Replicas) -> None:
 
 
 class Rollout:
-    """The webhook in a cluster, and what is done to it."""
+    """A webhook in a cluster, and the phases of the benchmark."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Rollout:
         self._plan = plan
 
     async def run(self) -> list[Phase]:
-        """Go through all phases."""
+        """Run all phases."""
         part = self._plan.creations // 5
         rest = self._plan.creations - 3 * part
         return [
@@ -204,9 +204,9 @@ class Rollout:
         least: int = 1,
         most: int | None = None,
     ) -> Phase:
-        """Create pods while something happens again and again; then count.
+        """Create pods while an action repeats; then count the results.
 
-        There are more creations than asked for where it has not happened often enough by then.
+        The phase continues beyond the planned number of creations until the action has run often enough.
         """
         phase = Phase(title=title)
         open_before, lost_before = await failed_open(self._client), self._lost()
@@ -226,7 +226,7 @@ class Rollout:
         return self._balancer.cut_off + self._balancer.refused
 
     async def _create(self, phase: Phase, creations: int, least_events: int) -> None:
-        """Create pods, each at its time unless the API server is behind."""
+        """Create pods at a steady rate."""
         at_once, began = max(CONNECTIONS, self._plan.burst), time.monotonic()
         turns = asyncio.Semaphore(at_once)
 
@@ -254,39 +254,41 @@ class Rollout:
                     phase.creations += 1
 
     async def _read_back(self, phase: Phase) -> None:
-        found = mutated = 0
+        kept = mutated = 0
         async with self._client.list_objects(PODS) as pods:
             async for pod in pods:
-                found += 1
+                kept += 1
                 mutated += is_mutated(json.loads(pod))
-        phase.unmutated = found - mutated
-        phase.missing = max(0, phase.creations - len(phase.failed) - found)
+        phase.unmutated = kept - mutated
+        phase.missing = max(0, phase.creations - len(phase.failed) - kept)
 
 
 def is_mutated(pod: dict[str, dict[str, object]]) -> bool:
-    """Whether a pod has all that its namespace gives."""
+    """Whether a pod has all changes that its namespace requires."""
     is_ours = pod["spec"]["schedulerName"] == keys.SCHEDULER_NAME
     annotations = pod["metadata"].get("annotations")
     return is_ours and isinstance(annotations, dict) and annotations.get(keys.GPU_FRACTION) == "0.5"
 
 
 def problems(phase: Phase) -> list[str]:
-    """What should not have happened."""
-    found = [f"{len(phase.failed)} creations failed: {phase.failed[0]}"] if phase.failed else []
+    """Return the unexpected results of a phase."""
+    problems_found = [f"{len(phase.failed)} creations failed: {phase.failed[0]}"] if phase.failed else []
     if phase.unmutated != phase.failed_open:
-        found.append(
+        problems_found.append(
             f"{phase.unmutated} pods unmutated, but the API server counts {phase.failed_open:.0f} failures"
         )
     if phase.unmutated > (phase.lost_connections if phase.title.startswith("C") else 0):
-        found.append(f"{phase.unmutated} pods unmutated, with {phase.lost_connections} connections lost")
+        problems_found.append(
+            f"{phase.unmutated} pods unmutated, with {phase.lost_connections} connections lost"
+        )
     if phase.missing:
-        found.append(f"{phase.missing} pods that were created are not in etcd")
-    return found
+        problems_found.append(f"{phase.missing} pods that were created are not in etcd")
+    return problems_found
 
 
 @contextlib.asynccontextmanager
 async def prepared(plane: ControlPlane, folder: Path, plan: Plan) -> AsyncIterator[Rollout]:
-    """Have two replicas behind a balancer, called for the pods of one namespace."""
+    """Start two replicas behind a balancer, and configure them for the pods of one namespace."""
     balancer = Balancer()
     async with KubeClient(plane.access()) as client:
         admin = Administrator(client)
@@ -312,16 +314,16 @@ async def prepared(plane: ControlPlane, folder: Path, plan: Plan) -> AsyncIterat
 
 
 async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
-    """Run it, print the report; return the exit status."""
+    """Run the benchmark, print the report, and return the exit status."""
     async with prepared(plane, folder, plan) as rollout:
         phases = await rollout.run()
-    print(f"{plan.rate:g} creations a second, {plan.burst} at once")
-    print(f"drain {plan.drain}, endpoints linger {plan.lag:g} s")
+    print(f"{plan.rate:g} creations per second, {plan.burst} at once")
+    print(f"drain {plan.drain}, endpoints of stopped replicas remain for {plan.lag:g} s")
     print(
         f"{'phase':22} {'creations':>9} {'failed':>6} {'unmutated':>9} {'failed open':>11} {'lost':>5}"
         f" {'times':>5}  {'p50':>6} {'p99':>6} {'longest':>7} ms"
     )
-    found = []
+    problems_found = []
     for phase in phases:
         took = sorted(phase.milliseconds)
         print(
@@ -329,21 +331,25 @@ async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
             f" {phase.failed_open:11.0f} {phase.lost_connections:5} {phase.events:5}"
             f"  {statistics.median(took):6.1f} {took[int(len(took) * 0.99)]:6.1f} {took[-1]:7.1f}"
         )
-        found += [f"{phase.title}: {problem}" for problem in problems(phase)]
-    for problem in found:
+        problems_found += [f"{phase.title}: {problem}" for problem in problems(phase)]
+    for problem in problems_found:
         print(problem)
-    print("nothing lost that had not to be" if not found else "LOST")
-    return int(bool(found))
+    print("no unexpected loss" if not problems_found else "LOST")
+    return int(bool(problems_found))
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--creations", type=int, default=Plan.creations, help="in all phases together")
-    parser.add_argument("--rate", type=float, default=Plan.rate, help="creations a second")
-    parser.add_argument("--drain", default=Plan.drain, help="what the replicas are told")
-    parser.add_argument("--lag", type=float, default=Plan.lag, help="seconds for which endpoints linger")
-    parser.add_argument("--burst", type=int, default=Plan.burst, help="creations that come at once")
+    parser.add_argument(
+        "--creations", type=int, default=Plan.creations, help="creations in all phases together"
+    )
+    parser.add_argument("--rate", type=float, default=Plan.rate, help="creations per second")
+    parser.add_argument("--drain", default=Plan.drain, help="the replicas' --drain")
+    parser.add_argument(
+        "--lag", type=float, default=Plan.lag, help="seconds for which endpoints of stopped replicas remain"
+    )
+    parser.add_argument("--burst", type=int, default=Plan.burst, help="concurrent creations")
     options = parser.parse_args()
     plan = Plan(**vars(options))
     on_a_control_plane(parser, lambda plane, folder: measure(plan, plane, folder))

@@ -1,8 +1,8 @@
-"""CPU per review: our whole server beside a bare aiohttp + orjson echo of the same body, both over TLS.
+"""CPU time per review of the webhook, compared with a bare aiohttp + orjson echo server, both over TLS.
 
-Two server processes, one client; rounds alternate between the two, and the ratio is taken round by round, so
-that a machine whose speed drifts treats both alike. CPU is user + system time of the server's process, as
-the kernel counts it. Run: `python -m benchmarks.webhook`.
+One client sends the same body to both server processes. Rounds alternate between the servers, and the ratio
+is computed per round, so that changes in the machine's speed affect both alike. CPU is user and system time
+of the server's process, as the kernel counts it. Run: `python -m benchmarks.webhook`.
 """
 
 import argparse
@@ -33,7 +33,7 @@ metadata:
 
 
 async def echo_server(folder: Path) -> None:
-    """The yardstick: parse the body, send it back."""
+    """The reference server: parses the body and sends it back."""
 
     async def echo(request: web.Request) -> web.Response:
         return web.Response(
@@ -55,7 +55,7 @@ async def echo_server(folder: Path) -> None:
 
 
 async def start(module: str, log: Path) -> tuple[Process, str]:
-    """Start a server with its log in a file, as in production; return its process and address."""
+    """Start a server with its log in a file, as in production; return process and address."""
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", *module.split(), stderr=stream, stdout=PIPE
@@ -65,11 +65,11 @@ async def start(module: str, log: Path) -> tuple[Process, str]:
         for line in log.read_text().splitlines():
             if '"serving"' in line:
                 return process, json.loads(line)["admission"]
-    raise SystemExit(f"no server: {log.read_text()}")
+    raise SystemExit(f"the server did not start: {log.read_text()}")
 
 
 def cpu_seconds(process: Process) -> float:
-    """User and system time the process has used."""
+    """Return user and system time of a process in seconds."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -77,7 +77,7 @@ def cpu_seconds(process: Process) -> float:
 async def round_of(
     session: aiohttp.ClientSession, url: str, body: bytes, *, count: int, connections: int
 ) -> None:
-    """Send `count` reviews, `connections` at a time."""
+    """Send `count` reviews over `connections` connections."""
     left = iter(range(count))
 
     async def work() -> None:
@@ -93,7 +93,7 @@ async def round_of(
 
 
 async def measure(rounds: int, count: int, connections: int) -> None:
-    """Start both servers, alternate, print."""
+    """Start both servers, measure them in alternation, and print the results."""
     body = pod_review_body()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -132,10 +132,10 @@ async def measure(rounds: int, count: int, connections: int) -> None:
 
 
 def main() -> None:
-    """Read the options and run."""
+    """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--count", type=int, default=3000, help="reviews a round")
+    parser.add_argument("--count", type=int, default=3000, help="reviews per round")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--echo", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Writes what is made of the chart and for it: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
+"""Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
 
-- deploy/helm/kaishare/files: what other folders of deploy/ hold, since helm reads nothing outside of a chart.
-- deploy/manifests: the chart's objects for `kubectl apply -k`, a kustomize base for each service.
-- The tables of docs/security.md: what each service account may do, and why, from comments in the roles.
+- deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
+- deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
+- The tables in docs/security.md: rights of each service account with their reasons, from comments in roles.
 
-`--check` writes nothing, names what is out of date, and exits 1 if there is something.
+With `--check` nothing is written: the command names outdated files, and exits 1 if there are any.
 """
 
 import json
@@ -26,7 +26,7 @@ SECURITY: Final = ROOT / "docs" / "security.md"
 
 OLDEST_KUBERNETES: Final = "1.30.0"
 EVERY_RIGHT: Final[Mapping[str, Any]] = {"agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}}}
-"""Values with which the chart grants all that it can grant."""
+"""Values with which the chart grants all optional rights."""
 
 _COPIED: Final = (
     "alerts/rules.yaml",
@@ -38,15 +38,15 @@ _COPIED: Final = (
     "guard/policies/queues.yaml",
     "guard/policies/references.yaml",
 )
-"""What of deploy/ is also in the chart's files."""
+"""Files of deploy/ that are copied into the chart."""
 
 _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "webhook": (
-        "The webhook, as the chart makes it with its own values.",
+        "The webhook, rendered from the chart with its default values.",
         {"webhook": {"createNamespace": True}, "agent": {"enabled": False}},
     ),
     "agent": (
-        "The agent, as the chart makes it with its own values. How it gets at the driver may need a patch.",
+        "The agent, rendered from the chart with its default values. Access to the driver may need a patch.",
         {"webhook": {"enabled": False}},
     ),
 }
@@ -55,7 +55,7 @@ _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re
 
 
 def outputs() -> dict[Path, str]:
-    """Every file that this program writes, as it should be."""
+    """Return the expected text of every generated file, by path."""
     files = dict(copies())
     for part, (title, values) in _PARTS.items():
         files |= {MANIFESTS / part / name: text for name, text in _manifests(title, values).items()}
@@ -66,29 +66,32 @@ def outputs() -> dict[Path, str]:
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """What the chart holds a copy of."""
+    """Yield path and text of the chart's copies."""
     for name in _COPIED:
         yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
 
 
 def rendered(values: Mapping[str, Any]) -> str:
-    """The chart as helm prints it.
+    """Return the output of `helm template` with these values.
 
     Raises:
-        SystemExit: helm fails, with what it says.
+        SystemExit: helm is missing or fails; the message is one line or helm's.
     """
     command = [os.environ.get("HELM", "helm"), "template", "kaishare", str(CHART), "--namespace", "kaishare"]
     command += ["--kube-version", OLDEST_KUBERNETES, "--skip-tests"]
     for key, value in values.items():
         command += ["--set-json", f"{key}={json.dumps(value)}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode != 0:
-        raise SystemExit(done.stderr.strip())
-    return done.stdout
+    try:
+        helm = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        raise SystemExit(f"{command[0]}: {error.strerror}; install helm or set $HELM to its path") from None
+    if helm.returncode != 0:
+        raise SystemExit(helm.stderr.strip())
+    return helm.stdout
 
 
 def _manifests(title: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """File names and texts: one for each template, and the kustomization."""
+    """Return a kustomize base, texts by file name: one file for each template, and the kustomization."""
     files: dict[str, str] = {}
     for document in rendered(values).split("---\n# Source: ")[1:]:
         source, _, text = document.partition("\n")
@@ -97,14 +100,14 @@ def _manifests(title: str, values: Mapping[str, Any]) -> dict[str, str]:
         files[name] = f"{files[name]}---\n{text}" if name in files else text
     resources = "".join(f"  - {name}\n" for name in sorted(files))
     files["kustomization.yaml"] = (
-        f"# {title}\n# Written by deploy/render.py; change it with an overlay of your own.\n"
+        f"# {title}\n# Generated by deploy/render.py; use an overlay to change it.\n"
         f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}"
     )
     return files
 
 
 def rights_table(account: str) -> str:
-    """The rules of one service account as a table, each with what it is for."""
+    """Return the rules of one service account as a Markdown table with the reason of each rule."""
     head = ("may", "of", "where", "what for", "only with")
     lines = [head, ("---",) * len(head), *_rights(account)]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
@@ -119,7 +122,7 @@ def _rights(account: str) -> Iterator[tuple[str, ...]]:
             continue
         reasons = _reasons(text)
         if len(reasons) != len(role["rules"]):
-            raise SystemExit(f"{role['kind']} {account}: not every rule has a comment `# why:`")
+            raise SystemExit(f"{role['kind']} {account}: a rule has no comment `# why:`")
         namespace = role["metadata"].get("namespace")
         where = f"namespace `{namespace}`" if namespace else "the cluster"
         for rule, (why, only) in zip(role["rules"], reasons, strict=True):
@@ -131,31 +134,31 @@ def _rights(account: str) -> Iterator[tuple[str, ...]]:
 
 
 def _reasons(text: str) -> list[tuple[str, str]]:
-    """Each rule's comments `# why:` and, where it is not always there, `# only:`."""
-    found: list[tuple[str, str]] = []
+    """Return each rule's comments `# why:` and `# only:`; the latter names the value of an optional rule."""
+    reasons: list[tuple[str, str]] = []
     for line in text.splitlines():
-        key, _, said = line.strip().partition(": ")
+        key, _, comment = line.strip().partition(": ")
         if key == "# why":
-            found.append((said, ""))
+            reasons.append((comment, ""))
         elif key == "# only":
-            found[-1] = (found[-1][0], said)
-    return found
+            reasons[-1] = (reasons[-1][0], comment)
+    return reasons
 
 
 def stale() -> list[Path]:
-    """Files that are not as they should be, or should not be there."""
+    """Return the generated files that are outdated, missing, or superfluous."""
     wanted = outputs()
-    there = {path for folder in (FILES, MANIFESTS) for path in folder.rglob("*") if path.is_file()}
+    existing = {path for folder in (FILES, MANIFESTS) for path in folder.rglob("*") if path.is_file()}
     return sorted(
         path
-        for path in there | set(wanted)
+        for path in existing | set(wanted)
         if path not in wanted or not path.exists() or path.read_text(encoding="utf-8") != wanted[path]
     )
 
 
 def write() -> None:
-    """Bring every file up to date."""
-    for path, text in copies():  # helm reads them for all that follows
+    """Update every generated file."""
+    for path, text in copies():  # first, since helm reads the copies
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     wanted = outputs()
@@ -175,10 +178,10 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         write()
         return 0
-    found = stale()
-    for path in found:
+    outdated = stale()
+    for path in outdated:
         print(f"out of date: {path.relative_to(ROOT)}; run python deploy/render.py")  # noqa: T201
-    return 1 if found else 0
+    return 1 if outdated else 0
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Namespaces and workloads of the scenarios kaishare is for, and the demo that runs them."""
+"""Example namespaces and workloads, and the demo that runs them."""

@@ -1,8 +1,8 @@
-"""`make demo`: what the webhook makes of each pod, and what the agent sees those pods do on a node.
+"""`make demo`: runs the webhook and the agent on the examples, without a cluster.
 
-It plays the API server: it asks the webhook about every pod the workloads would create, as kube-apiserver
-does, applies the patch it gets, and prints the pod's part in KAI. Then an agent watches some of these pods on
-a simulated node. Both are the real programs. Ends by itself, unless `--keep` is given.
+The demo sends a review to the webhook for every pod of the workloads, as kube-apiserver does, applies the
+returned patch, and prints the pod's queue and share. Then an agent monitors some of these pods on a simulated
+node. Both programs are the real ones. The demo ends on its own, except with `--keep`.
 """
 
 import argparse
@@ -42,7 +42,7 @@ async def start_webhook(folder: Path) -> Service:
 
 
 def review_of(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask as kube-apiserver asks about the creation of a pod."""
+    """Build the review that kube-apiserver sends for the creation of a pod."""
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -59,7 +59,7 @@ def review_of(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_words(pod: Mapping[str, Any]) -> str:
-    """Say how a pod will be scheduled, on one line."""
+    """Describe how a pod will be scheduled, on one line."""
     metadata, spec = pod["metadata"], pod["spec"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if spec.get("schedulerName", keys.DEFAULT_SCHEDULER) == keys.DEFAULT_SCHEDULER:
@@ -83,30 +83,34 @@ def in_words(pod: Mapping[str, Any]) -> str:
 
 
 async def admit(session: aiohttp.ClientSession, url: str, pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a pod through the webhook; return what comes out."""
+    """Send a pod to the webhook; return the changed pod.
+
+    Raises:
+        SystemExit: the webhook refused the pod.
+    """
     async with session.post(f"{url}/mutate?timeout=2s", json=review_of(pod)) as response:
         answer = (await response.json())["response"]
     if not answer["allowed"]:
-        raise SystemExit(f"the webhook refused {pod['metadata']['name']}: it must never do that")
+        raise SystemExit(f"defect: the mutating webhook refused pod {pod['metadata']['name']}")
     patch = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
     return apply_to_document(patch, pod)
 
 
 def workloads() -> list[FoundPod]:
-    """Every pod the examples' workloads would create."""
+    """Return every pod that the example workloads create."""
     return [pod for document in flatten_lists(load_path(WORKLOADS)) for pod in find_pods(document)]
 
 
 async def admit_all(session: aiohttp.ClientSession, webhook: Service) -> None:
-    """Print what each pod of the workloads became, and what the webhook counted."""
+    """Print the queue and share of each pod, and the webhook's counts."""
     admission, ops = webhook.serving["admission"], webhook.serving["ops"]
     print(f"kaishare-webhook serves {POLICIES.relative_to(FOLDER.parent)} at {admission}\n")
-    for found in workloads():
-        after = await admit(session, admission, found.as_created(found.namespace))
-        print(f"{found.kind + ' ' + found.name:24} in {found.namespace:10}  {in_words(after)}")
+    for pod in workloads():
+        changed = await admit(session, admission, pod.as_created(pod.namespace))
+        print(f"{pod.kind + ' ' + pod.name:24} in {pod.namespace:10}  {in_words(changed)}")
     async with session.get(f"{ops}/metrics") as response:
         metrics = await response.text()
-    print("\nWhat the webhook counted:")
+    print("\nReviews, by the webhook's metrics:")
     for line in metrics.splitlines():
         if line.startswith("kaishare_webhook_requests_total{"):
             print(f"  {line}")
@@ -114,7 +118,7 @@ async def admit_all(session: aiohttp.ClientSession, webhook: Service) -> None:
 
 
 async def demo(*, keep: bool) -> None:
-    """Run it."""
+    """Run the webhook and the agent, and print their results; with `keep`, wait for Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="kaishare-demo-") as name:
         folder = Path(name)
         async with AsyncExitStack() as started:
@@ -129,7 +133,7 @@ async def demo(*, keep: bool) -> None:
             await watch(session, agent.serving["url"])
             if keep:
                 ops, url = webhook.serving["ops"], agent.serving["url"]
-                print("\nLeft running; Ctrl-C ends it.")
+                print("\nBoth programs are running; press Ctrl-C to end them.")
                 print(f"  webhook  {ops}/policies  {ops}/metrics  CA {folder}/tls/ca.crt")
                 print(f"  agent    {url}/ (the page)  {url}/api/v1/shares  {url}/metrics")
                 print(f"  logs     {webhook.log}  {agent.log}", flush=True)
@@ -144,9 +148,9 @@ async def _interrupted() -> None:
 
 
 def main() -> None:
-    """Read the option and run."""
+    """Parse the options and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave both programs running")
+    parser.add_argument("--keep", action="store_true", help="keep both programs running")
     asyncio.run(demo(keep=parser.parse_args().keep))
 
 

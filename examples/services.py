@@ -1,4 +1,4 @@
-"""Starting and ending the programs that the demo runs."""
+"""Starts and stops the programs of the demo."""
 
 import asyncio
 import json
@@ -12,17 +12,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A program that serves, and what it said of where."""
+    """A running program and the addresses from its log line `serving`."""
 
     process: Process
     serving: dict[str, Any]
     log: Path
 
     async def stop(self) -> None:
-        """End it in an orderly way.
+        """Stop the program with SIGTERM.
 
         Raises:
-            SystemExit: it did not end with 0.
+            SystemExit: the exit status is not 0.
         """
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
@@ -32,12 +32,12 @@ class Service:
 
 
 async def start(log: Path, command: str) -> Service:
-    """Run `python -m COMMAND` until it says that it serves.
+    """Start `python -m COMMAND` and wait for its log line `serving`.
 
-    It gets a session of its own, so that Ctrl-C reaches the demo alone, and its log goes to a file.
+    The program gets its own session, so that Ctrl-C reaches only the demo. Its log goes to a file.
 
     Raises:
-        SystemExit: it ended, or said nothing for 20 s.
+        SystemExit: the program ended, or did not log the line within 20 s.
     """
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The demo's second half: a real agent on a simulated node, and whom it flags."""
+"""The second part of the demo: runs an agent on a simulated node and prints the flags of pods."""
 
 import asyncio
 import time
@@ -40,20 +40,20 @@ async def start_agent(folder: Path) -> Service:
 
 
 async def watch(session: aiohttp.ClientSession, url: str) -> None:
-    """Print who is flagged and who comes back within its share, then the figures and some metrics.
+    """Print pods as they are flagged and cleared, then the memory of all pods and some metrics.
 
     Raises:
-        SystemExit: it does not happen.
+        SystemExit: an expected change did not happen within 30 s.
     """
     print(f"kaishare-agent samples the simulated node of {NODE.relative_to(FOLDER.parent)} every {INTERVAL}")
-    print(f"and flags who is over for {GRACE}: {url}\n")
+    print(f"and flags pods that exceed their share for {GRACE}: {url}\n")
     began = time.monotonic()
     shares: dict[str, Any] = {}
     flagged: set[Flag] = set()
     happened: set[tuple[str, str]] = set()
     while happened != HAPPENS:
         if time.monotonic() - began > PATIENCE_SECONDS:
-            raise SystemExit(f"the agent should have seen {sorted(HAPPENS - happened)}")
+            raise SystemExit(f"the agent did not report {sorted(HAPPENS - happened)}")
         await asyncio.sleep(0.1)
         shares = await _json(session, f"{url}/api/v1/shares")
         for pod in shares["pods"]:
@@ -72,7 +72,7 @@ async def watch(session: aiohttp.ClientSession, url: str) -> None:
         print(_line(pod))
     async with session.get(f"{url}/metrics") as response:
         metrics = await response.text()
-    print("\nSome of its metrics (labels shortened):")
+    print("\nSome metrics of the agent (with fewer labels):")
     for line in metrics.splitlines():
         if not line.startswith("#") and any(part in line for part in SHOWN):
             print(f"  {_shortened(line)}")
@@ -80,12 +80,12 @@ async def watch(session: aiohttp.ClientSession, url: str) -> None:
 
 async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     async with session.get(url) as response:
-        shown: dict[str, Any] = await response.json()
-        return shown
+        document: dict[str, Any] = await response.json()
+        return document
 
 
 def _why(verdict: Mapping[str, Any]) -> str:
-    return f"{verdict['reason']}: holds {_mib(verdict['usedBytes'])} of its {_mib(verdict['allowedBytes'])}"
+    return f"{verdict['reason']}: uses {_mib(verdict['usedBytes'])}, share {_mib(verdict['allowedBytes'])}"
 
 
 def _line(pod: Mapping[str, Any]) -> str:

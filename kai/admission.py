@@ -1,9 +1,9 @@
-"""What KAI's own webhooks do with a pod, release by release: an oracle, without a cluster.
+"""Predicts whether KAI's webhooks admit a pod, release by release, without a cluster.
 
-The order is the order of a create: the mutating webhook first (it may fail), then the API server's own
-validation of what came out, then the validating webhook. Sources: `pkg/admission/webhook/v1alpha2` and
+The checks run in the order of a create request: KAI's mutating webhook (it may fail), the API server's
+validation of the mutated pod, KAI's validating webhook. Sources: `pkg/admission/webhook/v1alpha2` and
 `pkg/binder/plugins/gpusharing/gpu-request/gpu_request_validator.go` at v0.7.11, v0.9.8, v0.13.0 and
-v0.17.0, and the verdicts of running KAI v0.9.8, v0.13.4 and v0.17.0.
+v0.17.0, and the answers of running KAI v0.9.8, v0.13.4 and v0.17.0.
 """
 
 from dataclasses import dataclass
@@ -18,39 +18,41 @@ from kai.version import Version
 
 
 class RefusedBy(StrEnum):
-    """Who refuses the pod."""
+    """The component that refuses a pod."""
 
     KAI = "kai"
     API_SERVER = "kube-apiserver"
-    """The API server, for what KAI's mutating webhook made of the pod."""
+    """The API server refuses the pod as KAI's mutating webhook changed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod does not get in. For KAI the message is exact; for the API server it says what is wrong."""
+    """Why a pod is refused. A message of KAI's is quoted exactly; one of the API server's is paraphrased."""
 
     by: RefusedBy
     message: str
 
 
 def asks_for_share(pod: PodView) -> bool:
-    """Whether KAI takes the pod for one with a share: the keys count, not their values."""
+    """Whether KAI treats the pod as a request for a share: the annotation keys decide, not their values."""
     return keys.GPU_FRACTION in pod.annotations or keys.GPU_MEMORY in pod.annotations
 
 
 def refusal(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:
-    """Say whether this release of KAI lets the pod in; a pod of another scheduler it always does.
+    """Return why this release of KAI refuses the pod; None if it admits the pod.
+
+    KAI admits every pod of another scheduler.
 
     Args:
-        pod: the pod as the API server hands it to webhooks.
-        version: the release.
-        sharing: KAI's `global.gpuSharing` (its own default is off).
+        pod: the pod as the API server sends it to webhooks.
+        version: the release of KAI.
+        sharing: KAI's `global.gpuSharing` (off by default in KAI).
     """
     return judge(pod, version, sharing=sharing) if pod.scheduler_name == keys.SCHEDULER_NAME else None
 
 
 def judge(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:
-    """Say what `refusal` would, were this a pod of KAI's: for one whose schedulerName is yet to be set."""
+    """Return the refusal for a pod as if its schedulerName were KAI's; None if KAI admits the pod."""
     if asks_for_share(pod) and pod.containers:
         try:
             share_container(pod, version)
@@ -59,21 +61,21 @@ def judge(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | 
         base = pod.owner_name if pod.owners else pod.name
         if keys.SHARED_GPU_CONFIGMAP not in pod.annotations:
             if not base:
-                return Refusal(RefusedBy.API_SERVER, "KAI makes an invalid name of a pod without a name")
+                return Refusal(RefusedBy.API_SERVER, "KAI derives an invalid volume name from a missing name")
             if "." in base and not version.accepts_dotted_names:
-                return Refusal(RefusedBy.API_SERVER, "KAI makes a volume name with dots of a name with dots")
+                return Refusal(RefusedBy.API_SERVER, "KAI derives an invalid volume name from a dotted name")
     message = _validate(pod, version, sharing)
     return Refusal(RefusedBy.KAI, message) if message else None
 
 
 def share_container(pod: PodView, version: Version) -> Container:
-    """Return the container that gets the share's environment.
+    """Return the container to which KAI adds the share's environment variables.
 
-    Init containers are searched before regular ones; without a name, or before v0.9.12, it is the first
-    regular container.
+    KAI looks for the annotated name in init containers, then in regular containers. Without the annotation,
+    and in releases before v0.9.12, the first regular container is used.
 
     Raises:
-        LookupError: the named container does not exist; the text is KAI's own.
+        LookupError: the named container does not exist; the message is KAI's own.
     """
     name = pod.annotations.get(keys.CONTAINER_NAME)
     if name is None or not version.reads_container_name:
@@ -85,9 +87,12 @@ def share_container(pod: PodView, version: Version) -> Container:
 
 
 def runtime_class(pod: PodView, version: Version, configured: str = "nvidia") -> str | None:
-    """Return the RuntimeClass the pod ends with, None if it has none.
+    """Return the pod's RuntimeClass after KAI's mutating webhook; None if the pod has none.
 
-    KAI sets its configured one where the pod has none; "" switches that off.
+    Args:
+        pod: the pod before the webhook.
+        version: the release of KAI.
+        configured: the class that KAI sets on pods without one; "" sets none.
     """
     own = pod.spec.runtimeClassName or None
     if own or not configured or pod.scheduler_name != keys.SCHEDULER_NAME:
@@ -113,7 +118,7 @@ def _validate(pod: PodView, version: Version, sharing: bool) -> str | None:
 
 
 def _validate_one_container(pod: PodView, version: Version) -> str | None:
-    """Apply the checks of releases up to v0.10.0, which look at a single container."""
+    """Apply the checks of releases up to v0.10.0, which read a single container."""
     is_pipeline = any(label.startswith("pipelines.kubeflow.org") for label in pod.labels)
     container = pod.containers[1 if len(pod.containers) > 1 and is_pipeline else 0]
     limit = _quantity(container.limits[keys.GPU_RESOURCE]) if keys.GPU_RESOURCE in container.limits else None
@@ -137,7 +142,7 @@ def _validate_one_container(pod: PodView, version: Version) -> str | None:
 def _validate_annotations(
     pod: PodView, version: Version, *, has_limit: bool, has_partial_limit: bool
 ) -> str | None:
-    """Apply checks 1 to 7 of `ValidateGpuRequests`, first failure first."""
+    """Apply checks 1 to 7 of `ValidateGpuRequests`; return the first failure."""
     annotations = pod.annotations
     has_fraction, has_memory = keys.GPU_FRACTION in annotations, keys.GPU_MEMORY in annotations
     if annotations.get(keys.MPS) == "true" and not (has_fraction or has_memory or has_partial_limit):
@@ -160,7 +165,7 @@ def _validate_annotations(
 
 
 def _fraction_format(text: str) -> str | None:
-    """Apply the format check that follows the range check: the value must be a quantity as well."""
+    """Check that a fraction is in range and also a Kubernetes quantity; return KAI's message if not."""
     try:
         fraction_of(text)
     except ValueError as error:
@@ -177,4 +182,4 @@ def _quantity(value: object) -> Fraction:
     try:
         return parse_quantity(value)
     except ValueError:
-        return Fraction(0)  # the API server refuses such a pod before KAI's validator sees it
+        return Fraction(0)  # the API server refuses such a pod before KAI's validator runs

@@ -1,36 +1,36 @@
-"""The beginning of a command line, read from JSON without decoding the rest."""
+"""Reads the beginning of a command line from JSON without decoding the rest."""
 
 import json
 from typing import Final
 
 LONGEST_COMMAND_LINE: Final = 16384
-"""Characters of a command line that are read, a blank after each word included."""
+"""Characters of a command line that are read, including a blank after each word."""
 
 _string = json.JSONDecoder(strict=False).raw_decode
 _BLANKS: Final = " \t\r\n"
 
 
-def first_words(array: bytes, most: int = LONGEST_COMMAND_LINE) -> list[str]:
-    """Read the first words of a JSON array of strings, the one that passes the limit included.
+def first_words(array: bytes, limit: int = LONGEST_COMMAND_LINE) -> list[str]:
+    """Read the first words of a JSON array of strings, up to and including the word that passes the limit.
 
-    What is no string ends the list: API servers accept no other command line.
+    Reading stops at the first item that is not a string; API servers accept only strings there.
 
     Args:
-        array: valid JSON; nothing but an array has words.
-        most: characters to read.
+        array: valid JSON; a value other than an array has no words.
+        limit: characters to read.
     """
     if not array.lstrip().startswith(b"["):
         return []
     text = array.decode(errors="replace")
     words: list[str] = []
     at = text.index("[") + 1
-    while most >= 0:
+    while limit >= 0:
         at = _next(text, at)
         if text[at : at + 1] != '"':
             break
         word, at = _string(text, at)
         words.append(word)
-        most -= len(word) + 1
+        limit -= len(word) + 1
         at = _next(text, at)
         if text[at : at + 1] != ",":
             break
@@ -39,7 +39,7 @@ def first_words(array: bytes, most: int = LONGEST_COMMAND_LINE) -> list[str]:
 
 
 def _next(text: str, at: int) -> int:
-    """Return the place of the next character that is no blank."""
+    """Return the index of the next character that is not a blank."""
     while at < len(text) and text[at] in _BLANKS:
         at += 1
     return at

@@ -1,8 +1,9 @@
-"""Frameworks that take the whole GPU's memory unless told otherwise, recognised by what a container runs.
+"""Inference frameworks that allocate most of a GPU's memory at start, recognised by the container's command.
 
-vLLM, SGLang and TGI each reserve a part of the device's *total* memory at start, whatever the pod's share is:
-`--gpu-memory-utilization` (0.9), `--mem-fraction-static` (chosen at start, around 0.9) and
-`--cuda-memory-fraction` or CUDA_MEMORY_FRACTION (1.0). Only the developer can set them; kaishare says so.
+vLLM, SGLang and TGI each allocate a part of the device's *total* memory at start, independent of the pod's
+share. The options and their defaults are `--gpu-memory-utilization` (0.9), `--mem-fraction-static` (chosen at
+start, around 0.9) and `--cuda-memory-fraction` or CUDA_MEMORY_FRACTION (1.0). Only the developer can set
+them, so kaishare warns the developer.
 """
 
 import re
@@ -21,20 +22,20 @@ _LONGEST_NUMBER = 40  # characters; no option needs half as many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """One framework, how it is recognised, and what bounds its memory."""
+    """One framework: how to recognise it, and the option that limits its memory."""
 
     name: str
     option: str
     takes: str
-    """What it takes without the option, as a part of the device."""
+    """Part of the device's memory that the framework allocates without the option, for messages."""
     image: str
-    """Part of the name of images whose own entry point starts the framework; empty if there are none."""
+    """Part of the name of images whose entry point starts the framework; empty if there are none."""
     runs: Callable[[Sequence[str]], bool]
-    """Whether a command line starts it."""
+    """Whether a command line starts the framework."""
     variable: str = ""
-    """An environment variable that does the same, or empty."""
+    """Environment variable equivalent to the option; empty if there is none."""
     unknown_with: tuple[str, ...] = ()
-    """Options that may hold the setting where nobody can see it."""
+    """Options that may set the limit in a way that the pod does not show, such as a configuration file."""
 
 
 def _runs_vllm(words: Sequence[str]) -> bool:
@@ -86,24 +87,24 @@ FRAMEWORKS = (
 )
 
 MARKS = (b"vllm", b"sglang", b"text-generation")
-"""One of these stands in the image, command or arguments of every container that runs a framework."""
+"""The image, command or arguments of every container that runs a framework contain one of these."""
 
 VARIABLES = tuple(framework.variable.encode() for framework in FRAMEWORKS if framework.variable)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A framework that a container runs, and what it was told to take."""
+    """A framework that a container runs, and the value of its memory option."""
 
     framework: Framework
     value: str | None = None
-    """As it was written; None if nothing was: then it takes what it takes. What a variable is to fill in
-    later, or comes from elsewhere, is not a number."""
+    """The value as written in the pod. None if unset; the framework's default applies. The value is not a
+    number where a variable supplies it at start."""
     is_hidden: bool = False
-    """Nothing was, but another option may hold it where nobody can see it."""
+    """The value is None, but another option or an unread part of the command line may set it."""
 
     def is_above(self, fraction: float) -> bool:
-        """Whether it is a number, and a larger one."""
+        """Whether the value is a number greater than the fraction."""
         value = self.value
         if value is None or len(value) > _LONGEST_NUMBER or _NUMBER.fullmatch(value) is None:
             return False
@@ -115,14 +116,14 @@ def settings_of(
 ) -> Iterator[Setting]:
     """Find the frameworks that a container runs.
 
-    Only the first 16,384 characters of the line are read. A setting can stand in the rest, so it counts as
-    hidden where the line is longer and the part read has none.
+    Only the first 16,384 characters of the command line are read. The rest may contain the option, so the
+    setting of a longer line without the option in that part is marked as hidden.
 
     Args:
-        line: its command and its arguments.
-        has_command: whether it names its program itself; if not, the image does.
-        image: its image.
-        variables: its `env`, as the API has it.
+        line: the container's command and arguments.
+        has_command: whether the container sets `command`; if not, the image's entry point runs.
+        image: the container's image.
+        variables: the container's `env`, as in the API.
     """
     read = _beginning(line)
     is_cut = read is not line
@@ -137,17 +138,17 @@ def settings_of(
 
 
 def _beginning(line: Sequence[str]) -> Sequence[str]:
-    """Cut a command line to the characters that are read; the line itself if it is not longer."""
+    """Cut a command line to the characters that are read; a shorter line is returned unchanged."""
     left = LONGEST_COMMAND_LINE
     for index, word in enumerate(line):
-        left -= len(word) + 1  # the blank after it: an empty word costs time, too
+        left -= len(word) + 1  # the blank after the word, so that empty words count too
         if left < 0:
             return [*line[:index], word[: left + len(word) + 1]]
     return line
 
 
 def _words(line: Sequence[str]) -> Sequence[str]:
-    """The words of a command line; those of a shell's script where `sh -c` runs one."""
+    """Return the words of a command line; for `sh -c SCRIPT`, the words of the script."""
     for index, word in enumerate(line[:-1]):
         if _program(word) in _SHELLS:
             script = _script(line[index + 1 :])
@@ -158,7 +159,7 @@ def _words(line: Sequence[str]) -> Sequence[str]:
 
 
 def _script(options: Sequence[str]) -> str | None:
-    """The script of `-c`, `-lc`, `-ec` and the like."""
+    """Return the script after a shell's `-c`, `-lc`, `-ec` and the like; None without one."""
     for index, option in enumerate(options):
         if not option.startswith("-"):
             return None
@@ -171,25 +172,25 @@ def _split(script: str) -> list[str]:
     joined = script.replace("\\\n", " ")
     try:
         return shlex.split(joined, comments=True)
-    except ValueError:  # a quote that never ends
+    except ValueError:  # an unterminated quote
         return joined.split()
 
 
 def _option(option: str, words: Sequence[str]) -> str | None:
-    """The value of an option's last occurrence, with `=` or as the next word; None if it is not there."""
-    found = None
+    """Return the value of an option's last occurrence, after `=` or as the next word; None if absent."""
+    last_value = None
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == option:
-            found = value if equals else (words[index + 1] if index + 1 < len(words) else "")
-    return None if found is None else found.rstrip(";")
+            last_value = value if equals else (words[index + 1] if index + 1 < len(words) else "")
+    return None if last_value is None else last_value.rstrip(";")
 
 
 def _variable(name: str, variables: Sequence[Any]) -> str | None:
     for variable in variables:
         if isinstance(variable, dict) and variable.get("name") == name:
             value = variable.get("value")
-            return value if isinstance(value, str) else ""  # from elsewhere: set, but to what is unknown
+            return value if isinstance(value, str) else ""  # valueFrom: set, with an unknown value
     return None
 
 
@@ -198,6 +199,6 @@ def _program(word: str) -> str:
 
 
 def _starts(framework: Framework, image: str | None) -> bool:
-    """Whether an image's name, without registry, tag and digest, is one of the framework's."""
+    """Whether an image's name, without registry, tag and digest, contains the framework's image name."""
     name = (image or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
     return bool(framework.image) and framework.image in name

@@ -1,7 +1,7 @@
-"""Numbers as Go's `strconv` reads them, which is how KAI reads annotations.
+"""Parses numbers like Go's `strconv`, with which KAI parses annotations.
 
-Python's `float()` and `int()` take blanks, signs and digits of any script that Go refuses, and lack the
-hexadecimal floats that Go takes. Source: Go `strconv/atof.go` (readFloat, special) and `atoi.go`
+Python's `float()` and `int()` accept blanks, signs and non-ASCII digits that Go rejects, and reject the
+hexadecimal floats that Go accepts. Source: Go `strconv/atof.go` (readFloat, special) and `atoi.go`
 (underscoreOK).
 """
 
@@ -15,14 +15,14 @@ _HEX = re.compile(
 _SPECIAL = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _HAS_DIGIT = re.compile(r"[0-9a-fA-F]", re.ASCII)
-_LONGEST = 400  # characters; a longer number is no share, and Python takes quadratic time for it
+_LONGEST = 400  # characters; Python parses longer integers in quadratic time, and no share needs them
 
 
 def parse_float(text: str) -> float:
-    """Read a float64 as `strconv.ParseFloat(text, 64)` does, NaN, infinities and hexadecimal included.
+    """Read a float64 as `strconv.ParseFloat(text, 64)` does, including NaN, infinities and hexadecimal.
 
     Raises:
-        ValueError: Go would return an error, a value out of range included.
+        ValueError: Go would return an error, for example for a value out of range.
     """
     if len(text) > _LONGEST:
         raise ValueError("number too long")
@@ -47,7 +47,7 @@ def parse_float(text: str) -> float:
 
 
 def parse_uint(text: str) -> int:
-    """Read what `strconv.ParseUint(text, 10, 64)` reads: ASCII digits only, below 2^64.
+    """Read an integer as `strconv.ParseUint(text, 10, 64)` does: ASCII digits only, below 2^64.
 
     Raises:
         ValueError: Go would return an error.
@@ -61,7 +61,7 @@ def parse_uint(text: str) -> int:
 
 
 def parse_int(text: str) -> int:
-    """Read what `strconv.ParseInt(text, 10, 64)` reads: an optional sign and ASCII digits, within int64.
+    """Read an integer as `strconv.ParseInt(text, 10, 64)` does: an optional sign, ASCII digits, int64.
 
     Raises:
         ValueError: Go would return an error.
@@ -77,7 +77,7 @@ def parse_int(text: str) -> int:
 
 
 def _underscores_separate_digits(text: str) -> bool:
-    """Apply Go's rule for `_` in literals: between digits, or after a base prefix (`underscoreOK`)."""
+    """Check Go's rule for `_` in literals: only between digits, or after a base prefix (`underscoreOK`)."""
     body = text[1:] if text[:1] in ("+", "-") else text
     is_hex = False
     last = "^"

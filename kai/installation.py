@@ -1,7 +1,7 @@
-"""Which KAI runs in a cluster and how it is set, by the pods of its namespace.
+"""Release and settings of the KAI in a cluster, read from the pods of its namespace.
 
-Its programs are named so in every release, and take these flags (`cmd/admission/app/options.go`; up to v0.9
-the binder is also the webhook and takes the first).
+The names of KAI's programs are the same in every release. The flags are those of
+`cmd/admission/app/options.go`; up to v0.9 the binder is also the webhook and has the first flag.
 """
 
 import re
@@ -16,7 +16,7 @@ from kai.version import Version
 
 NAMESPACE: Final = "kai-scheduler"
 RUNTIME_CLASS: Final = "nvidia"
-"""What pods with a share are given where no flag says otherwise."""
+"""RuntimeClass that KAI sets on pods with a share unless a flag changes it."""
 
 _PROGRAMS: Final = frozenset(
     {"admission", "binder", "operator", "podgroupcontroller", "podgrouper", "queuecontroller", "scheduler"}
@@ -31,14 +31,14 @@ _FALSE: Final = frozenset({"false", "0", "f", "F", "FALSE", "False"})
 
 
 class KaiContainer(Struct, frozen=True):
-    """One container of KAI's."""
+    """A container of one of KAI's pods."""
 
     image: str | None = None
     command: list[str] | None = None
     args: list[str] | None = None
 
     def value_of(self, flag: str) -> str | None:
-        """What a flag is set to; "" for one that has no value, None for one that is not there."""
+        """Return the value of a command-line flag; "" for a flag without a value, None for an absent flag."""
         words = [*(self.command or ()), *(self.args or ())]
         for index, word in enumerate(words):
             name, equals, value = word.partition("=")
@@ -49,61 +49,61 @@ class KaiContainer(Struct, frozen=True):
 
 
 class KaiSpec(Struct, frozen=True):
-    """Of such a pod."""
+    """`spec` of one of KAI's pods."""
 
     containers: list[KaiContainer] | None = None
 
 
 class KaiPod(Struct, frozen=True):
-    """One pod of KAI's namespace."""
+    """A pod in KAI's namespace."""
 
     spec: KaiSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """KAI's programs as they run."""
+    """KAI's running programs and their settings."""
 
     programs: Mapping[str, tuple[KaiContainer, ...]]
-    """By name."""
+    """Containers by the program's name."""
 
     @classmethod
     def seen_in(cls, pods: Iterable[KaiPod]) -> "Installation":
-        """Pick KAI's programs out of the pods of its namespace."""
+        """Select KAI's programs from the pods of its namespace."""
         programs: dict[str, list[KaiContainer]] = {}
         for container in (container for pod in pods for container in pod.spec.containers or ()):
-            found = _TAG.search(container.image or "")
-            if found is not None and found[1] in _PROGRAMS:
-                programs.setdefault(found[1], []).append(container)
+            image = _TAG.search(container.image or "")
+            if image is not None and image[1] in _PROGRAMS:
+                programs.setdefault(image[1], []).append(container)
         return cls({name: tuple(containers) for name, containers in programs.items()})
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """Every release that an image names, the oldest first."""
-        found = {version for image in self.images for version in _versions(image)}
-        return tuple(sorted(found, key=lambda one: (one.major, one.minor, one.patch, one.prerelease)))
+        """Releases in the tags of KAI's images, the oldest first."""
+        versions = {version for image in self.images for version in _versions(image)}
+        return tuple(sorted(versions, key=lambda v: (v.major, v.minor, v.patch, v.prerelease)))
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Every image, once."""
-        return tuple(sorted({one.image or "" for many in self.programs.values() for one in many}))
+        """Every image, sorted and without duplicates."""
+        return tuple(sorted({c.image or "" for containers in self.programs.values() for c in containers}))
 
     @property
     def shares_gpus(self) -> bool | None:
-        """Whether it takes pods with a share; None: its admission is not seen."""
+        """Whether KAI admits pods with a share; None if its admission webhook was not found."""
         deciding = self._deciding
         return any(_is_on(container, _SHARES) for container in deciding) if deciding else None
 
     @property
     def has_hami(self) -> bool:
-        """Whether it hands limits to HAMi-core."""
+        """Whether KAI passes memory limits to HAMi-core."""
         return any(_is_on(container, _HAMI) for container in self._deciding)
 
     @property
     def runtime_class(self) -> str | None:
-        """The RuntimeClass that its admission gives pods with a share; "" for none, None: not known.
+        """The RuntimeClass that KAI's admission sets on pods with a share; "" for none, None if unknown.
 
-        The newer of two flags counts where both are set (v0.17.0); every release from v0.9.7 on sets one.
+        Where two flags are set, the newer one applies (v0.17.0). Every release since v0.9.7 sets a class.
         """
         if len(self.versions) != 1 or not self._deciding:
             return None
@@ -113,16 +113,16 @@ class Installation:
 
     @property
     def reservation_runtime_class(self) -> str | None:
-        """The RuntimeClass of pods that hold a GPU for shares; "" for none, None: the binder is not seen.
+        """The RuntimeClass of reservation pods; "" for none, None if the binder was not found.
 
-        The chart sets it apart from the one of pods with a share (`binder.runtimeClassName`, v0.13.4).
+        KAI's chart has a separate value for it (`binder.runtimeClassName`, v0.13.4).
         """
         binders = self.programs.get("binder")
         return next(_values(binders, _RESERVATION_RUNTIME_CLASS), "") if binders else None
 
     @property
     def queue_label(self) -> str | None:
-        """The label that names a pod's queue (`global.queueLabelKey`); None: its pod-grouper is not seen."""
+        """Key of the label with a pod's queue (`global.queueLabelKey`); None if no pod-grouper was found."""
         groupers = self.programs.get("podgrouper")
         return next(_values(groupers, _QUEUE_LABEL), keys.QUEUE_LABEL) if groupers else None
 
@@ -132,7 +132,7 @@ class Installation:
 
 
 def _values(containers: Iterable[KaiContainer], *flags: str) -> Iterator[str]:
-    """What flags are set to, the first flag first."""
+    """Yield the values of flags, in the order of the flags."""
     for flag in flags:
         for container in containers:
             value = container.value_of(flag)
@@ -141,16 +141,16 @@ def _values(containers: Iterable[KaiContainer], *flags: str) -> Iterator[str]:
 
 
 def _versions(image: str) -> Iterator[Version]:
-    found = _TAG.search(image)
-    if found is not None:
+    match = _TAG.search(image)
+    if match is not None:
         try:
-            yield Version.parse(found[2])
+            yield Version.parse(match[2])
         except ValueError:
             return
 
 
 def _is_on(container: KaiContainer, flag: str) -> bool:
-    """As Go's flags have it: `--flag`, or `--flag=true`; a word that follows is not its value."""
+    """Whether a boolean flag of a Go program is set: `--flag` or `--flag=true`, but not `--flag true`."""
     words = (*(container.command or ()), *(container.args or ()))
     for word in words:
         name, equals, value = word.partition("=")

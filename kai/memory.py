@@ -1,4 +1,4 @@
-"""What a share is worth in bytes on a given card, as KAI's scheduler counts it.
+"""Converts a share to bytes on a given GPU, with the arithmetic of KAI's scheduler.
 
 Sources: `pkg/scheduler/api/node_info/node_info.go` (getNodeGpuMemory, GetResourceGpuMemory) and
 `gpu_sharing_node_info.go` (getGpuMemoryFractionalOnNode), the same at v0.9.8, v0.13.0 and v0.17.0;
@@ -21,20 +21,23 @@ _LABEL_IN_BYTES_FROM = 1 << 20  # a label of 1 Ti or more "MiB" is in bytes (a b
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU's memory in the unit a release of KAI counts in.
-
-    `units` is already floored to hundreds, as KAI does "so there will not be 2 jobs that get same bytes".
-    """
+    """One GPU's memory in the unit in which a release of KAI counts."""
 
     units: int
+    """Memory, rounded down to hundreds, as KAI does "so there will not be 2 jobs that get same bytes"."""
     unit_bytes: int
+    """Bytes of one unit: a MiB, or 10^6 for releases that count megabytes."""
 
     @classmethod
     def from_mib(cls, mib: int, version: Version | None = None) -> "Card":
-        """Take the node label `nvidia.com/gpu.memory` (or the device's own total in MiB).
+        """Build a card from MiB, as in the node label `nvidia.com/gpu.memory`.
+
+        Args:
+            mib: MiB of one GPU; a value of 2^20 or more is taken as bytes.
+            version: the release of KAI; None for one that counts MiB.
 
         Raises:
-            ValueError: fewer than 100 MiB, which no share can be a part of, or more than any GPU has.
+            ValueError: the value is below 100 MiB, the granularity of KAI, or above 8 PiB.
         """
         if mib >= _LABEL_IN_BYTES_FROM:
             mib //= MIB
@@ -49,30 +52,34 @@ class Card:
 
     @classmethod
     def from_label(cls, text: str, version: Version | None = None) -> "Card":
-        """Take the node label `nvidia.com/gpu.memory` as it stands.
+        """Build a card from the text of the node label `nvidia.com/gpu.memory`.
 
         Raises:
-            ValueError: it is no number of MiB, or a number too small.
+            ValueError: the text is not an integer, or `from_mib` refuses it.
         """
         return cls.from_mib(_parsed_label(text), version)
 
     def fraction_bytes(self, fraction: float) -> int:
-        """Bytes of one device for a fraction: `int64(fraction × units)`, one float64 product."""
+        """Return the bytes of one device for a fraction: `int64(fraction × units)`, one float64 product."""
         return int(fraction * self.units) * self.unit_bytes
 
     def memory_bytes(self, memory: int) -> int:
-        """Bytes of one device for `gpu-memory: memory`."""
+        """Return the bytes of one device for the annotation `gpu-memory: memory`."""
         return memory * self.unit_bytes
 
     def portion_of_memory(self, memory: int) -> float:
-        """The part of a device that `gpu-memory` is charged as: rounded up to hundredths.
+        """Return the part of a device that KAI charges for `gpu-memory: memory`, rounded up to hundredths.
 
-        More than 1 means that no card of this kind can hold it and the pod stays Pending.
+        A result above 1 fits on no GPU of this kind, and the pod stays Pending.
         """
         return math.ceil(memory / self.units * 100) / 100
 
     def share_bytes(self, share: Share) -> int:
-        """Bytes on each of the share's devices, by what the annotation says (unrounded fraction)."""
+        """Return the bytes on each of the share's devices, with the unrounded fraction of the annotation.
+
+        Raises:
+            ValueError: the share has neither memory nor a fraction that is a number.
+        """
         if share.memory_mib is not None:
             return self.memory_bytes(share.memory_mib)
         if share.fraction is None or math.isnan(share.fraction):
@@ -81,10 +88,10 @@ class Card:
 
 
 def label_bytes(text: str) -> int:
-    """Return the bytes of one GPU by the node label `nvidia.com/gpu.memory`, not rounded.
+    """Return the unrounded bytes of one GPU from the node label `nvidia.com/gpu.memory`.
 
     Raises:
-        ValueError: it is no number of MiB, or a number that KAI does not count with.
+        ValueError: the text is not an integer, or `Card.from_mib` refuses it.
     """
     Card.from_label(text)
     mib = _parsed_label(text)
@@ -99,17 +106,17 @@ def _parsed_label(text: str) -> int:
 
 
 def hami_limit_bytes(text: str) -> int | None:
-    """Read `CUDA_DEVICE_MEMORY_LIMIT`; None for 0, which is no limit.
+    """Read `CUDA_DEVICE_MEMORY_LIMIT`; return bytes, or None for 0, which means no limit.
 
-    KAI writes MiB as `71885m` (v0.17.0 `hami_core.go`); HAMi-core also takes `g`, `k` and bare bytes.
+    KAI writes MiB as `71885m` (v0.17.0 `hami_core.go`); HAMi-core also accepts `g`, `k` and plain bytes.
 
     Raises:
-        ValueError: it has another form, or is more than any GPU has.
+        ValueError: the text has another form, or the limit is above 8 PiB.
     """
-    found = _HAMI_LIMIT.fullmatch(text)
-    if found is None:
+    match = _HAMI_LIMIT.fullmatch(text)
+    if match is None:
         raise ValueError(f'"{text[:40]}" is not a limit of HAMi-core; allowed: an integer and g, m or k')
-    limit = int(found[1]) << _HAMI_SHIFT[found[2].lower()]
+    limit = int(match[1]) << _HAMI_SHIFT[match[2].lower()]
     if limit > MOST_BYTES:
         raise ValueError(f'"{text}" is more than any GPU has')
     return limit or None

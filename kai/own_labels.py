@@ -1,6 +1,6 @@
-"""What a namespace asks to be done with pods above their share: two labels, and what they may say.
+"""Namespace labels for pods above their share, and the values that they allow.
 
-The webhook checks them when they are typed, the agent follows them.
+The webhook validates the labels; the agent applies them.
 """
 
 import re
@@ -11,7 +11,7 @@ OVER_SHARE: Final = "kaishare.dev/over-share"
 OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
 MODE: Final = "kaishare.dev/mode"
 MODE_OFF: Final = "off"
-"""The kill switch of a namespace: then nothing is done to its pods, nor are they evicted."""
+"""Value of `MODE` that switches kaishare off for a namespace: pods are neither changed nor evicted."""
 GRACE_FORM: Final = "an integer and s, m or h, from 30s to 24h"
 
 _GRACE = re.compile(r"([0-9]{1,9})([smh])")
@@ -20,21 +20,21 @@ _SHORTEST, _LONGEST = 30, 86400
 
 
 class OverShare(StrEnum):
-    """What the agent does with a pod above its share."""
+    """Action of the agent on a pod above its share."""
 
     REPORT = "report"
     EVICT = "evict"
 
 
 def read_over_share(value: str) -> OverShare | None:
-    """Read the first label; None if the value is not allowed."""
+    """Read the label `OVER_SHARE`; return None if the value is not allowed."""
     return OverShare(value) if value in tuple(OverShare) else None
 
 
 def read_grace(value: str) -> int | None:
-    """Read the second label; return seconds, or None if the value is not allowed."""
-    found = _GRACE.fullmatch(value)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    """Read the label `OVER_SHARE_GRACE`; return seconds, or None if the value is not allowed."""
+    match = _GRACE.fullmatch(value)
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
     return seconds if _SHORTEST <= seconds <= _LONGEST else None
 
 
@@ -51,4 +51,4 @@ EXCLUDED_NAMESPACES: Final = frozenset(
         "kaishare-agent",
     }
 )
-"""Both services leave them alone; `--exclude-namespaces` replaces the list."""
+"""Namespaces that both services ignore by default; the option `--exclude-namespaces` replaces the set."""

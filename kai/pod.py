@@ -1,9 +1,9 @@
-"""A reader for pods as they travel: the JSON itself, and of it only what KAI and kaishare decide on.
+"""Decodes the fields of a pod's JSON that KAI and kaishare use.
 
-Decoding is typed (msgspec), which is faster than building the whole document and says by path what is not
-shaped as the API has it. The document is never written back from here, so nothing a newer API server added
-can be lost. Null maps and absent maps read as empty, as they do in Go; any other wrong shape is
-`MalformedPod`, and then nobody should decide anything about the pod.
+Typed decoding (msgspec) is faster than building the whole document, and its errors name the path of a wrong
+field. The decoded pod is never written back, so fields of newer API servers are not lost. Null and absent
+maps are empty, as in Go. Every other wrong type raises `MalformedPod`; callers must not decide about such a
+pod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +18,14 @@ from kai.command_lines import LONGEST_COMMAND_LINE, first_words
 from kai.gpu_resources import NVIDIA_PREFIX, names_device_class, names_gpu
 
 Quantity = str | float
-"""A quantity in JSON. API servers write strings; an integer, as manifests have it, is read as a float, since
-reading an integer of thousands of digits takes quadratic time."""
+"""A quantity in JSON. API servers write strings, manifests may have numbers. An integer is decoded as a
+float; decoding an integer of thousands of digits would take quadratic time."""
 _NOTHING = Raw(b"")
 _EMPTY: Mapping[str, Any] = {}
 
 
 class MalformedPod(ValueError):
-    """The document is not shaped as a v1 Pod; the message names the field and what it should be."""
+    """A document that is not a valid v1 Pod; the message names the field and the expected type."""
 
 
 class Resources(Struct, gc=False):
@@ -53,7 +53,7 @@ _variables = msgspec.json.Decoder(list[_Variable] | None)
 
 
 class Container(Struct, gc=False):
-    """One container: its name and what it asks for."""
+    """One container: its name, resources, environment and command line."""
 
     name: str | None = None
     image: str | None = None
@@ -65,21 +65,21 @@ class Container(Struct, gc=False):
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether this init container goes on running beside the containers (KEP-753)."""
+        """Whether this init container keeps running beside the regular containers (KEP-753)."""
         return self.restartPolicy == "Always"
 
     @property
     def limits(self) -> Mapping[str, Quantity]:
-        """Limits; empty if there are none."""
+        """`resources.limits`; empty if there are none."""
         return (self.resources.limits if self.resources else None) or _EMPTY
 
     @property
     def requests(self) -> Mapping[str, Quantity]:
-        """Requests; empty if there are none."""
+        """`resources.requests`; empty if there are none."""
         return (self.resources.requests if self.resources else None) or _EMPTY
 
     def asks(self, resource: str) -> Quantity | None:
-        """Return what counts for an extended resource: its limit, else its request, else None."""
+        """Return the requested amount of an extended resource: its limit, else its request, else None."""
         resources = self.resources
         if resources is None:
             return None
@@ -89,30 +89,30 @@ class Container(Struct, gc=False):
 
     @property
     def variables(self) -> Sequence[Any]:
-        """`env`, decoded only when asked for; empty if it is no list, or too deep for one of the API's."""
+        """`env`, decoded at each access; empty if the value is not a list or is nested too deep to decode."""
         return _list(self.env)
 
     def config_map_names(self, variable: str) -> Iterator[str]:
-        """Yield the ConfigMaps from which an environment variable of the container comes."""
+        """Yield the names of the ConfigMaps that an environment variable of the container refers to."""
         if variable.encode() not in bytes(self.env):
             return
         try:
             variables = _variables.decode(self.env) or ()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return  # the API server refuses the pod
-        for found in variables:
-            source = found.valueFrom
-            if found.name == variable and source is not None and source.configMapKeyRef is not None:
+        for entry in variables:
+            source = entry.valueFrom
+            if entry.name == variable and source is not None and source.configMapKeyRef is not None:
                 yield source.configMapKeyRef.name or ""
 
     @property
     def has_command(self) -> bool:
-        """Whether the container names its program itself; if not, the image does."""
+        """Whether the container sets `command`; if not, the image's entry point runs."""
         return bool(first_words(bytes(self.command), 0))
 
     @property
     def command_line(self) -> list[str]:
-        """`command` and `args`, in the order they run, up to the word that passes `LONGEST_COMMAND_LINE`."""
+        """The words of `command`, then of `args`, up to the word that passes `LONGEST_COMMAND_LINE`."""
         words = first_words(bytes(self.command))
         return words + first_words(bytes(self.args), LONGEST_COMMAND_LINE - sum(map(len, words)) - len(words))
 
@@ -126,17 +126,17 @@ class Owner(Struct, gc=False):
 
     @property
     def group(self) -> str:
-        """API group of the owner's kind; empty for the core group, which `v1` and `/v1` both name."""
+        """API group of the owner's kind; empty for the core group (`v1` or `/v1`)."""
         return (self.apiVersion or "").rpartition("/")[0]
 
     @property
     def is_daemon_set(self) -> bool:
-        """Whether the owner is a DaemonSet of Kubernetes itself."""
+        """Whether the owner is a DaemonSet of the API group `apps`."""
         return self.kind == "DaemonSet" and self.group == "apps"
 
 
 class Metadata(Struct):
-    """`metadata` of a pod, under its names in JSON."""
+    """`metadata` of a pod; the fields have their JSON names."""
 
     name: str | None = None
     generateName: str | None = None
@@ -147,7 +147,7 @@ class Metadata(Struct):
 
 
 class Spec(Struct):
-    """`spec` of a pod, under its names in JSON."""
+    """`spec` of a pod; the fields have their JSON names."""
 
     containers: list[Container] | None = None
     initContainers: list[Container] | None = None
@@ -160,23 +160,23 @@ class Spec(Struct):
 
 
 class PodDocument(Struct):
-    """A v1 Pod. None is what the document leaves out or has as null."""
+    """A v1 Pod. A field is None where the document has null or lacks the field."""
 
     spec: Spec
     metadata: Metadata | None = None
 
 
 class ContainerFacts(Struct, frozen=True):
-    """What the containers of a pod ask for, all of them together."""
+    """GPU resources and resource claims of all containers of a pod together."""
 
     gpu_resources: Mapping[str, None]
-    """Names of the resources that name a GPU and that any container limits or requests, in their order."""
+    """Names of the GPU resources that any container limits or requests, in order of appearance."""
     use_claims: bool
     """Whether any container uses a resource claim."""
 
     @classmethod
     def of(cls, containers: Sequence[Container]) -> "ContainerFacts":
-        """Read the resources of every container once."""
+        """Collect the facts in one pass over the containers."""
         gpu_resources: dict[str, None] = {}
         use_claims = False
         for container in containers:
@@ -192,7 +192,7 @@ class ContainerFacts(Struct, frozen=True):
 
 
 class PodView:
-    """What decisions read of one pod, with nulls and absences evened out."""
+    """A decoded pod with defaults in place of null and absent fields."""
 
     __slots__ = (
         "all_containers",
@@ -210,11 +210,11 @@ class PodView:
     )
 
     def __init__(self, document: PodDocument, container_facts: "ContainerFacts | None" = None) -> None:
-        """Read a document.
+        """Wrap a document.
 
         Args:
             document: the decoded pod.
-            container_facts: of another pod with the same containers; None reads them from the document.
+            container_facts: facts of another pod with the same containers; None computes them.
         """
         self.document = document
         self.metadata = metadata = document.metadata or Metadata()
@@ -225,27 +225,27 @@ class PodView:
         self.containers: Sequence[Container] = spec.containers or ()
         self.init_containers: Sequence[Container] = spec.initContainers or ()
         self.all_containers: list[Container] = [*self.containers, *self.init_containers]
-        """Regular containers, then init containers: KAI's own order (`getFirstGPULimit`)."""
+        """Regular containers, then init containers: KAI's order (`getFirstGPULimit`)."""
         self.container_facts = container_facts or ContainerFacts.of(self.all_containers)
-        """What the containers ask for, read in one pass."""
+        """GPU resources and claims of the containers."""
         self.gpu_resources = self.container_facts.gpu_resources
-        """Names of the resources that name a GPU and that any container limits or requests, each once."""
+        """Names of the GPU resources that any container limits or requests."""
         self.nvidia_annotations = [key for key in self.annotations if key.startswith(NVIDIA_PREFIX)]
-        """Keys of the annotations with NVIDIA's prefix."""
+        """Keys of the annotations with the prefix `nvidia.com/`."""
 
     @property
     def name(self) -> str:
-        """The pod's name; empty where the API server will make one from `generate_name`."""
+        """`metadata.name`; empty where the API server generates the name from `generate_name`."""
         return self.metadata.name or ""
 
     @property
     def generate_name(self) -> str:
-        """The prefix of a name that is still to be made, or empty."""
+        """`metadata.generateName`, the prefix of a generated name, or empty."""
         return self.metadata.generateName or ""
 
     @property
     def namespace(self) -> str:
-        """The namespace the document names, or empty."""
+        """`metadata.namespace`, or empty."""
         return self.metadata.namespace or ""
 
     @property
@@ -270,18 +270,18 @@ class PodView:
 
     @property
     def owner_name(self) -> str:
-        """The first owner's name, or empty for a bare pod."""
+        """The first owner's name; empty for a pod without owners."""
         return (self.owners[0].name or "") if self.owners else ""
 
     @property
     def uses_mig(self) -> bool:
-        """Whether any container asks for a MIG device, or the legacy annotation does."""
+        """Whether a container or the legacy annotation requests a MIG device."""
         names = chain(self.gpu_resources, self.nvidia_annotations)
         return any(name.startswith(keys.MIG_PREFIX) for name in names)
 
     @property
     def uses_claims(self) -> bool:
-        """Whether the pod names or uses dynamic resource claims (DRA), extended resources of DRA included."""
+        """Whether the pod has resource claims (DRA), including those that extended resources imply."""
         return (
             self.container_facts.use_claims
             or _has_items(self.spec.resourceClaims)
@@ -293,10 +293,10 @@ _decoder = msgspec.json.Decoder(PodDocument)
 
 
 def decode_pod(document: bytes | Raw) -> PodView:
-    """Read a pod from JSON.
+    """Decode a pod from JSON.
 
     Raises:
-        MalformedPod: a field that is read has another shape than the API allows.
+        MalformedPod: the document is not JSON, is nested too deep, or has a field of the wrong type.
     """
     try:
         return PodView(_decoder.decode(document))
@@ -309,18 +309,18 @@ def decode_pod(document: bytes | Raw) -> PodView:
 
 
 def explain_shape(error: msgspec.ValidationError, whole: str) -> str:
-    """Say what msgspec found with the path in front: `spec.containers: expected array, got object`."""
-    said, _, place = str(error).partition(" - at `")
+    """Return msgspec's message with the path first: `spec.containers: expected array, got object`."""
+    message, _, place = str(error).partition(" - at `")
     path = place.removesuffix("`").removeprefix("key in ").removeprefix("$").removeprefix(".") or whole
-    return f"{path}: {said[:1].lower()}{said[1:].replace('`', '')}"
+    return f"{path}: {message[:1].lower()}{message[1:].replace('`', '')}"
 
 
-def _strings(found: dict[str, str | None] | None) -> Mapping[str, str]:
-    if not found:
+def _strings(texts: dict[str, str | None] | None) -> Mapping[str, str]:
+    if not texts:
         return _EMPTY
-    if None in found.values():  # Go reads null in a map of strings as ""
-        return {key: text or "" for key, text in found.items()}
-    return found  # type: ignore[return-value]  # no value is None
+    if None in texts.values():  # Go decodes null in a map of strings as ""
+        return {key: text or "" for key, text in texts.items()}
+    return texts  # type: ignore[return-value]  # no value is None
 
 
 def _list(raw: Raw) -> list[Any]:

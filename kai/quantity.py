@@ -1,7 +1,7 @@
-"""Kubernetes resource quantities (`1`, `500m`, `2Gi`, `1e3`), read exactly.
+"""Parses Kubernetes resource quantities (`1`, `500m`, `2Gi`, `1e3`) without rounding.
 
-Source: apimachinery `pkg/api/resource/quantity.go`. Go caps values that do not fit; here they are an
-error, since no count of GPUs and no card's memory comes near.
+Source: apimachinery `pkg/api/resource/quantity.go`. Go caps values that do not fit; here they are an error,
+since no number of GPUs and no GPU's memory is that large.
 """
 
 import re
@@ -26,16 +26,16 @@ _SUFFIX: dict[str, Fraction] = {
 
 
 def parse_quantity(value: object) -> Fraction:
-    """Read a quantity as the API server does: a string, or a number as JSON and YAML allow.
+    """Read a quantity as the API server does: a string, or a number from JSON or YAML.
 
     Raises:
-        ValueError: it is not a quantity, or has more digits than any resource needs.
+        ValueError: the value is not a quantity, or has more than 40 digits.
     """
-    if type(value) is str and len(value) <= _LONGEST:  # nearly always
+    if type(value) is str and len(value) <= _LONGEST:  # the usual case
         return _parsed(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{type(value).__name__} is not a quantity")
-    if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # writing it out would take quadratic time
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:  # formatting it would take quadratic time
         raise ValueError("a number of more than 40 digits is not a quantity")
     text = str(value)
     if len(text) > _LONGEST:
@@ -45,13 +45,13 @@ def parse_quantity(value: object) -> Fraction:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Fraction:
-    """Read a quantity; remembered, since the containers of a pod ask for the same few."""
+    """Read a quantity; cached, since the containers of a pod repeat the same few."""
     if text.isdecimal() and text.isascii() and len(text) <= _PLAIN:
         return Fraction(int(text))
-    found = _FORM.fullmatch(text)
-    if not found:
+    match = _FORM.fullmatch(text)
+    if not match:
         raise ValueError(f'"{text[:40]}" is not a quantity')
-    sign, whole, decimals, only_decimals, suffix, exponent = found.groups()
+    sign, whole, decimals, only_decimals, suffix, exponent = match.groups()
     decimals = decimals or only_decimals or ""
     scale = _SUFFIX[suffix] if suffix else Fraction(10) ** int(exponent) if exponent else _ONE
     number = int(f"{sign}{whole or ''}{decimals}")
@@ -59,5 +59,5 @@ def _parsed(text: str) -> Fraction:
 
 
 def is_quantity(text: str) -> bool:
-    """Whether the API server's parser takes the text, however large its exponent."""
+    """Whether the API server's parser accepts the text, with an exponent of any size."""
     return _ANY_QUANTITY.fullmatch(text) is not None

@@ -1,9 +1,9 @@
-"""Kinds of Kubernetes whose objects belong to no namespace."""
+"""Kubernetes' cluster-scoped kinds."""
 
 from typing import Final
 
 GroupKind = tuple[str, str]
-"""API group, empty for the core group, and kind."""
+"""API group (empty for the core group) and kind."""
 
 _BUILT_IN: Final = {
     "": "ComponentStatus Namespace Node PersistentVolume",
@@ -26,4 +26,4 @@ _BUILT_IN: Final = {
 CLUSTER_SCOPED: Final[frozenset[GroupKind]] = frozenset(
     (group, kind) for group, kinds in _BUILT_IN.items() for kind in kinds.split()
 )
-"""Kinds of Kubernetes 1.36 that are not namespaced."""
+"""Built-in kinds of Kubernetes 1.36 that are not namespaced."""

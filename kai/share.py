@@ -1,4 +1,4 @@
-"""A pod's own part of a GPU, as its annotations say it and as KAI counts it."""
+"""A pod's share of a GPU: parsed from its annotations, and counted as KAI does."""
 
 import math
 from collections.abc import Mapping
@@ -16,40 +16,39 @@ from kai.quantity import parse_quantity
 MIB = 1 << 20
 
 MOST_BYTES = 1 << 53
-"""The largest amount of GPU memory that is read from any object: 8 PiB, which no node has.
+"""Largest amount of GPU memory that any object may state, in bytes: 8 PiB, more than any node has.
 
-Up to here every integer is exact in JSON, in JavaScript and in Prometheus' float64.
+Every integer up to 2^53 is exact in JSON, in JavaScript and in Prometheus' float64.
 """
 
 MOST_CONTAINER_MEMORY = 256
-"""Annotations of one pod that ask for the GPU memory of single containers, as many as are read."""
+"""Largest number of annotations of one pod that request GPU memory for single containers."""
 
 _MEMORY_INFIX = ".gpu-memory."
 _MEMORY_SUFFIXES = tuple(_MEMORY_INFIX + kind for kind in ("request", "limit"))
 _PLAIN_DIGITS = 18
-"""A plain integer of so many digits needs no parser of quantities, which takes ten times as long."""
-_SHORTEST = len(keys.CONTAINER_PREFIX) + 1  # in front of a suffix: the container has a name
+"""Digits of a plain integer that bypasses the quantity parser, which takes ten times as long."""
+_SHORTEST = len(keys.CONTAINER_PREFIX) + 1  # index of the infix behind a container name of one character
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a pod asks for on each of `devices` GPUs: a fraction of each, or memory of each.
-
-    Exactly one of `fraction` (0 < f < 1) and `memory_mib` (MiB as the user writes it) is set.
-    `container` is the name the pod gives, or None; KAI before v0.9.12 ignores it.
-    """
+    """A request for a part of each of `devices` GPUs. Exactly one of `fraction` and `memory_mib` is set."""
 
     fraction: float | None = None
+    """Part of each GPU, 0 < fraction < 1."""
     memory_mib: int | None = None
+    """Memory of each GPU, as in the annotation: MiB, or 10^6 bytes in releases that count megabytes."""
     devices: int = 1
     container: str | None = None
+    """Name of the container that gets the share; None if not annotated. KAI before v0.9.12 ignores it."""
 
     @classmethod
     def from_annotations(cls, annotations: Mapping[str, str]) -> "Share | None":
-        """Read the share a pod asks for; None if it names neither a fraction nor memory.
+        """Read the share that a pod requests; None if the annotations have neither a fraction nor memory.
 
         Raises:
-            ValueError: a value KAI's validator refuses; the message is KAI's own
+            ValueError: KAI's validator refuses a value; the message is KAI's own
                 (`gpu_request_validator.go`, the same text in every release).
         """
         fraction, memory = annotations.get(keys.GPU_FRACTION), annotations.get(keys.GPU_MEMORY)
@@ -66,15 +65,15 @@ class Share:
 
     @property
     def portion(self) -> str | None:
-        """The fraction as BindRequest and `GPU_PORTION` hand it over: two decimals (`"%.2f"`).
+        """The fraction as in a BindRequest and in `GPU_PORTION`: two decimals (`"%.2f"`).
 
-        None for a share by memory, whose portion depends on the card (`kai.memory`).
+        None for a share by memory, whose portion depends on the GPU (`kai.memory`).
         """
         return None if self.fraction is None else portion_text(self.fraction)
 
     @property
     def counted_gpus(self) -> float | None:
-        """GPUs the scheduler charges: round(fraction × 100) × devices / 100 (`GPUs()`, all releases)."""
+        """GPUs that the scheduler charges: round(fraction × 100) × devices / 100 (`GPUs()`, all releases)."""
         if self.fraction is None:
             return None
         hundredths = 0 if math.isnan(self.fraction) else math.floor(self.fraction * 100 + 0.5)
@@ -82,10 +81,10 @@ class Share:
 
     @property
     def seen_by_scheduler(self) -> bool:
-        """Whether the scheduler takes the value at all.
+        """Whether the scheduler can parse the value.
 
-        It reads gpu-memory with ParseInt: 2^63 and more pass admission and are then ignored, and the pod
-        is bound without a GPU (v0.9.8, v0.13.4 and v0.17.0, seen live).
+        The scheduler reads gpu-memory with ParseInt. Values of 2^63 and more pass admission, are then
+        ignored, and the pod is bound without a GPU (observed on v0.9.8, v0.13.4 and v0.17.0).
         """
         return self.memory_mib is None or self.memory_mib < 1 << 63
 
@@ -98,10 +97,10 @@ def portion_text(fraction: float) -> str:
 
 
 def fraction_of(text: str) -> float:
-    """Read `gpu-fraction`; the open interval (0, 1), or NaN, which KAI took for a while.
+    """Read `gpu-fraction`: a number in the open interval (0, 1), or NaN, which older releases of KAI accept.
 
     Raises:
-        ValueError: with KAI's own message.
+        ValueError: KAI's validator refuses the value; the message is KAI's own.
     """
     try:
         value = parse_float(text)
@@ -135,7 +134,7 @@ def _devices_of(text: str | None) -> int:
 
 
 class ContainerMemory(Struct, frozen=True):
-    """`nvidia.com/container.<name>.gpu-memory.request|limit` (KAI from v0.18): bytes for one container."""
+    """The annotation `nvidia.com/container.<name>.gpu-memory.request|limit` (KAI since v0.18)."""
 
     container: str
     kind: str
@@ -144,7 +143,7 @@ class ContainerMemory(Struct, frozen=True):
 
 
 def is_container_memory_key(key: str) -> bool:
-    """Whether an annotation key asks for GPU memory for one container (KAI from v0.18)."""
+    """Whether an annotation key requests GPU memory for one container (KAI since v0.18)."""
     return (
         key.endswith(_MEMORY_SUFFIXES)
         and key.startswith(keys.CONTAINER_PREFIX)
@@ -153,13 +152,13 @@ def is_container_memory_key(key: str) -> bool:
 
 
 def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
-    """Read every `nvidia.com/container.<name>.gpu-memory.request|limit` annotation, in key order.
+    """Read all annotations `nvidia.com/container.<name>.gpu-memory.request|limit`, sorted by key.
 
     Raises:
-        ValueError: a value is not a positive quantity, and the message names the key; or there are more than
+        ValueError: a value is not a positive quantity (the message names the key), or there are more than
             `MOST_CONTAINER_MEMORY` annotations.
     """
-    found = []
+    amounts = []
     memory_keys = list(islice(filter(is_container_memory_key, annotations), MOST_CONTAINER_MEMORY + 1))
     if len(memory_keys) > MOST_CONTAINER_MEMORY:
         raise ValueError(f"more than {MOST_CONTAINER_MEMORY} annotations ask for GPU memory of containers")
@@ -171,12 +170,12 @@ def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
             raise ValueError(f"{key}: {error}") from None
         if amount <= 0:
             raise ValueError(f'{key}: "{annotations[key]}" is not more than zero')
-        found.append(ContainerMemory(container, kind, amount))
-    return found
+        amounts.append(ContainerMemory(container, kind, amount))
+    return amounts
 
 
 def _whole(text: str) -> int:
-    """Read a quantity and round it up."""
+    """Read a quantity and round it up to an integer."""
     if len(text) <= _PLAIN_DIGITS and text.isdecimal() and text.isascii():
         return int(text)
     return _rounded_up(text)
@@ -184,18 +183,18 @@ def _whole(text: str) -> int:
 
 @lru_cache(maxsize=256)
 def _rounded_up(text: str) -> int:
-    """Read a quantity and round it up; remembered, since the containers of a pod ask for the same few."""
+    """Read a quantity and round it up; cached, since the containers of a pod repeat the same few."""
     return math.ceil(parse_quantity(text))
 
 
 def requested_by_container(annotations: Mapping[str, str]) -> int:
-    """Sum what containers request by name, in bytes; a limit without a request is one (KAI v0.18).
+    """Return the sum of the containers' requests in bytes; a limit without a request counts (KAI v0.18).
 
     Raises:
         ValueError: as `container_memory`.
     """
-    asked: dict[str, int] = {}
+    requested: dict[str, int] = {}
     for memory in container_memory(annotations):
-        if memory.kind == "request" or memory.container not in asked:
-            asked[memory.container] = memory.memory_bytes
-    return sum(asked.values())
+        if memory.kind == "request" or memory.container not in requested:
+            requested[memory.container] = memory.memory_bytes
+    return sum(requested.values())

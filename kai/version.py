@@ -1,7 +1,7 @@
-"""Releases of KAI, and in what they differ.
+"""Releases of KAI and their differences.
 
-A difference that decides something is one property here, named after the behaviour; nothing else in
-the project compares version numbers.
+Each relevant difference is one property of `Version`, named after the behaviour. Only this module compares
+version numbers.
 """
 
 import re
@@ -12,7 +12,7 @@ _FORM = re.compile(r"v?(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One release of KAI. A pre-release (`v0.13.0-rc1`) counts as older than its release."""
+    """A release of KAI. A pre-release (`v0.13.0-rc1`) counts as older than its release."""
 
     major: int
     minor: int
@@ -24,12 +24,12 @@ class Version:
         """Read `v0.13.0`, `0.13.0` or `v0.13.0-rc1`.
 
         Raises:
-            ValueError: the text has another form; the message says which forms are allowed.
+            ValueError: the text has another form; the message names the allowed form.
         """
-        found = _FORM.fullmatch(text)
-        if not found:
+        match = _FORM.fullmatch(text)
+        if not match:
             raise ValueError(f'"{text[:40]}" is not a KAI version; allowed: three numbers, such as 0.13.0')
-        major, minor, patch, prerelease = found.groups()
+        major, minor, patch, prerelease = match.groups()
         return cls(int(major), int(minor), int(patch), (prerelease or "")[1:])
 
     def __str__(self) -> str:
@@ -42,19 +42,22 @@ class Version:
 
     @property
     def reads_container_name(self) -> bool:
-        """Whether `gpu-fraction-container-name` is honoured (v0.9.12; before, the first container it is)."""
+        """Whether KAI reads `gpu-fraction-container-name` (v0.9.12; older ones use the first container)."""
         if (self.major, self.minor) == (0, 9):
             return self._is_at_least(0, 9, 12)
         return self._is_at_least(0, 10, 0)
 
     @property
     def validates_every_container(self) -> bool:
-        """Whether GPU limits of sidecars and init containers are seen (v0.10.1, PR #660)."""
+        """Whether KAI validates the GPU limits of sidecars and init containers (v0.10.1, PR #660)."""
         return self._is_at_least(0, 10, 1)
 
     @property
     def demands_decimal_fraction(self) -> bool:
-        """Whether NaN, hexadecimal and `0.5_0` are refused (v0.12.23, v0.14.7, v0.16.3; PR #1798, #1805)."""
+        """Whether KAI refuses NaN, hexadecimal and `0.5_0` as a fraction.
+
+        Since v0.12.23 in v0.12, since v0.14.7 in v0.14, and since v0.16.3 in all later releases (PR #1798, #1805).
+        """
         if (self.major, self.minor) == (0, 12):
             return self._is_at_least(0, 12, 23)
         if (self.major, self.minor) == (0, 14):
@@ -68,23 +71,24 @@ class Version:
 
     @property
     def places_pods_of_root_queues(self) -> bool:
-        """Whether a queue without a parent may have pods (v0.13.0, `job_order_by_queue.go`)."""
+        """Whether KAI schedules pods of a queue without a parent (v0.13.0, `job_order_by_queue.go`)."""
         return self._is_at_least(0, 13, 0)
 
     @property
     def survives_root_queues(self) -> bool:
-        """Whether its scheduler does when GPUs are taken back for or from such a queue (v0.16.5, PR #1866).
+        """Whether the scheduler can reclaim GPUs for or from a queue without a parent (v0.16.5, PR #1866).
 
-        Before, it ends with a nil pointer, and again at each start while that pod waits (v0.13.4, seen live).
+        Older releases crash with a nil pointer, and again at each start while the pod waits (observed on
+        v0.13.4).
         """
         return self._is_at_least(0, 16, 5)
 
     @property
     def counts_megabytes(self) -> bool:
-        """Whether the scheduler counts GPU memory in 10^6 bytes where users write MiB.
+        """Whether the scheduler counts GPU memory in units of 10^6 bytes instead of MiB.
 
-        Every tag was scanned for `convertMibToMb`: up to v0.4.14, all of v0.5, up to v0.6.13, all of
-        v0.7, v0.8.0 and v0.8.1 have it (fixed by PR #417).
+        Releases whose source has `convertMibToMb`: up to v0.4.14, all of v0.5, up to v0.6.13, all of v0.7,
+        v0.8.0 and v0.8.1 (fixed by PR #417).
         """
         fixed = {4: 15, 6: 14, 8: 2}
         if self.major > 0 or self.minor >= 9:
@@ -95,19 +99,19 @@ class Version:
 
     @property
     def sets_runtime_class_for_whole_gpus(self) -> bool:
-        """Whether pods with whole GPUs get KAI's RuntimeClass too (v0.9.7 up to v0.15)."""
+        """Whether KAI also sets its RuntimeClass on pods with whole GPUs (v0.9.7 to v0.15)."""
         return self.sets_runtime_class and not self._is_at_least(0, 16, 0)
 
     @property
     def sets_runtime_class(self) -> bool:
-        """Whether pods with a share get KAI's RuntimeClass (v0.9.7)."""
+        """Whether KAI sets its RuntimeClass on pods with a share (since v0.9.7)."""
         return self._is_at_least(0, 9, 7)
 
     @property
     def can_block_visible_devices(self) -> bool:
-        """Whether `global.blockNvidiaVisibleDevices` exists (v0.16)."""
+        """Whether KAI has the setting `global.blockNvidiaVisibleDevices` (since v0.16)."""
         return self._is_at_least(0, 16, 0)
 
 
 NEWEST_READ = Version(0, 17, 0)
-"""The newest release whose sources were read; it is also the strictest of them."""
+"""Newest release that this package covers; it is also the strictest."""

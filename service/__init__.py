@@ -1,4 +1,4 @@
-"""What makes a program one of ours: its log, its command line, the files it reads, where it listens.
+"""Common parts of both services: log, command line, input files, HTTP server.
 
-Knows nothing of Kubernetes, GPUs or policy.
+Independent of Kubernetes, GPUs and policy.
 """

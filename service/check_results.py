@@ -1,4 +1,4 @@
-"""What a check of a machine or a cluster found, and the report of all: lines of text, or JSON. Pure."""
+"""Results of the checks of `doctor`, and their report as text or JSON. Pure functions."""
 
 import json
 import textwrap
@@ -10,68 +10,68 @@ from typing import Any, Final
 from service.text import printable, width
 
 _LEAST: Final = 40
-"""Columns for what was seen, however narrow the terminal is."""
+"""Smallest width of the observation, in columns."""
 
 _LONGEST: Final = 4000
-"""Characters of what was seen, and of the advice."""
+"""Longest observation and longest advice, in characters."""
 
 
 class State(StrEnum):
-    """What became of a check."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"
-    """It may be meant, and may not."""
+    """The observation may be intended."""
     PROBLEM = "problem"
     UNKNOWN = "unknown"
-    """It could not be checked; that alone is nothing wrong."""
+    """The check could not run; that alone is not a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check saw: a line of the report."""
+    """The result of one check: a line of the report."""
 
     state: State
     check: str
-    """What was looked at, in a few words."""
+    """The subject of the check, in a few words."""
     what: str
-    """What was seen, in one line."""
+    """The observation, in one line."""
     advice: str = ""
-    """What to do, in one line; empty where there is nothing."""
+    """The action for the user, in one line; empty if none is needed."""
 
 
 def ok(check: str, what: str) -> CheckResult:
-    """All is well."""
+    """Return the result of a check without objections."""
     return CheckResult(State.OK, check, what)
 
 
 def warning(check: str, what: str, advice: str = "") -> CheckResult:
-    """Nothing is broken, but somebody should know."""
+    """Return a result that is no failure but deserves the user's attention."""
     return CheckResult(State.WARNING, check, what, advice)
 
 
 def problem(check: str, what: str, advice: str = "") -> CheckResult:
-    """Something is wrong."""
+    """Return the result of a failed check."""
     return CheckResult(State.PROBLEM, check, what, advice)
 
 
 def unknown(check: str, what: str, advice: str = "") -> CheckResult:
-    """There is no telling, and why."""
+    """Return the result of a check that could not run; `what` is the reason."""
     return CheckResult(State.UNKNOWN, check, what, advice)
 
 
 def exit_status(findings: Sequence[CheckResult]) -> int:
-    """1 if something is wrong, else 0."""
+    """Return 1 if a check found a problem, else 0."""
     return int(any(finding.state is State.PROBLEM for finding in findings))
 
 
 def as_text(findings: Sequence[CheckResult], *, heading: str = "", columns: int | None = None) -> str:
-    """Write a line for each, what to do under it, and how many are wrong.
+    """Format a line for each result with its advice below it, and a summary as the last line.
 
     Args:
-        findings: in order.
-        heading: a line before all others.
-        columns: where to break lines; None: nowhere.
+        findings: results in the order of the report.
+        heading: first line; empty for none.
+        columns: width at which lines are wrapped; None for no wrapping.
     """
     states = max((len(finding.state) for finding in findings), default=0)
     checks = max((width(printable(finding.check)) for finding in findings), default=0)
@@ -88,13 +88,13 @@ def as_text(findings: Sequence[CheckResult], *, heading: str = "", columns: int 
 
 
 def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
-    """Write everything, in ASCII.
+    """Format all results as a JSON object in ASCII.
 
     Args:
-        findings: in order.
-        about: what the report is about, as the first keys.
+        findings: results in the order of the report.
+        about: first keys of the object, such as the version and the node.
     """
-    found = [
+    entries = [
         {
             "check": finding.check,
             "state": finding.state.value,
@@ -108,7 +108,7 @@ def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
         "problems": _count(findings, State.PROBLEM),
         "warnings": _count(findings, State.WARNING),
         "unknown": _count(findings, State.UNKNOWN),
-        "findings": found,
+        "findings": entries,
     }
     return json.dumps(report, indent=2) + "\n"
 
@@ -122,8 +122,8 @@ def _summary(findings: Sequence[CheckResult]) -> str:
     return ", ".join(parts)
 
 
-def _number(count: int, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _count(findings: Sequence[CheckResult], state: State) -> int:

@@ -1,4 +1,4 @@
-"""What every command line shares: its standard streams, and one line with exit status 2 for each failure."""
+"""Common parts of the command lines: standard streams, and a one-line error with exit status 2."""
 
 import argparse
 import io
@@ -12,25 +12,26 @@ T = TypeVar("T")
 
 
 class UsageError(ValueError):
-    """The command cannot be run as it was typed; the message is one line."""
+    """The command line or its input is invalid; the message is one line."""
 
 
 UNUSABLE: Final = 2
-"""Exit status: the input or the output cannot be used."""
+"""Exit status for invalid input or unusable output."""
 
 INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C."""
 
 
 def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Exception], ...] = ()) -> int:
     """Run a command line with usable standard streams; return its exit status.
 
     Args:
-        name: the program, for its error line.
-        run: the command.
-        unusable: errors besides UsageError whose message is one line for the user.
+        name: the program's name, for its error line.
+        run: the command; returns the exit status.
+        unusable: error types besides UsageError whose message is one line for the user.
 
     Raises:
-        SystemExit: the help or the version is printed.
+        SystemExit: the option --help or --version was given.
     """
     one_line: tuple[type[Exception], ...] = (UsageError, *unusable)
     _prepare_streams()
@@ -48,15 +49,15 @@ def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Excep
 
 
 def write_output(text: str) -> bool:
-    """Write to standard output at once; return whether it still has a reader.
+    """Write and flush standard output; return whether it still has a reader.
 
-    `explain | head -1` is no error: the command goes on quietly and keeps its exit status.
+    A closed pipe, as after `explain | head -1`, is no error: the command continues and keeps its exit status.
 
     Raises:
-        UsageError: standard output cannot be written; it is closed, or its disk is full.
+        UsageError: standard output cannot be written: it is closed, or its disk is full.
     """
     try:
-        if text:  # an empty write fails on a full disk, too
+        if text:  # an empty write also fails on a full disk
             sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
@@ -66,10 +67,10 @@ def write_output(text: str) -> bool:
 
 
 def output_failed(error: OSError) -> None:
-    """Discard what is written to standard output from now on.
+    """Redirect standard output to /dev/null after a failed write.
 
     Raises:
-        UsageError: the failure is another than a reader that is gone.
+        UsageError: the failure is not a closed pipe.
     """
     _discard(sys.stdout)
     if not isinstance(error, BrokenPipeError):
@@ -77,22 +78,22 @@ def output_failed(error: OSError) -> None:
 
 
 def _prepare_streams() -> None:
-    """Open the standard descriptors that are closed, and let standard output take any name.
+    """Open closed standard descriptors, and make standard output replace characters that it cannot encode.
 
-    A file or socket opened later would get the number of a closed descriptor, and then the output or the log.
-    The substitutes refuse what their stream is for: output to a closed stream still fails, and lost log lines
-    are still counted.
+    A file or socket opened later would get the number of a closed descriptor and receive the output or the
+    log. Each substitute is opened in the opposite mode, so that output to a closed stream still fails and
+    lost log lines are still counted.
     """
     for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
         if _is_closed(descriptor):
-            os.open(os.devnull, mode)  # takes the lowest free number, which is this one
+            os.open(os.devnull, mode)  # gets the lowest free number, which is this one
             os.set_inheritable(descriptor, True)
     if sys.stdin is None:
         sys.stdin = os.fdopen(0, closefd=False)
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
-        # Not descriptor 2, which refuses: a failed flush at exit would change the exit status.
+        # Not descriptor 2, which is read-only here: a failed flush at exit would change the exit status.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the exit
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -107,7 +108,7 @@ def _is_closed(descriptor: int) -> bool:
 
 
 def _complain(line: str) -> None:
-    """Write one line to standard error, if that is possible."""
+    """Write one line to standard error; discard it if that fails."""
     try:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -116,17 +117,17 @@ def _complain(line: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let a stream go nowhere, with what its buffer holds: the flush at exit must not fail."""
+    """Redirect a stream and its buffer to /dev/null, so that the flush at exit does not fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line, and leaves the exit to `main`."""
+    """An argument parser that raises a one-line UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Report bad options.
+        """Report invalid options.
 
         Raises:
             UsageError: always.
@@ -135,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Make an option's `type` of a function whose ValueError says what is wrong and what is allowed."""
+    """Turn a function into an option's `type`: its ValueError becomes argparse's error message."""
 
     def typed(text: str) -> T:
         try:
@@ -147,5 +148,5 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def names(text: str) -> frozenset[str]:
-    """Read a comma list of names."""
+    """Read a comma-separated list of names."""
     return frozenset(name.strip() for name in text.split(",") if name.strip())

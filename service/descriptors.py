@@ -1,4 +1,4 @@
-"""File descriptors: how many this process may open, and how many are left for connections."""
+"""Limit of open file descriptors, and the number available for connections."""
 
 import resource
 import sys
@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Final
 
 RESERVED: Final = 128
-"""Descriptors kept back for the service: /proc, the driver's device files, the API server, certificates.
-A port takes some of them for a moment while it accepts and closes connections
+"""Descriptors reserved for the service: /proc, the driver's device files, the API server, certificates.
+A port briefly uses some of them while it accepts and closes connections
 (`service.http.bounded_server.ACCEPTED_PER_TURN`)."""
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard limit, and return it.
+    """Raise the soft limit of open files to the hard limit; return the new limit.
 
-    A connection takes a descriptor, and the usual soft limit is 1024.
+    Each connection needs a descriptor, and the usual soft limit is 1024.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -22,9 +22,9 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_for_connections() -> int:
-    """Raise the limit, and return how many descriptors connections may take.
+    """Raise the limit of open files; return the number of descriptors available for connections.
 
-    At least half of a low limit is reserved, so that the service works under `ulimit -n 64` too.
+    A low limit is halved between service and connections, so that both work under `ulimit -n 64`.
 
     Raises:
         OSError: /proc/self/fd cannot be read.

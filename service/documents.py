@@ -1,7 +1,7 @@
-"""Documents as people write them: YAML or JSON, a file or a directory; one clear line when unusable.
+"""Reads YAML and JSON documents from a file or a directory; errors are one line.
 
-A document may come from a stranger. What it costs is linear in its length: aliases that multiply it, numbers
-of thousands of digits and deep nesting are refused before any value is built.
+A document may be hostile. Parsing takes time and memory linear in its length: multiplying aliases, numbers of
+thousands of digits and deep nesting are refused before any value is built.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,23 +15,23 @@ from service.text import one_line
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _DEEPEST: Final = 500
-"""Levels, aliases followed. At some 100,000 the C parser ends the process."""
+"""Levels of nesting, with aliases expanded. At about 100,000 levels the C parser crashes the process."""
 _MOST_TIMES: Final = 100
-"""How many times its size a document may be with its aliases written out."""
+"""Largest ratio of a document's size with its aliases expanded to its own size."""
 _MOST_ADDED: Final = 1 << 24
-"""Characters that aliases may add: whoever writes the document as JSON needs the memory."""
+"""Largest number of characters that expanded aliases add; writing the document as JSON needs that memory."""
 _LONGEST_NUMBER: Final = 100
-"""Characters. Python takes quadratic time for numbers, and refuses integers of more than 4,300 digits."""
+"""Characters. Python parses integers in quadratic time, and refuses more than 4,300 digits."""
 _LONGEST_NUMBER_KEY: Final = 18
-"""Characters. Python's hashes of larger integers collide on purpose."""
+"""Characters. A document can choose larger integers whose hashes collide in Python."""
 
 
 class DocumentError(ValueError):
-    """A document cannot be used; the message is one line that names the input and what is wrong."""
+    """An invalid document; the message is one line that names the input and the error."""
 
 
 def document_files(path: Path) -> list[Path]:
-    """Return a file as it is, and of a directory its .yaml, .yml and .json files in order.
+    """Return the path of a file, or of a directory the .yaml, .yml and .json files in it, sorted.
 
     Raises:
         DocumentError: the directory cannot be read or holds none.
@@ -48,19 +48,19 @@ def document_files(path: Path) -> list[Path]:
 
 
 def load_path(path: Path) -> list[Any]:
-    """Read every document of a file or of a directory's files.
+    """Read all documents of a file or of a directory's files.
 
     Raises:
-        DocumentError: one of them is missing, unreadable, not UTF-8, or not YAML.
+        DocumentError: a file is missing, unreadable, not UTF-8, or not YAML.
     """
     return [document for file in document_files(path) for document in load_file(file)]
 
 
 def load_file(file: Path) -> list[Any]:
-    """Read every document of a file.
+    """Read all documents of a file.
 
     Raises:
-        DocumentError: it is missing, unreadable, not UTF-8, or not YAML.
+        DocumentError: the file is missing, unreadable, not UTF-8, or not YAML.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -72,10 +72,14 @@ def load_file(file: Path) -> list[Any]:
 
 
 def load_text(text: str, source: str) -> list[Any]:
-    """Read every document of a text; empty ones are left out.
+    """Read all documents of a text; empty documents are skipped.
+
+    Args:
+        text: YAML or JSON.
+        source: name of the input, for errors.
 
     Raises:
-        DocumentError: it is not YAML, or nests too deep.
+        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
     """
     try:
         if _may_be_deep(text) or "*" in text:
@@ -97,16 +101,16 @@ def _place(source: str, mark: Any) -> str:
 
 
 def _may_be_deep(text: str) -> bool:
-    """Cheap, and never wrong when it says no: a level takes a bracket, or a column of its line."""
+    """Whether the text can exceed the limit of levels, quickly: each level needs a bracket or a column."""
     brackets = text.count("[") + text.count("{")
     return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST
 
 
 def _check_size(text: str, source: str) -> None:
-    """Refuse documents that nest too deep or grow by their aliases, in one pass and without building them.
+    """Check nesting and the growth by aliases in one pass over the parser's events, without building values.
 
     Raises:
-        DocumentError: one of them does.
+        DocumentError: a document exceeds a limit.
     """
     document = _Document(source)
     for event in yaml.parse(text, Loader=_BASE):
@@ -126,17 +130,17 @@ def _check_size(text: str, source: str) -> None:
 
 @dataclass(slots=True)
 class _Part:
-    """A part of a document, with its aliases written out."""
+    """A node of a document, with its aliases expanded."""
 
     anchor: str | None
     size: int = 1
-    """Characters of scalars, and one for each node."""
+    """Characters of its scalars, plus one for each node."""
     height: int = 0
-    """Levels inside it."""
+    """Levels of nesting inside the node."""
 
 
 class _Document:
-    """How large and how deep a document is so far, with its aliases written out."""
+    """Counts size and depth of a document with its aliases expanded, event by event."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -147,10 +151,10 @@ class _Document:
         self._added = 0
 
     def open(self, anchor: str | None) -> None:
-        """Begin a list or a map.
+        """Record the start of a list or a map.
 
         Raises:
-            DocumentError: it stands too deep.
+            DocumentError: the document is nested too deep.
         """
         self._open.append(_Part(anchor))
         self._open_anchors.add(anchor)
@@ -158,26 +162,27 @@ class _Document:
         self._check_depth(0)
 
     def close(self) -> None:
-        """End it."""
+        """Record the end of a list or a map."""
         part = self._open.pop()
         self._open_anchors.discard(part.anchor)
         self._add(part)
 
     def scalar(self, anchor: str | None, value: str) -> None:
-        """Take a scalar."""
+        """Record a scalar."""
         part = _Part(anchor, size=1 + len(value))
         self._written += part.size
         self._add(part)
 
     def alias(self, name: str, mark: Any) -> None:
-        """Take an alias; one of an unknown anchor is left to PyYAML, which refuses it.
+        """Record an alias. PyYAML refuses an alias of an unknown anchor later.
 
         Raises:
-            DocumentError: the document is too large with it, or it stands inside what it stands for.
+            DocumentError: the alias makes the document too large, or refers to a node that contains the
+            alias.
         """
         where = _place(self._source, mark)
         if name in self._open_anchors:
-            raise DocumentError(f"{where}: an alias stands inside what it stands for")
+            raise DocumentError(f"{where}: an alias refers to a node that contains it")
         part = self._anchors.get(name, _Part(None))
         self._written += 1 + len(name)
         self._added += part.size
@@ -186,10 +191,10 @@ class _Document:
         self._add(_Part(None, part.size, part.height))
 
     def end(self) -> None:
-        """End the document.
+        """Record the end of the document.
 
         Raises:
-            DocumentError: its aliases make it too many times as large.
+            DocumentError: the aliases multiply the document's size by more than `_MOST_TIMES`.
         """
         if self._added > _MOST_TIMES * self._written:
             raise DocumentError(
@@ -212,14 +217,14 @@ class _Document:
 _BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_BASE):  # type: ignore[misc]  # which base it is depends on how PyYAML was built
-    """PyYAML's safe loader, with a bound on every number."""
+class _Loader(_BASE):  # type: ignore[misc]  # the base depends on how PyYAML was built
+    """PyYAML's safe loader with limits on the length of numbers."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Build a map.
+        """Build a map whose integer keys are short.
 
         Raises:
-            yaml.constructor.ConstructorError: an integer as a key is too large.
+            yaml.constructor.ConstructorError: a key is an integer of too many digits.
         """
         if isinstance(node, yaml.MappingNode):
             self.flatten_mapping(node)
@@ -233,7 +238,7 @@ _INTEGER: Final = "tag:yaml.org,2002:int"
 
 
 def _bounded(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a constructor that refuses long scalars, and those that are not of their kind."""
+    """Return a constructor that refuses scalars that are too long or not valid for their tag."""
 
     def bounded(loader: Any, node: Any) -> Any:
         if len(node.value) > _LONGEST_NUMBER:
@@ -241,7 +246,7 @@ def _bounded(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, 
         try:
             return construct(loader, node)
         except (ValueError, LookupError, AttributeError, ArithmeticError):
-            # PyYAML builds `!!timestamp x` and `!!bool x` without looking at them first.
+            # PyYAML's constructors of `!!timestamp x` and `!!bool x` do not validate the scalar first.
             raise _wrong(f'"{one_line(str(node.value), _LONGEST_NUMBER)}" is not {kind}', node) from None
 
     return bounded
@@ -261,7 +266,7 @@ for _tag, _kind, _construct in (
 
 
 def flatten_lists(documents: list[Any]) -> Iterator[Any]:
-    """Yield the documents with `kind: List` (and PodList and the like) opened up."""
+    """Yield the documents, with the items of each list object (`kind: List`, PodList, …) in its place."""
     for document in documents:
         if isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
             items = document.get("items")

@@ -1,4 +1,4 @@
-"""Noticing that files changed, by looking: a mounted ConfigMap or Secret swaps links under any watcher."""
+"""Detects changed files by polling; a mounted ConfigMap or Secret swaps links, which file watchers miss."""
 
 import time
 from pathlib import Path
@@ -7,24 +7,24 @@ from typing import Final
 LOOK_EVERY_SECONDS: Final = 1.0
 
 _SETTLED_NS = 50_000_000
-"""What was written less than this ago may be half written, or change again under the same time stamp (those
-tick every 4 ms)."""
+"""Nanoseconds. A file changed more recently may be half written, or change again within the same time stamp,
+whose resolution is 4 ms."""
 
 _Look = dict[Path, tuple[int, ...] | str]
-"""Of each file its size, inode and times; or why there are none."""
+"""By file: size, inode and times, or the error of reading them."""
 
 
 class FileWatch:
-    """Some files, or the files right inside a directory."""
+    """Watches files, and the files directly inside directories."""
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
         self._seen, _ = self._look()
 
     def changed(self) -> bool:
-        """Whether anything is different from when this last said so, or was made.
+        """Whether a file has changed since the last call that returned True, or since construction.
 
-        What is being written at this moment is said at the next look.
+        A change of the last 50 ms is reported by a later call, since the file may be half written.
         """
         now, newest = self._look()
         if now == self._seen or 0 <= time.time_ns() - newest < _SETTLED_NS:
@@ -33,22 +33,22 @@ class FileWatch:
         return True
 
     def _look(self) -> tuple[_Look, int]:
-        """What the files are like, and when the newest of them changed, in nanoseconds."""
-        found: _Look = {}
+        """Return the state of the files, and the time of the last change in nanoseconds since 1970."""
+        states: _Look = {}
         newest = 0
         for path in self._paths:
             try:
                 entries = [path, *path.iterdir()] if path.is_dir() else [path]
             except OSError as error:
-                found[path] = str(error)
+                states[path] = str(error)
                 continue
             for entry in entries:
                 try:
                     status = entry.stat()
                 except OSError as error:
-                    found[entry] = str(error)
+                    states[entry] = str(error)
                 else:
-                    # Not the time of writing alone: copies keep that, and permissions do not touch it.
+                    # ctime too: a copy may keep the mtime, and a change of permissions does not set it.
                     newest = max(newest, status.st_ctime_ns)
-                    found[entry] = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        return found, newest
+                    states[entry] = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        return states, newest

@@ -1,4 +1,4 @@
-"""JSON lines, one an event. Nothing from a pod's env, args or volumes is ever logged."""
+"""The log: one JSON line for each event. Callers never pass a pod's env, args or volumes."""
 
 import time
 import traceback
@@ -12,10 +12,10 @@ __all__ = ["ERROR", "INFO", "WARNING", "JsonLog", "LineStream"]
 
 
 class LineStream(Protocol):
-    """Takes whole lines from any thread: a `LogWriter`, or a stream in memory."""
+    """Accepts whole lines from any thread: a `LogWriter`, or a stream in memory."""
 
     def write(self, line: bytes, /) -> object:
-        """Take one line; never block, never raise."""
+        """Accept one line without blocking and without raising."""
 
 
 class JsonLog:
@@ -27,7 +27,7 @@ class JsonLog:
 
     @property
     def lines_lost(self) -> int:
-        """Lines that the stream dropped so far."""
+        """Number of lines that the stream has dropped."""
         return self._lines_lost()
 
     def __call__(self, message: str, level: str = INFO, **fields: Any) -> None:
@@ -35,14 +35,14 @@ class JsonLog:
         self._stream.write(encode_line(message, level, fields, now=time.time()))
 
     def failure(self, message: str, error: BaseException, **fields: Any) -> None:
-        """Write an internal error with its traceback as one string."""
+        """Write an internal error; its traceback is one field."""
         self(message, ERROR, **fields, traceback=_traceback(error))
 
 
 def _traceback(error: BaseException) -> str:
     try:
         return shortened_traceback(traceback.format_exception(error))
-    except Exception as again:  # noqa: BLE001 - such as a recursion that leaves no room to format it
+    except Exception as again:  # noqa: BLE001 - such as a RecursionError close to the recursion limit
         return f"{type(error).__name__}; no traceback: {type(again).__name__}"
 
 
@@ -51,7 +51,7 @@ BURST: Final = 20
 
 
 class LimitedLog:
-    """Passes lines to a log at a bounded rate; a line that passes counts those suppressed before it."""
+    """Passes lines to a log at a bounded rate; the next passed line has the count of suppressed ones."""
 
     def __init__(self, log: JsonLog, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""The log of a whole process: what libraries and the interpreter report goes through it, too."""
+"""Redirects messages of libraries and of the interpreter to the service's log."""
 
 import logging
 import os
@@ -14,10 +14,10 @@ from service.log import ERROR, WARNING, JsonLog
 from service.log_writer import LogWriter
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the end of the process waits for the last lines."""
+"""Longest wait for the last lines when the process ends."""
 
 RECORDS_A_MINUTE: Final = 10
-"""Records of one logger with one message that are written."""
+"""Records per minute that are written of one logger and one message."""
 
 _STANDARD_ERROR: Final = 2
 _WINDOW_SECONDS: Final = 60.0
@@ -28,7 +28,7 @@ _OTHERS: Final = ("", "")
 
 @dataclass(slots=True)
 class _Window:
-    """Records of one kind within a minute."""
+    """Counts of one kind of record within a minute."""
 
     began: float
     admitted: int = 0
@@ -36,10 +36,10 @@ class _Window:
 
 
 class LibraryLog(logging.Handler):
-    """Writes the warnings and errors of libraries to the log, a bounded number a minute.
+    """Writes warnings and errors of libraries to the log, at a bounded rate.
 
-    Records with the same logger and the same first line of the message template count as one kind: asyncio
-    reports `socket.accept() out of system resource` thousands of times a second.
+    Records with the same logger and the same first line of the message template are one kind. asyncio, for
+    example, reports `socket.accept() out of system resource` thousands of times a second.
     """
 
     def __init__(self, log: JsonLog, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class LibraryLog(logging.Handler):
         self._windows: dict[tuple[str, str], _Window] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record, or count it as suppressed; a record that cannot be formatted is no error."""
+        """Write one record, or count it as suppressed; a record that cannot be formatted raises no error."""
         now = self._clock()
         self._end_windows(now)
         key = _kind_of(record)
@@ -67,14 +67,14 @@ class LibraryLog(logging.Handler):
             self._log(message, record.levelname.lower(), logger=record.name)
 
     def close(self) -> None:
-        """Report what is suppressed and not reported yet."""
+        """Report the suppressed records that are not reported yet."""
         self._end_windows(float("inf"))
         super().close()
 
     def _end_windows(self, now: float) -> None:
         for key, window in list(self._windows.items()):
             if now - window.began < _WINDOW_SECONDS:
-                break  # the rest began later
+                break  # the remaining windows began later
             del self._windows[key]
             if window.suppressed:
                 logger, start = key
@@ -88,7 +88,7 @@ class LibraryLog(logging.Handler):
 
 
 def capture_libraries(log: JsonLog) -> LibraryLog:
-    """Make the log the only place for the warnings of libraries."""
+    """Replace all handlers of the root logger by the service's log; return the new handler."""
     handler = LibraryLog(log)
     logging.getLogger().handlers[:] = [handler]
     return handler
@@ -96,10 +96,11 @@ def capture_libraries(log: JsonLog) -> LibraryLog:
 
 @contextmanager
 def standard_error_log() -> Iterator[JsonLog]:
-    """Open the log of a service on standard error, and write its last lines at the end.
+    """Open a service's log on standard error, and flush it at the end.
 
-    Meanwhile Python's warnings, exceptions of threads and exceptions in destructors are lines of the log.
-    Where standard error hangs at the end, it becomes /dev/null: the interpreter must not wait for it at exit.
+    Python's warnings and the exceptions of threads and destructors become lines of the log meanwhile.
+    Standard error is replaced by /dev/null if it blocks at the end, since the interpreter would wait for it
+    at exit.
     """
     writer = LogWriter(_STANDARD_ERROR)
     log = JsonLog(writer, lines_lost=lambda: writer.lines_lost)
@@ -115,10 +116,10 @@ def standard_error_log() -> Iterator[JsonLog]:
 
 @contextmanager
 def _captured_interpreter(log: JsonLog) -> Iterator[None]:
-    """Log what the interpreter would print to standard error, which may block."""
+    """Log the messages that the interpreter would print to standard error, which may block."""
 
     def on_thread(arguments: threading.ExceptHookArgs) -> None:
-        if issubclass(arguments.exc_type, SystemExit):  # an ordinary end, as for threading.excepthook
+        if issubclass(arguments.exc_type, SystemExit):  # a normal end, as for threading.excepthook
             return
         name = arguments.thread.name if arguments.thread else ""
         _log_exception(log, "thread ended with an exception", arguments, thread=name)
@@ -161,5 +162,5 @@ def _kind_of(record: logging.LogRecord) -> tuple[str, str]:
 def _message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception as error:  # noqa: BLE001 - arguments that do not match the template, or whose text fails
+    except Exception as error:  # noqa: BLE001 - wrong arguments for the template, or a failing __str__
         return f"{_kind_of(record)[1]} ({type(error).__name__} in its arguments)"

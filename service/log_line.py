@@ -1,4 +1,4 @@
-"""One log line: a JSON object of bounded size, whatever its fields hold."""
+"""Encodes a log event as a JSON line of bounded size."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,11 @@ WARNING: Final = "warning"
 ERROR: Final = "error"
 
 LINE_BYTES: Final = 16 * 1024
-"""Most bytes of a line with its newline: containerd splits longer ones (its max_container_log_line_size)."""
+"""Longest line in bytes, including its newline: containerd splits longer ones
+(max_container_log_line_size)."""
 
 TEXT_CHARACTERS: Final = 8192
-"""Most characters of a field."""
+"""Longest text of a field, in characters."""
 
 _ITEM_CHARACTERS: Final = 256
 _ITEMS: Final = 16
@@ -35,7 +36,7 @@ Value = Scalar | list[Scalar] | dict[str, Scalar]
 def encode_line(message: str, level: str, fields: Mapping[str, Any], *, now: float) -> bytes:
     """Encode an event as one line of at most `LINE_BYTES`; `now` is Unix time.
 
-    Long values are cut. Fields that still do not fit are left out, and the line has `"cut":true`.
+    Long values are shortened. Fields that still do not fit are omitted, and the line has `"cut":true`.
     """
     line: dict[str, Value] = {
         "time": _timestamp(now),
@@ -46,13 +47,13 @@ def encode_line(message: str, level: str, fields: Mapping[str, Any], *, now: flo
         line.setdefault(name, _bounded(value))
     try:
         data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # a lone surrogate, which JSON in UTF-8 cannot hold
+    except TypeError:  # a lone surrogate, which UTF-8 cannot encode
         return _fitted(line)
     return data if len(data) <= LINE_BYTES else _fitted(line)
 
 
 def shortened(text: str, characters: int) -> str:
-    """Cut the middle out of a text that is too long; the start and the end say most."""
+    """Remove the middle of a text that is too long; the start and the end are the most useful parts."""
     if len(text) <= characters:
         return text
     tail = characters // 4
@@ -60,7 +61,7 @@ def shortened(text: str, characters: int) -> str:
 
 
 def shortened_traceback(parts: Sequence[str]) -> str:
-    """Join what `traceback.format_exception` returns: the first and the last frames, each one cut."""
+    """Join the result of `traceback.format_exception`: the first and the last frames, each one shortened."""
     kept = [shortened(part, _TRACEBACK_PART_CHARACTERS) for part in parts]
     if len(kept) > _TRACEBACK_PARTS:
         head = _TRACEBACK_PARTS // 4
@@ -93,23 +94,23 @@ def _scalar(value: Any, characters: int) -> Scalar:
         scalar: Scalar = value
         return scalar
     if type(value) is int:
-        # orjson writes no larger ones, and the decimal form of a large integer takes quadratic time.
+        # orjson cannot encode larger ones, and formatting a large integer takes quadratic time.
         return value if -(2**63) <= value < 2**64 else f"an integer of {value.bit_length()} bits"
     return shortened(_text(value), characters)
 
 
 def _text(value: Any) -> str:
-    """Return a value's text; an object whose `str` fails is named by its type."""
+    """Return a value's text; for an object whose `str` fails, the name of its type."""
     if isinstance(value, bytes | bytearray):
         return value[:TEXT_CHARACTERS].decode(errors="replace")
     try:
         return str.__str__(str(value))
-    except Exception as error:  # noqa: BLE001 - the line matters more than one of its values
+    except Exception as error:  # noqa: BLE001 - an unprintable value must not lose the line
         return f"{type(value).__name__} without a text: {type(error).__name__}"
 
 
 def _fitted(line: Mapping[str, Value]) -> bytes:
-    """Encode the fields that fit, in their order, with U+FFFD in place of each lone surrogate."""
+    """Encode the fields that fit, in order, with U+FFFD in place of each lone surrogate."""
     fitted: dict[str, Value] = {}
     size = len(b'{"cut":true}\n')
     for name, value in islice(line.items(), _FIELDS):
@@ -125,7 +126,7 @@ def _fitted(line: Mapping[str, Value]) -> bytes:
 
 
 def _candidates(value: Value) -> Iterator[Value]:
-    """Yield the value without lone surrogates, and a shorter text for where that does not fit."""
+    """Yield the value without lone surrogates, then a shortened text for the case that it does not fit."""
     if isinstance(value, list):
         yield [_clean(item) if isinstance(item, str) else item for item in value]
     elif isinstance(value, dict):

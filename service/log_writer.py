@@ -1,4 +1,4 @@
-"""The thread that writes log lines to a file descriptor, and its bounded queue."""
+"""Writes log lines to a file descriptor from a thread with a bounded queue."""
 
 import os
 import select
@@ -19,15 +19,15 @@ _PAUSE_SECONDS: Final = 0.02
 
 
 class LogWriter:
-    """Writes whole lines in their order, and never keeps a caller waiting.
+    """Writes whole lines in order from a thread; callers never block.
 
-    Lines beyond the queue's bounds are dropped. So are lines that the descriptor refuses: its reader is gone,
-    or the disk is full. Both are counted, and a line of their own tells the count once writing works again.
+    Lines beyond the queue's limits are dropped, and so are lines that cannot be written, because the reader
+    is gone or the disk is full. The line `log lines lost` has their count once writing works again.
 
-    A single line is written at once. Under load the thread writes the lines of 20 ms together: each
-    time it wakes, it takes Python's lock from the thread that serves.
+    A single line is written immediately. Under load the thread writes the lines of 20 ms together, because
+    each wake-up takes Python's global lock from the thread that serves requests.
 
-    The thread calls `os.write` and leaves `sys.stderr` alone: the interpreter aborts at exit if a daemon
+    The thread calls `os.write` instead of using `sys.stderr`: the interpreter aborts at exit if a daemon
     thread holds the lock of that buffer. The descriptor stays blocking, since other processes share it.
     """
 
@@ -37,7 +37,7 @@ class LogWriter:
         self._descriptor = descriptor
         self._queue_bytes = queue_bytes
         self._queue_lines = queue_lines
-        # Lock and queues are re-entrant: a destructor may log while its thread is in `write`.
+        # Re-entrant lock and queues: a destructor may log while its thread is in `write`.
         self._lock = threading.RLock()
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -45,18 +45,18 @@ class LogWriter:
         self._bytes = 0
         self._is_closed = False
         self._lines_lost = 0
-        self._lines_told = 0
+        self._lines_reported = 0
         self._is_torn = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     @property
     def lines_lost(self) -> int:
-        """Lines that were dropped or refused so far."""
+        """Number of lines that were dropped or could not be written."""
         return self._lines_lost
 
     def write(self, line: bytes) -> None:
-        """Queue a line that ends with its only newline, or drop and count it."""
+        """Queue a line, whose only newline is its last byte; drop and count it if the queue is full."""
         with self._lock:
             fits = self._lines < self._queue_lines and self._bytes + len(line) <= self._queue_bytes
             if not fits or self._is_closed:
@@ -70,10 +70,10 @@ class LogWriter:
                 self._wake.put(None)
 
     def close(self, seconds: float) -> bool:
-        """Take no more lines and wait until those in the queue are written or lost.
+        """Accept no more lines, and wait until the queued lines are written or lost.
 
         Returns:
-            False if that takes longer than `seconds`: a write hangs.
+            False if the wait exceeds `seconds`, because a write blocks.
         """
         with self._lock:
             self._is_closed = True
@@ -91,19 +91,19 @@ class LogWriter:
                 self._lines -= len(lines)
                 self._bytes -= sum(map(len, lines))
                 self._lines_lost += lost
-            if not lost and self._lines_lost > self._lines_told:
-                self._write_lines(())  # no line may follow for a long time, and tell the losses
+            if not lost and self._lines_lost > self._lines_reported:
+                self._write_lines(())  # report the losses now; the next line may be far away
             if is_open:
                 self._pause()
 
     def _pause(self) -> None:
-        """Let lines come together, for a moment or until they are many."""
+        """Wait until a batch of lines is full, for at most 20 ms."""
         if self._bytes <= _BATCH_BYTES:
             with suppress(Empty):
                 self._wake.get(timeout=_PAUSE_SECONDS)
 
     def _next_lines(self) -> tuple[list[bytes], bool]:
-        """Wait for a line; return it with those behind it, and whether more may come."""
+        """Wait for a line; return it with the lines queued behind it, and whether the queue is still open."""
         lines: list[bytes] = []
         size = 0
         entry = self._queue.get()
@@ -119,9 +119,9 @@ class LogWriter:
         return lines, False
 
     def _write_lines(self, lines: Sequence[bytes]) -> int:
-        """Write lines, after a notice of those lost before; return how many were written whole."""
-        untold = self._lines_lost - self._lines_told
-        parts = [_notice(untold), *lines] if untold else lines
+        """Write lines, preceded by a notice of lost ones; return the number of completely written lines."""
+        unreported = self._lines_lost - self._lines_reported
+        parts = [_notice(unreported), *lines] if unreported else lines
         data = b"".join(parts)
         if self._is_torn:
             data = b"\n" + data
@@ -130,14 +130,14 @@ class LogWriter:
             return 0
         whole = sent.count(b"\n") - self._is_torn
         self._is_torn = not sent.endswith(b"\n")
-        if untold and whole:
-            self._lines_told += untold
+        if unreported and whole:
+            self._lines_reported += unreported
             whole -= 1
         return whole
 
 
 def _write(descriptor: int, data: bytes) -> int:
-    """Write everything; return the bytes written, fewer if the descriptor refuses the rest."""
+    """Write all data; return the number of bytes written, fewer after an error."""
     written = 0
     while written < len(data):
         try:

@@ -1,4 +1,4 @@
-"""Background tasks that survive errors, and loops that let other tasks run."""
+"""Background tasks that restart after errors, and loops that yield to other tasks."""
 
 import asyncio
 import time
@@ -6,22 +6,22 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 AGAIN_SECONDS: Final = 5.0
-"""How long after an error the work is begun anew."""
+"""Pause between an error and the restart."""
 
 
 async def restart_on_error(
     work: Callable[[], Awaitable[None]], *, on_error: Callable[[Exception], None]
 ) -> None:
-    """Do the work until cancelled, anew after each error.
+    """Run `work` until cancelled; restart it 5 s after each error.
 
     Args:
-        work: what to do; it ends by an error or by being cancelled.
-        on_error: told the error.
+        work: runs until an error or until cancelled.
+        on_error: receives the error.
     """
     while True:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - an error nobody thought of; what goes on can go on
+        except Exception as error:  # noqa: BLE001 - an unexpected error must not stop the task
             on_error(error)
         await asyncio.sleep(AGAIN_SECONDS)
 
@@ -30,13 +30,13 @@ _TURN_SECONDS: Final = 0.0005
 
 
 class LoopYield:
-    """Counts how long a piece of work keeps the event loop, and gives the others their turn."""
+    """Lets other tasks run during a long piece of work on the event loop."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     async def maybe_yield(self) -> None:
-        """To be called often: lets others run if half a millisecond is over."""
+        """Yield to other tasks if half a millisecond has passed since the last yield; call it often."""
         if time.perf_counter() - self._since >= _TURN_SECONDS:
             await asyncio.sleep(0)
             self._since = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Text from outside, made safe to show and bounded in length; and how wide text is in a terminal. Pure.
+"""Makes untrusted text printable and limits its length; measures text in terminal columns. Pure functions.
 
-Text from a pod, a file, a peer or an API server can be megabytes long and can hold what a terminal, a log
-viewer or a browser obeys: control characters, line breaks, format characters that reverse or hide other text
-(U+202E, U+200B), and lone surrogates, which UTF-8 cannot encode. Every function here cuts first and cleans
-what is left, so that its cost depends on the limit and not on the text.
+Text from a pod, a file, a peer or an API server can be megabytes long. It can contain characters that
+terminals, log viewers and browsers interpret: control characters, line breaks, format characters that reverse
+or hide text (U+202E, U+200B), and lone surrogates, which UTF-8 cannot encode. Every function cuts the text
+first and cleans the rest, so that the cost depends on the limit and not on the text.
 """
 
 import unicodedata
@@ -13,29 +13,29 @@ from typing import Final
 import msgspec
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for a text that is not JSON, has another shape, is not UTF-8, or is nested too deep."""
+"""Errors of msgspec for text that is not JSON, has a wrong type, is not UTF-8, or is nested too deep."""
 
 ELLIPSIS: Final = "…"
-"""Ends a text that was cut."""
+"""Last character of a shortened text."""
 
 LONGEST_LINE: Final = 300
-"""Characters of a line, unless the caller says otherwise."""
+"""Default limit of a line, in characters."""
 
 LONGEST_VALUE: Final = 48
-"""Characters of a value that stands in a sentence."""
+"""Default limit of a value within a sentence, in characters."""
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 _BLANKS: Final = 4
-"""How many characters are read for one that is kept, where runs of blanks collapse."""
+"""Characters read for each character kept, where runs of whitespace collapse."""
 
 
 def one_line(text: str, limit: int = LONGEST_LINE) -> str:
-    """Return the text on one line: runs of whitespace become one blank, what is not printable U+FFFD.
+    """Return the text on one line: one blank for each run of whitespace, U+FFFD for unprintable characters.
 
     Args:
-        text: from outside.
-        limit: characters of the result, the ellipsis included.
+        text: untrusted text.
+        limit: largest length of the result in characters, including the ellipsis.
     """
     head = text[: limit * _BLANKS]
     line = _printable(" ".join(head.split()))
@@ -45,31 +45,31 @@ def one_line(text: str, limit: int = LONGEST_LINE) -> str:
 def printable(text: str, limit: int = LONGEST_LINE) -> str:
     """Return the text with a blank for each whitespace character and U+FFFD for each unprintable one.
 
-    The result has one character for each of the text, so that a quoted value keeps its shape.
+    Each character is replaced by one character, so that a quoted value keeps its length.
 
     Args:
-        text: from outside.
-        limit: characters of the result, the ellipsis included.
+        text: untrusted text.
+        limit: largest length of the result in characters, including the ellipsis.
     """
     return _printable(shorten(text, limit))
 
 
 def quoted(value: object, limit: int = LONGEST_VALUE) -> str:
-    """Return a value in quotation marks, printable and cut."""
+    """Return a value in quotation marks, made printable and shortened to the limit."""
     return f'"{printable(value if isinstance(value, str) else str(value), limit)}"'
 
 
 def shorten(text: str, limit: int = LONGEST_VALUE) -> str:
-    """Cut a text that has more characters than the limit; an ellipsis shows it."""
+    """Shorten a text to the limit in characters; a shortened text ends with an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
 
 
 def shorten_utf8(text: str, limit: int) -> str:
-    """Cut a text that has more bytes of UTF-8 than the limit, at a character; an ellipsis shows it.
+    """Shorten a text to the limit in bytes of UTF-8; a shortened text ends with an ellipsis.
 
     Args:
-        text: without lone surrogates.
-        limit: bytes of the result, the ellipsis included; at least 3.
+        text: text without lone surrogates.
+        limit: largest size of the result in bytes, including the ellipsis; at least 3.
     """
     head = text[: limit + 1].encode()  # a character has at least one byte
     if len(head) <= limit:
@@ -78,7 +78,7 @@ def shorten_utf8(text: str, limit: int) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns a text takes in a terminal."""
+    """Return the number of terminal columns that a text needs."""
     if text.isascii():
         return len(text)
     return sum(
@@ -88,30 +88,30 @@ def width(text: str) -> int:
 
 
 def _printable(text: str) -> str:
-    """Replace every character that `str.isprintable` refuses: categories C and Z, but for the blank."""
+    """Replace characters that are not `str.isprintable`: Unicode categories C and Z except the blank."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char.isspace() else _REPLACEMENT for char in text)
 
 
 MOST: Final = 5
-"""Names that one line shows."""
+"""Largest number of names in a line."""
 
 MOST_LINES: Final = 10
-"""Findings of one kind."""
+"""Largest number of findings of one kind."""
 
 
 def listed(names: Collection[str]) -> str:
-    """The first few, in order, and how many more."""
-    shown = ", ".join(map(one_line, sorted(names)[:MOST]))
-    return f"{shown} and {len(names) - MOST} more" if len(names) > MOST else shown
+    """Return the first names in alphabetical order, and the number of the rest: `a, b and 3 more`."""
+    text = ", ".join(map(one_line, sorted(names)[:MOST]))
+    return f"{text} and {len(names) - MOST} more" if len(names) > MOST else text
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """`1 namespace`, `2 namespaces`."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 namespace`, `2 namespaces`; the default plural ends with s."""
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Parts of a sentence."""
+    """Join the parts of a sentence with semicolons."""
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Durations and amounts of memory, as options write them and as reports show them."""
+"""Parses durations of options, and formats durations and bytes for reports."""
 
 import re
 from typing import Final
@@ -10,27 +10,27 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration; return seconds.
+    """Read a duration such as `5s`; return seconds.
 
     Raises:
-        ValueError: it has another form; the message says which are allowed.
+        ValueError: the text has another form; the message names the allowed forms.
     """
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"{quoted(text)} is not a duration; allowed: an integer and ms, s, m or h, such as 5s"
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 _A_MOMENT = 0.01
-"""Seconds; two sums of the same times differ by less."""
+"""Seconds; the rounding error between two sums of the same times is smaller."""
 
 _STEPS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def size(amount: int | None) -> str:
-    """Bytes in the largest binary unit that leaves at least 1; `unknown` for None."""
+    """Format bytes in the largest binary unit with a value of at least 1; `unknown` for None."""
     if amount is None:
         return "unknown"
     for unit, worth in _STEPS:
@@ -40,7 +40,7 @@ def size(amount: int | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes, hours or days, whichever is the largest that fits."""
+    """Format seconds in the largest unit (s, min, h, d) with a value of at least 2."""
     for unit, worth in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * worth:
             return f"{seconds / worth:.0f} {unit}"
@@ -48,10 +48,10 @@ def duration(seconds: float) -> str:
 
 
 def time_over(lasted: float, balance: float) -> str:
-    """Say for how long a pod is over: without a break, or all that counts towards the grace if that is more.
+    """Format how long a pod has been over its share.
 
     Args:
-        lasted: seconds without a break, up to now.
-        balance: seconds that count towards the grace.
+        lasted: seconds of the current uninterrupted time.
+        balance: seconds that count towards the grace; formatted as `… in all` where it is the larger one.
     """
     return f"{duration(balance)} in all" if balance > lasted + _A_MOMENT else duration(lasted)

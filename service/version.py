@@ -1,4 +1,4 @@
-"""Which kaishare this is."""
+"""The installed version of kaishare."""
 
 from functools import cache
 from importlib import metadata
@@ -6,9 +6,9 @@ from importlib import metadata
 
 @cache
 def version() -> str:
-    """Return the installed version of kaishare, or `unknown` when run from a bare checkout.
+    """Return the installed version of kaishare, or `unknown` without an installed package.
 
-    The package's METADATA file is read once: a scrape must not fail while no descriptor is free.
+    The package's METADATA file is read once, so that a scrape succeeds while no descriptor is free.
     """
     try:
         return metadata.version("kaishare")

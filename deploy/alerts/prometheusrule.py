@@ -1,6 +1,6 @@
-"""Writes rules.yaml as an object of the Prometheus operator: `python deploy/alerts/prometheusrule.py`.
+"""Writes rules.yaml as a PrometheusRule object: `python deploy/alerts/prometheusrule.py`.
 
-Text and not YAML is carried over, so that comments stay.
+The text is indented instead of parsed as YAML, so that comments are kept.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ spec:
 
 
 def written(rules: str) -> str:
-    """Return the object that holds these rules."""
+    """Return the text of the PrometheusRule object with these rules."""
     return _HEAD + indent(rules, "  ")
 
 

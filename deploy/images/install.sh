@@ -1,14 +1,14 @@
 #!/bin/sh
-# Makes the folder that an image holds: a virtual environment with one service in it, everything by hash, compiled,
-# and nothing that could install more.
-# Usage: install.sh PYTHON FOLDER webhook|agent, in the root of the source
+# Creates the folder that an image contains: a virtual environment with one service. All requirements are pinned by hash,
+# all modules are compiled, and no installer is left inside.
+# Usage: install.sh PYTHON FOLDER webhook|agent, in the root of the source tree
 set -eu
 python=$1 folder=$2 service=$3
 case $service in
   webhook) other=gpuagent other_command=kaishare-agent ;;
   agent) other=webhook other_command=kaishare-webhook ;;
   *)
-    echo "no such service: $service; there are webhook and agent" >&2
+    echo "unknown service: $service; allowed: webhook, agent" >&2
     exit 2
     ;;
 esac
@@ -33,10 +33,10 @@ into "$build/tool" --require-hashes --requirement requirements/build.txt
 into "$folder" --require-hashes --only-binary :all: --requirement "requirements/$service.txt"
 into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 
-# The services share packages, and the wheel holds both.
+# The wheel contains both services, since they share packages.
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 rm -r "${packages:?}/$other" "$folder/bin/$other_command"
 
-# A read-only root has no place for what Python would compile, and checks of times would only cost.
+# A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.
 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"
 chmod -R a+rX,go-w "$folder"

@@ -47,7 +47,7 @@ class Device:
     def reset(self) -> None:
         """Forget the handle, which an initialisation of the driver made void, and try again at once."""
         self._handle = None
-        self._retry.hurry()
+        self._retry.end_wait()
 
     def read(self, now: float) -> tuple[Gpu | None, tuple[Problem, ...]]:
         """Read the device, or say why not. A device that failed is tried again later, from its handle on.

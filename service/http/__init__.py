@@ -1,1 +1,1 @@
-"""The HTTP server of both services: bounded in connections, in time and in memory."""
+"""The HTTP server of both services, with limits on connections, time and memory."""

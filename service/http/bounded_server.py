@@ -1,7 +1,7 @@
-"""An HTTP server with a bounded number of connections, each bounded in memory and in time.
+"""An HTTP server with a limited number of connections, each with limited memory and time.
 
-An API server keeps some 25 idle connections and loses nothing when one of them is closed (verified on
-Kubernetes 1.36.3). Thousands of connections come from another client.
+An API server keeps about 25 idle connections, and no request fails when an idle one is closed (verified on
+Kubernetes 1.36.3). Thousands of connections come from other clients.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from service.log import WARNING, JsonLog, LimitedLog
 from service.tasks import LoopYield
 
 ACCEPTED_PER_TURN: Final = 8
-"""New connections per turn of the event loop; each takes some 0.3 ms. Besides open connections, as many
-accepted ones and as many aborted ones may hold a descriptor for a moment."""
+"""New connections per turn of the event loop; each takes about 0.3 ms. In addition to the open connections,
+as many accepted ones and as many aborted ones may briefly hold a descriptor."""
 
 _RETRY_SECONDS: Final = 0.2
-"""Pause in accepting connections while no descriptor is free."""
+"""Pause before accepting again while no descriptor is free."""
 
 _SETTLE_SECONDS: Final = 0.02
 
@@ -35,7 +35,7 @@ Refuse = Callable[[int, str], web.StreamResponse]
 
 
 class BoundedServer(web.Server):
-    """aiohttp's low-level server within `ConnectionLimits`."""
+    """aiohttp's low-level server with enforced `ConnectionLimits`."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class BoundedServer(web.Server):
         log: JsonLog,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """Prepare a server that does not listen yet; needs a running loop.
+        """Create a server; call `listen` to start it. Needs a running event loop.
 
         Args:
             answer: answers a request, and handles its own errors except those of the connection.
-            refuse: answers bytes that are not an HTTP request, given a status and one line.
-            limits: what connections may cost.
-            log: where errors go that nothing handles.
-            context: TLS; None for a plain port.
+            refuse: builds the answer to bytes that are not an HTTP request, from a status and one line.
+            limits: limits of connections.
+            log: receives unhandled errors.
+            context: TLS; None for a port without TLS.
         """
         super().__init__(self._answer)
         self._event_loop = asyncio.get_running_loop()
@@ -63,13 +63,13 @@ class BoundedServer(web.Server):
         self._log = LimitedLog(log)
         self._context = context
         self._handshakes: OrderedDict[web.RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
-        """TCP connections without TLS so far, and since when; the oldest first."""
+        """TCP connections before the end of the TLS handshake, and their start; the oldest first."""
         self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
         self._table: ConnectionTable[web.RequestHandler] = ConnectionTable(limits)
         self._last_opened = -math.inf
         self._listeners: list[socket.socket] = []
         self._setups: set[asyncio.Task[object]] = set()
-        """Connections that were accepted in this turn of the event loop."""
+        """Tasks of connections that were accepted in this turn of the event loop."""
         self._sweep: asyncio.Task[None] | None = None
 
     @property
@@ -78,10 +78,10 @@ class BoundedServer(web.Server):
         return self._last_opened > self._event_loop.time() - self._limits.recent_seconds
 
     async def listen(self, address: Address) -> Address:
-        """Listen; return the address in use (port 0 takes any free one).
+        """Listen on an address; return the address in use (port 0 selects a free port).
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: listening on the address fails.
         """
         self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
         for listener in self._listeners:
@@ -91,16 +91,16 @@ class BoundedServer(web.Server):
         return Address(host, port)
 
     async def finish(self, seconds: float) -> int:
-        """Stop listening, let requests that are being answered end, and close all other connections.
+        """Stop listening, complete the requests in flight, and close all other connections.
 
-        From now on answers should close their connections. A connection that was opened or used within the
-        last second may still send a request.
+        Answers must close their connections from now on. A connection that was opened or used within the last
+        second may still send a request.
 
         Args:
-            seconds: how long to wait for requests that are being answered.
+            seconds: longest wait for requests in flight.
 
         Returns:
-            number of requests that were cut off after that time.
+            number of requests that were aborted after that time.
         """
         if self._sweep is not None:
             self._sweep.cancel()
@@ -123,7 +123,7 @@ class BoundedServer(web.Server):
         return cut_off
 
     def handshake_started(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Add a TCP connection; close the oldest one above the limit."""
+        """Add a TCP connection; above the limit, close the oldest one."""
         self._last_opened = now = self._event_loop.time()
         self._handshakes[connection] = transport, now
         if len(self._handshakes) > self._limits.max_handshakes:
@@ -135,7 +135,7 @@ class BoundedServer(web.Server):
         self._handshakes.pop(connection, None)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Add a connection; close the least needed one above the limit."""
+        """Add a connection; above the limit, close the least needed one."""
         self._handshakes.pop(handler, None)
         transport.set_write_buffer_limits(self._limits.write_buffer_bytes)
         self._transports[handler] = transport
@@ -144,34 +144,34 @@ class BoundedServer(web.Server):
         self._drop_if_any(self._table.surplus(now))
 
     def connection_lost(self, handler: web.RequestHandler, _exc: BaseException | None = None) -> None:
-        """Remove a connection, though its request may still be being answered."""
+        """Remove a connection; the handler of its request may still be running."""
         self._transports.pop(handler, None)
         self._table.closed(handler)
 
     def head_started(self, connection: web.RequestHandler) -> None:
-        """Record a byte of an incomplete request head."""
+        """Record that bytes of an incomplete request head arrived."""
         self._table.head_started(connection, self._event_loop.time())
 
     def head_arrived(self, connection: web.RequestHandler) -> None:
-        """Record a whole request head."""
+        """Record that a complete request head arrived."""
         self._table.head_arrived(connection)
 
     def stalled(self, connection: web.RequestHandler, size: int) -> None:
-        """Record that an answer fills the write buffer; close the one stalled longest above the limit."""
+        """Record that an answer fills the write buffer; above the limit, close the oldest such connection."""
         self._table.stalled(connection, size, self._event_loop.time())
         while (surplus := self._table.surplus_answer()) is not None:
             self.drop(surplus)
 
     def resumed(self, connection: web.RequestHandler) -> None:
-        """Record that the write buffer has room."""
+        """Record that the write buffer has room again."""
         self._table.resumed(connection)
 
     def answered(self, connection: web.RequestHandler) -> None:
-        """Record the end of the last answer that is due."""
+        """Record that the last pending answer is written."""
         self._table.answered(connection, self._event_loop.time())
 
     def failed(self, error: BaseException) -> None:
-        """Log an error that nothing handles."""
+        """Log an unhandled error."""
         self._log.failure("connection failed", error)
 
     def drop(self, connection: web.RequestHandler) -> None:
@@ -183,7 +183,7 @@ class BoundedServer(web.Server):
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._handler(request)
-        if "Upgrade" in request.headers:  # the bytes after such a request bypass the accounting of heads
+        if "Upgrade" in request.headers:  # bytes after such a request are not counted as a request head
             response.force_close()
         return response
 
@@ -213,9 +213,9 @@ class BoundedServer(web.Server):
         return TlsConnection(self, connection, self._context, self._limits) if self._context else connection
 
     def _wait_for_descriptors(self, listener: socket.socket, error: OSError) -> None:
-        """Close a connection, and accept no new one for a moment.
+        """Close a connection to free a descriptor, and pause accepting.
 
-        asyncio's own server logs a traceback for each attempt: 12 MB per second under 1,100 connections.
+        asyncio's own server would log a traceback for each attempt: 12 MB per second under 1,100 connections.
         """
         self._log("cannot accept connections", WARNING, problem=error.strerror or str(error))
         self._drop_if_any(self._table.least_needed())
@@ -231,7 +231,7 @@ class BoundedServer(web.Server):
             self.drop(connection)
 
     async def _drop_overdue(self) -> None:
-        """Drop connections that exceed a time limit, until cancelled."""
+        """Close connections that exceed a time limit, until cancelled."""
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
             loop_yield = LoopYield()
@@ -240,7 +240,7 @@ class BoundedServer(web.Server):
                 await loop_yield.maybe_yield()
 
     def _close_settled(self, before: float) -> None:
-        """Close handshakes, incomplete heads, stalled answers and silent connections from before a time."""
+        """Close handshakes, incomplete heads, stalled answers and silent connections older than a time."""
         for transport, since in list(self._handshakes.values()):
             if since <= before:
                 transport.abort()

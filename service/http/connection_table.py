@@ -1,4 +1,4 @@
-"""The connections of one port by state, and which of them to close first."""
+"""The states of one port's connections, and the order in which surplus connections are closed."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -12,7 +12,7 @@ ConnectionT = TypeVar("ConnectionT", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _StalledAnswer:
-    """An answer that the client has not read so far."""
+    """An answer that the client has not read completely."""
 
     since: float
     size: int
@@ -20,21 +20,21 @@ class _StalledAnswer:
 
 
 class ConnectionTable(Generic[ConnectionT]):
-    """States of connections. All times are seconds of one monotonic clock, given by the caller.
+    """The states of one port's connections. All times are passed in, as seconds of one monotonic clock.
 
-    A connection is half-open until its first whole request head, and while it has sent part of a later one.
-    It is busy while a request is being answered, and idle otherwise.
+    A connection is half-open before its first complete request head, and while a later head is incomplete. A
+    connection is busy while a request is being answered, and idle otherwise.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._open: set[ConnectionT] = set()
         self._half_open: OrderedDict[ConnectionT, float] = OrderedDict()
-        """Half-open connections and since when; the oldest first."""
+        """Half-open connections and the start of that state; the oldest first."""
         self._idle: OrderedDict[ConnectionT, float] = OrderedDict()
-        """Idle connections and since when; the longest idle first."""
+        """Idle connections and the start of that state; the oldest first."""
         self._heads: OrderedDict[ConnectionT, float] = OrderedDict()
-        """Connections with an incomplete head and when its first byte came; the oldest first."""
+        """Connections with an incomplete head and the time of its first byte; the oldest first."""
         self._stalled: dict[ConnectionT, _StalledAnswer] = {}
         self._stalled_bytes = 0
 
@@ -52,13 +52,13 @@ class ConnectionTable(Generic[ConnectionT]):
         self._half_open[connection] = now
 
     def closed(self, connection: ConnectionT) -> None:
-        """Remove a connection; an unknown one is ignored."""
+        """Remove a connection; ignore an unknown one."""
         self._open.discard(connection)
         self.head_arrived(connection)
         self.resumed(connection)
 
     def head_started(self, connection: ConnectionT, now: float) -> None:
-        """Record a byte of an incomplete head; only the first one counts."""
+        """Record bytes of an incomplete head; the first call for a head sets its time."""
         if connection not in self._open:
             return
         self._heads.setdefault(connection, now)
@@ -66,37 +66,37 @@ class ConnectionTable(Generic[ConnectionT]):
             self._half_open[connection] = now
 
     def head_arrived(self, connection: ConnectionT) -> None:
-        """Record a whole head: the connection is busy."""
+        """Record a complete head: the connection is busy."""
         self._half_open.pop(connection, None)
         self._idle.pop(connection, None)
         self._heads.pop(connection, None)
 
     def answered(self, connection: ConnectionT, now: float) -> None:
-        """Record the end of the last answer that is due."""
+        """Record that the last pending answer is written."""
         if connection not in self._open:
             return
         self.resumed(connection)
         (self._half_open if connection in self._heads else self._idle)[connection] = now
 
     def stalled(self, connection: ConnectionT, size: int, now: float) -> None:
-        """Record that an answer fills the write buffer; only the first time counts."""
+        """Record that an answer fills the write buffer; the first call for an answer sets its time."""
         if connection in self._open and connection not in self._stalled:
             self._stalled[connection] = _StalledAnswer(now, size)
             self._stalled_bytes += size
 
     def resumed(self, connection: ConnectionT) -> None:
-        """Record that an answer has been handed to the kernel."""
+        """Record that the write buffer has room again."""
         answer = self._stalled.pop(connection, None)
         if answer is not None:
             self._stalled_bytes -= answer.size
 
     def surplus(self, now: float) -> ConnectionT | None:
-        """Return the connection to close because there is one too many; None within the limit.
+        """Return the connection to close when there is one too many; None within the limit.
 
-        The oldest half-open connection goes first, then the longest idle one, then the one whose answer has
-        been stalled longest. Any other busy connection never goes, so the new one does.
-        A young half-open connection is spared while there are few of them and another one can go instead:
-        otherwise idle connections could fill the table, and no new client could send a request.
+        The order is: the oldest half-open connection, the connection idle longest, the connection stalled
+        longest. Other busy connections are never closed; the new connection is closed instead. A young
+        half-open connection is closed last while there are few of them; otherwise idle connections could fill
+        the table, and no new client could send a request.
         """
         if len(self._open) <= self._limits.max_connections:
             return None
@@ -107,7 +107,7 @@ class ConnectionTable(Generic[ConnectionT]):
         return oldest
 
     def least_needed(self) -> ConnectionT | None:
-        """Return the connection to close for want of descriptors; None if a request is answered on each."""
+        """Return the connection to close when no descriptor is free; None if each one is being answered."""
         return next(iter(self._half_open or self._idle or self._stalled), None)
 
     def surplus_answer(self) -> ConnectionT | None:
@@ -117,7 +117,7 @@ class ConnectionTable(Generic[ConnectionT]):
         return next(iter(self._stalled))
 
     def overdue(self, now: float) -> list[ConnectionT]:
-        """Return the connections that exceed the time for a head or for an answer."""
+        """Return the connections that exceed the time limit of a head or of an answer."""
         limits = self._limits
         late_heads = list(_until(self._heads, now - limits.head_seconds))
         late_answers = [
@@ -128,12 +128,12 @@ class ConnectionTable(Generic[ConnectionT]):
         return late_heads + late_answers
 
     def stuck_since(self, before: float) -> list[ConnectionT]:
-        """Return connections with an incomplete head or a stalled answer since a time or longer."""
+        """Return the connections with an incomplete head or a stalled answer since `before` or longer."""
         stalled = [connection for connection, answer in self._stalled.items() if answer.since <= before]
         return [*_until(self._heads, before), *stalled]
 
     def silent_since(self, before: float) -> list[ConnectionT]:
-        """Return connections that are idle, or have sent nothing yet, since a time or longer."""
+        """Return the connections that are idle or half-open since `before` or longer."""
         return [*_until(self._half_open, before), *_until(self._idle, before)]
 
 

@@ -1,4 +1,4 @@
-"""What the connections of one port may cost."""
+"""Limits of one port's connections in number, time and memory."""
 
 from dataclasses import dataclass, replace
 
@@ -8,46 +8,46 @@ _MIB = 1024 * _KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Limits of one port. The defaults suit a TLS port; `plain_port_limits` suits a plain one."""
+    """Limits of one port. The defaults are for a port with TLS; see `plain_port_limits` for one without."""
 
     max_connections: int
     max_handshakes: int = 512
-    """TLS handshakes at once, besides `max_connections`. One more closes the oldest."""
+    """Concurrent TLS handshakes, in addition to `max_connections`. A further one closes the oldest."""
     handshake_seconds: float = 10.0
     head_seconds: float = 10.0
-    """Time for a request head, from its first byte to its last."""
+    """Longest time between the first and the last byte of a request head."""
     answer_seconds: float = 10.0
-    """Time for reading an answer, from the moment at which it first fills the write buffer."""
+    """Longest time for the client to read an answer, from the moment at which the write buffer is full."""
     answer_bytes_per_second: int = 64 * _KIB
-    """A large answer has one second more for each of these."""
+    """A large answer has one second more for each multiple of this size."""
     max_stalled_bytes: int = 64 * _MIB
-    """Sum of the answers that fill their write buffers. One more closes the connection stalled longest."""
+    """Total size of stalled answers. A further one closes the connection stalled longest."""
     idle_seconds: float = 180.0
-    """Time without a request. An API server drops an idle connection after 90 s and has to do so first: a
-    review sent into a closing connection is lost and never sent again (verified on Kubernetes 1.36.3)."""
+    """Longest time without a request. An API server closes an idle connection after 90 s, and must be the
+    first side to do so: a review sent into a closing connection is lost (verified on Kubernetes 1.36.3)."""
     young_seconds: float = 1.0
-    """On a connection opened or used more recently a request may be on its way."""
+    """Age of a young connection: a request may be in transit on a connection opened or used more recently."""
     recent_seconds: float = 2.0
-    """A connection opened more recently counts for `has_recent_connections`."""
+    """Age of a connection that counts for `has_recent_connections`."""
     lingering_seconds: float = 2.0
-    """How long the rest of a request is read after an early answer, so that the client sees the answer."""
+    """Time for reading the rest of a request after an early answer; the client may miss it without."""
     sweep_seconds: float = 1.0
-    """Interval between searches for connections that exceed a time limit."""
+    """Interval of the search for connections that exceed a time limit."""
     read_bytes: int = 64 * _KIB
-    """Bytes per read of a plain connection, and half of what is buffered of a body that is not read."""
+    """Bytes per read of a connection without TLS, and half of the buffer for an unread body."""
     write_buffer_bytes: int = 64 * _KIB
-    """Bytes of an answer that may wait in this process for the kernel."""
+    """Bytes of an answer that wait in this process for the kernel."""
     socket_buffer_bytes: int | None = None
-    """Size of the kernel's read buffer and of its write buffer of a connection, which the kernel doubles.
-    None for its default."""
+    """Size of the kernel's read buffer and write buffer of a connection; the kernel doubles the value. None
+    for the kernel's default."""
 
     @property
     def max_half_open(self) -> int:
-        """Half-open connections above this number are closed before idle ones, however young they are."""
+        """Number above which young half-open connections are closed before idle ones."""
         return self.max_connections // 4
 
     def within(self, descriptors: int) -> "ConnectionLimits":
-        """Return limits that need at most so many file descriptors, but at least one connection."""
+        """Return limits for a number of file descriptors; at least one connection is allowed."""
         handshakes = min(self.max_handshakes, max(1, descriptors // 4))
         connections = max(1, min(self.max_connections, descriptors - handshakes))
         return replace(self, max_connections=connections, max_handshakes=handshakes)
@@ -56,8 +56,8 @@ class ConnectionLimits:
 def plain_port_limits(max_connections: int) -> ConnectionLimits:
     """Return the limits of a port without TLS, which serves pages and reads no bodies.
 
-    Its buffers are small. 256 clients that do not read hold at most 8 MiB of buffers and 8 MiB of pages in
-    this process, and 32 MiB in the kernel, which fits the 128 MiB of the agent's container.
+    Buffers are small: 256 clients that do not read use at most 8 MiB of buffers and 8 MiB of pages in this
+    process, and 32 MiB in the kernel. That fits the 128 MiB of the agent's container.
     """
     return ConnectionLimits(
         max_connections=max_connections,

@@ -1,4 +1,4 @@
-"""Listening sockets."""
+"""Opens listening sockets."""
 
 import asyncio
 import contextlib
@@ -12,17 +12,17 @@ from service.text import quoted
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen."""
+    """Host and port of a listening socket."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for every address.
+        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for all addresses.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the text has another form.
         """
         host, colon, port = text.rpartition(":")
         if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
@@ -38,24 +38,25 @@ _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 async def open_listeners(address: Address, *, buffer_bytes: int | None = None) -> list[socket.socket]:
-    """Listen on every address that the host stands for; an empty host stands for all, IPv4 and IPv6.
+    """Listen on every address of a host; an empty host means all addresses, IPv4 and IPv6.
 
-    Port 0 takes any free port, the same for all. An address family that this machine lacks is left out.
+    Port 0 selects a free port, the same for all addresses. An address family that the machine lacks is
+    skipped.
 
     Args:
-        address: where to listen.
+        address: host and port.
         buffer_bytes: size of the kernel's buffers of each connection; None for the kernel's default.
 
     Raises:
-        OSError: the host is unknown, or an address cannot be listened on.
+        OSError: the host is unknown, or listening on an address fails.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(
+    resolved = await asyncio.get_running_loop().getaddrinfo(
         address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     listeners: list[socket.socket] = []
     missing: OSError | None = None
     with contextlib.ExitStack() as stack:
-        for family, host in dict.fromkeys((family, str(place[0])) for family, *_, place in found):
+        for family, host in dict.fromkeys((family, str(place[0])) for family, *_, place in resolved):
             port = listeners[0].getsockname()[1] if listeners else address.port
             listener = stack.enter_context(contextlib.closing(socket.socket(family, socket.SOCK_STREAM)))
             try:
@@ -77,7 +78,7 @@ def _listen(listener: socket.socket, host: str, port: int, buffer_bytes: int | N
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if listener.family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    if buffer_bytes is not None:  # each accepted connection inherits these
+    if buffer_bytes is not None:  # accepted connections inherit the sizes
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     listener.bind((host, port))

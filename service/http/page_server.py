@@ -1,4 +1,4 @@
-"""A plain port with a fixed set of pages that are only read."""
+"""A read-only HTTP server without TLS for a fixed set of pages."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +23,7 @@ _ALLOW: Final = {**_TEXT, "Allow": ", ".join(_METHODS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What one page shows at one moment."""
+    """A rendered page."""
 
     body: bytes
     status: int = 200
@@ -39,7 +39,7 @@ def text_page(text: str, *, status: int = 200) -> Page:
 
 
 class PageServer:
-    """Serves pages by path to GET and HEAD. A request's body is never read, and closes its connection."""
+    """Serves pages by path to GET and HEAD. The body of a request is not read; its connection is closed."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class PageServer:
         log: JsonLog,
         on_error: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the pages.
+        """Create a server; call `start` to listen.
 
         Args:
-            pages: what renders each path.
+            pages: rendering functions by path.
             not_found: answer for any other path, one line.
             method_not_allowed: answer for any other method, one line.
-            log: where errors of rendering go.
-            on_error: counts such an error.
+            log: receives errors of rendering.
+            on_error: called for each error of rendering.
         """
         self._pages = {path: _SharedRendering(render) for path, render in pages.items()}
         self._not_found = not_found
@@ -71,22 +71,22 @@ class PageServer:
     async def start(
         self, address: Address, limits: ConnectionLimits, host_names: HostNames | None = None
     ) -> Address:
-        """Listen; return the address in use (port 0 takes any free one).
+        """Listen on an address; return the address in use (port 0 selects a free port).
 
         Args:
-            address: where to listen.
-            limits: what connections may cost.
-            host_names: the hosts that are answered; None for every host.
+            address: host and port.
+            limits: limits of connections.
+            host_names: accepted hosts; None for every host.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: listening on the address fails.
         """
         self._host_names = host_names
         self._server = BoundedServer(self._answer, refuse=_refuse, limits=limits, log=self._log)
         return await self._server.listen(address)
 
     async def stop(self, seconds: float) -> None:
-        """Stop listening and close; requests that are being answered have so much time."""
+        """Stop listening and close all connections; requests in flight may take `seconds`."""
         if self._server is not None:
             await self._server.finish(seconds)
 
@@ -114,9 +114,9 @@ class PageServer:
 
 
 class _SharedRendering:
-    """Renders a page once for all requests that arrive before rendering starts, and one at a time.
+    """Renders a page once for all requests that arrive before the rendering starts; one rendering at a time.
 
-    No answer is older than its request, and a flood of requests costs as much as a few.
+    A page is never older than its request, and many requests cost as much as a few.
     """
 
     def __init__(self, render: Render) -> None:
@@ -125,7 +125,7 @@ class _SharedRendering:
         self._next: asyncio.Task[Page] | None = None
 
     async def get(self) -> Page:
-        """Return the page as of now or later."""
+        """Return the page, rendered after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._render_next())
         return await asyncio.shield(self._next)
@@ -137,21 +137,21 @@ class _SharedRendering:
 
 
 class _SharedBody(Payload):
-    """A body written in pieces.
+    """A body that is written in pieces.
 
-    aiohttp writes a body of bytes at once, and asyncio copies what the kernel does not take, so every client
-    that does not read would hold a copy of the whole page.
+    aiohttp writes a body of bytes at once, and asyncio copies the rest that the kernel does not accept. Every
+    client that does not read would hold a copy of the whole page.
     """
 
     _value: bytes
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the body in bytes."""
         return len(self._value)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the text."""
+        """Return the body as text."""
         return self._value.decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:

@@ -1,7 +1,7 @@
-"""The two layers of a connection: HTTP (aiohttp) and TLS (asyncio). They report their state to an observer.
+"""The two layers of a connection, HTTP (aiohttp) and TLS (asyncio), which report their state to an observer.
 
-Only this module uses private parts of aiohttp and asyncio; tests/service/http/test_private_parts.py names
-them.
+Only this module uses private attributes of aiohttp and asyncio; tests/service/http/test_private_parts.py
+lists them.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from aiohttp.web_protocol import RequestHandler
 from service.http.limits import ConnectionLimits
 
 MAX_HEAD_BYTES: Final = 32 * 1024
-"""Bytes of an incomplete request head. The heads of an API server are below one KiB."""
+"""Longest incomplete request head. The heads of an API server are shorter than one KiB."""
 
 MAX_REQUEST_LINE_BYTES: Final = 8190
 MAX_FIELD_BYTES: Final = 8191
-"""Differs from the limit of the request line, because only the limit tells aiohttp's two errors apart."""
+"""Longest header field. Differs from `MAX_REQUEST_LINE_BYTES`, since aiohttp's error has only the limit."""
 
 MAX_FIELDS: Final = 64
 
@@ -32,22 +32,22 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 class ConnectionObserver(Protocol):
-    """Receives the events of connections."""
+    """Receives events of connections."""
 
     def handshake_started(self, connection: "HttpConnection", transport: asyncio.Transport) -> None:
-        """Record a TCP connection that has not completed its TLS handshake."""
+        """Record the start of a TLS handshake."""
 
     def handshake_ended(self, connection: "HttpConnection") -> None:
         """Record the end of a TCP connection, before or after its handshake."""
 
     def head_started(self, connection: "HttpConnection") -> None:
-        """Record a byte of an incomplete request head."""
+        """Record that bytes of an incomplete request head arrived."""
 
     def head_arrived(self, connection: "HttpConnection") -> None:
-        """Record a whole request head."""
+        """Record that a complete request head arrived."""
 
     def stalled(self, connection: "HttpConnection", size: int) -> None:
-        """Record that an answer of so many bytes fills the write buffer."""
+        """Record that an answer of `size` bytes fills the write buffer."""
 
     def resumed(self, connection: "HttpConnection") -> None:
         """Record that the write buffer has room and no answer is being written."""
@@ -59,14 +59,14 @@ class ConnectionObserver(Protocol):
         """Abort a connection."""
 
     def refuse(self, status: int, problem: str) -> web.StreamResponse:
-        """Answer bytes that are not an HTTP request."""
+        """Build the answer to bytes that are not an HTTP request."""
 
     def failed(self, error: BaseException) -> None:
-        """Record an error that nothing handles."""
+        """Record an unhandled error."""
 
 
 class HttpConnection(RequestHandler):
-    """aiohttp's side of a connection."""
+    """The HTTP layer of a connection."""
 
     __slots__ = ("_answer_bytes", "_body", "_head_bytes", "_is_writing", "_limits", "_observer", "_recent")
 
@@ -81,30 +81,30 @@ class HttpConnection(RequestHandler):
             max_line_size=MAX_REQUEST_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
             max_headers=MAX_FIELDS,
-            auto_decompress=False,  # API servers compress no review, and a small body may expand to any size
+            auto_decompress=False,  # a small body may expand to any size; API servers do not compress reviews
         )
         self._observer = observer
         self._limits = limits
         self._body = EMPTY_PAYLOAD
-        """The body that arrives, or that arrived last."""
+        """Body of the current request or of the last one."""
         self._head_bytes = 0
-        """Bytes of the incomplete head, as far as they came by themselves."""
+        """Bytes of the incomplete head, without those that came together with a previous request."""
         self._recent = b""
-        """The last bytes received, up to the length of the end of a head."""
+        """The last four bytes received, to detect the end of a head."""
         self._is_writing = False
         self._answer_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Limit each read: asyncio reads 256 KiB at once, and aiohttp keeps what it cannot handle yet."""
+        """Limit the size of a read: asyncio reads 256 KiB at once, and aiohttp buffers unprocessed bytes."""
         if transport.get_extra_info("sslcontext") is None:
             cast(Any, transport).max_size = self._limits.read_bytes
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came.
+        """Parse received bytes and report complete and incomplete request heads.
 
-        The time of a head that follows in the same piece as the end of a request with a body counts from its
-        second piece, because the parser does not tell where in a piece it stands.
+        If a head begins in the same read as the end of a previous body, its time counts from the next read,
+        because the parser does not report its position within a read.
         """
         is_in_head = self._body.is_eof()
         count = self._request_count
@@ -128,7 +128,7 @@ class HttpConnection(RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Write an answer."""
+        """Write an answer and report its end."""
         self._is_writing = True
         self._answer_bytes = _body_size(resp)
         try:
@@ -141,12 +141,12 @@ class HttpConnection(RequestHandler):
                 self._observer.resumed(self)
 
     def pause_writing(self) -> None:
-        """Wait with the rest of the answer until the client has read more."""
+        """Pause the answer until the client has read more, and report the stall."""
         super().pause_writing()
         self._observer.stalled(self, self._answer_bytes)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Resume writing."""
         super().resume_writing()
         if not self._is_writing:
             self._observer.resumed(self)
@@ -156,12 +156,12 @@ class HttpConnection(RequestHandler):
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - quotes the request, which may hold a part of a pod
+        message: str | None = None,  # noqa: ARG002 - quotes the request, which may be a part of a pod
     ) -> web.StreamResponse:
-        """Answer bytes that are not an HTTP request; aiohttp's own method logs and sends those bytes.
+        """Build the answer to bytes that are not HTTP; aiohttp's method logs and sends those bytes.
 
         Raises:
-            ConnectionResetError: the connection is lost, or an answer is partly written.
+            ConnectionResetError: the connection is lost, or a part of an answer is written.
         """
         is_partly_written = request.writer.output_size > 0
         if self._manager is None or isinstance(exc, ConnectionError) or is_partly_written:
@@ -171,16 +171,16 @@ class HttpConnection(RequestHandler):
         return response
 
     def log_exception(self, *_args: Any, exc_info: BaseException | None = None, **_options: Any) -> None:
-        """Report an error that aiohttp would log."""
+        """Report an error to the observer instead of logging it."""
         if exc_info is not None:
             self._observer.failed(exc_info)
 
 
 class TlsConnection(SSLProtocol):
-    """asyncio's TLS with a smaller buffer."""
+    """The TLS layer of a connection: asyncio's with a smaller buffer."""
 
     max_size = _TLS_BUFFER_BYTES
-    """asyncio's 256 KiB belong to every connection, idle ones too: 2,000 connections held 600 MiB."""
+    """Buffer of every connection, idle or not. With asyncio's 256 KiB, 2,000 connections used 600 MiB."""
 
     def __init__(
         self,
@@ -207,13 +207,13 @@ class TlsConnection(SSLProtocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection."""
+        """Report the end of the connection."""
         self._observer.handshake_ended(self._inner)
         super().connection_lost(exc)
 
 
 def _body_size(response: web.StreamResponse) -> int:
-    """Return the bytes of a body; `content_length` is None for a `Payload`."""
+    """Return the size of a body in bytes; `content_length` is None for a `Payload`."""
     body = response.body if isinstance(response, web.Response) else None
     if isinstance(body, Payload):
         return body.size or 0
@@ -221,11 +221,11 @@ def _body_size(response: web.StreamResponse) -> int:
 
 
 def _refusal(status: int, error: BaseException | None) -> tuple[int, str]:
-    """Return the status and the line with which bytes are answered that are not an HTTP request."""
+    """Return status and message for bytes that are not an HTTP request."""
     if isinstance(error, LineTooLong):
         if error.args[1] == MAX_REQUEST_LINE_BYTES:
             return 414, f"the request line is longer than {MAX_REQUEST_LINE_BYTES} bytes"
         return 431, f"a header is longer than {MAX_FIELD_BYTES} bytes"
     if "Too many headers" in str(error):
         return 431, f"there are more than {MAX_FIELDS} headers"
-    return status, f"no HTTP request: {type(error).__name__}"
+    return status, f"not an HTTP request: {type(error).__name__}"

@@ -197,7 +197,7 @@ async def test_a_fresh_installation_gets_a_ca_and_is_ready_when_it_is_trusted(
     admin: Administrator, start: Start
 ) -> None:
     replica = await start()
-    (created,) = replica.said("CA created")
+    (created,) = replica.logged("CA created")
     assert created["reason"] == "the Secret was empty"
     missing = f"no trusted certificate yet: there is no webhook configuration {CONFIGURATION_NAME}: no API server calls this webhook\n"
     await until_not_ready_because(replica, missing)
@@ -371,7 +371,7 @@ async def test_a_ca_that_is_put_beside_by_hand_follows_and_the_old_one_can_be_ta
         await admin.merge(SECRET, {"data": texts})
         await until(
             lambda: [
-                line for line in replica.said("certificate issued") if line["reason"] == "there is a new CA"
+                line for line in replica.logged("certificate issued") if line["reason"] == "there is a new CA"
             ],
             "it serves a leaf of the new CA",
         )
@@ -404,7 +404,7 @@ async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
         await until_ready(replica)
         before = await secret(admin)
         await admin.delete(SECRET)
-        (trouble,) = await until(lambda: replica.said("certificate trouble")[-1:], "it is missed")
+        (trouble,) = await until(lambda: replica.logged("certificate trouble")[-1:], "it is missed")
         assert trouble["part"] == "secret"
         assert trouble["problem"] == (
             "Secret team-a/kaishare-webhook-ca does not exist: make it with"
@@ -419,14 +419,14 @@ async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
 
         await until(is_back, "the Secret holds what it held")
         assert await secret(admin) == before | {key: broken[key] for key in broken.keys() & {"note"}}
-        assert len(await until(lambda: replica.said("CA restored"), "it says so")) == 1
+        assert len(await until(lambda: replica.logged("CA restored"), "it says so")) == 1
         await until_trusted(admin, before["ca.crt"])
 
 
 async def test_garbage_that_nobody_remembers_better_is_replaced(admin: Administrator, start: Start) -> None:
     await put_secret(admin, {"ca.crt": b"x", "ca.key": b"y"})
     replica = await start()
-    (line,) = replica.said("CA replaced")
+    (line,) = replica.logged("CA replaced")
     assert line["reason"] == "ca.crt and ca.key: no readable PEM certificate"
     Authority.load((stored := await secret(admin))["ca.crt"], stored["ca.key"])
 
@@ -439,7 +439,7 @@ async def test_a_ca_that_expired_while_all_was_off_is_replaced_at_once(
     stale = configurations(NOWHERE, ca_bundle=expired.pair.certificate_pem)
     async with configured(admin.client, *stale):
         replica = await start()
-        (line,) = replica.said("CA replaced")
+        (line,) = replica.logged("CA replaced")
         assert line["reason"].startswith("the CA expired on ")
         await until_ready(replica)
         stored = await secret(admin)
@@ -477,7 +477,7 @@ async def test_a_configuration_that_is_made_anew_gets_its_bundle(admin: Administ
         async with configured(admin.client, *configurations(NOWHERE)):
             await until_trusted(admin, (await secret(admin))["ca.crt"])
             await until_ready(replica)
-    (trouble, *_) = replica.said("certificate trouble")
+    (trouble, *_) = replica.logged("certificate trouble")
     assert trouble["problem"].startswith("there is no webhook configuration kai-00-kaishare")
 
 
@@ -492,7 +492,7 @@ async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
     async with configured(admin.client, *configurations(NOWHERE)):
         replica = await start(rights=tuple(rule for rule in RIGHTS if rule not in lacking))
         trouble = await until(
-            lambda: [line for line in replica.said("certificate trouble") if said in line["problem"]], said
+            lambda: [line for line in replica.logged("certificate trouble") if said in line["problem"]], said
         )
         assert trouble[0]["part"] == part
         assert "webhookconfigurations" in trouble[0]["problem"]
@@ -588,10 +588,10 @@ async def test_a_replica_serves_on_while_the_api_server_is_away(
         before = await asyncio.to_thread(leaf_of, replica)
         plane.kill()
         try:
-            await until(lambda: replica.said("certificate trouble"), "it is missed")
+            await until(lambda: replica.logged("certificate trouble"), "it is missed")
             assert (await replica.get("/readyz"))[0] == 200
             assert await asyncio.to_thread(leaf_of, replica) == before
         finally:
             await asyncio.to_thread(plane.start)
-        await until(lambda: replica.said("certificate trouble is over"), "it is back")
+        await until(lambda: replica.logged("certificate trouble is over"), "it is back")
         assert (await rotations(replica)).keys() - {"failed"} == {"created"}  # 403 until its rights are read

@@ -73,7 +73,7 @@ def assert_decisions_are_the_same(webhook: Serving, expected: list[dict[str, Any
     """Action and reason in the log are those that `explain` gives."""
     said = {
         (line["namespace"], line["action"], line["reason"])
-        for line in webhook.said("decision")
+        for line in webhook.logged("decision")
         if line["webhook"] == "mutate" and line["namespace"] != "examples"
     }
     managed = [each for each in expected if each["namespace"] != "research"]

@@ -110,12 +110,12 @@ async def refused(asked: Any, *words: str) -> None:
         ),
         pytest.param(
             synced_pod(annotations={"runai/shared-gpu-configmap": "half"}),
-            ["runai/shared-gpu-configmap may only be written by KAI"],
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap that no container reads",
         ),
         pytest.param(
             synced_pod(annotations={"runai/shared-gpu-configmap": "hal"}, container=READS_CONFIG_MAP),
-            ["runai/shared-gpu-configmap may only be written by KAI"],
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap of another name than the one a container reads",
         ),
         pytest.param(
@@ -126,7 +126,7 @@ async def refused(asked: Any, *words: str) -> None:
                 },
                 container=READS_CONFIG_MAP,
             ),
-            ["runai/shared-gpu-configmap may only be written by KAI"],
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap that the tenant named before KAI did",
         ),
         pytest.param(
@@ -231,7 +231,7 @@ async def test_admitted_at_creation(asker: Asker, pod: dict[str, Any]) -> None:
     [
         pytest.param(
             changes(annotations={"gpu-fraction": "0.9"}),
-            ['gpu-fraction from "0.5" to "0.9"', "put the old value back"],
+            ['gpu-fraction from "0.5" to "0.9"', "restore the old value"],
             id="a larger share",
         ),
         pytest.param(
@@ -526,7 +526,7 @@ async def test_what_is_refused_later_is_said_in_as_much_as_an_event_holds(asker:
     pod = synced_pod(_LONG_NAME)
     await admitted(asker.create(pod, user=SYNCER))
     answer = await asker.merge(where(pod), changes(_MANY_GROUPS), user=SYNCER, dry_run=True)
-    assert "…: only KAI may change this on a pod that exists; put the old value back" in answer.message
+    assert "…: only KAI may change this on an existing pod; restore the old value" in answer.message
     await admitted(tell(asker, f"Error syncing: patch host object: update object: {answer.message}"))
     await asker.remove(where(pod))
 

@@ -136,7 +136,7 @@ async def test_serve_shows_the_order_as_it_is_now(
         await admin.create(of_kai("a-kai"))
         await until(is_wrong, "KAI is in front")
         message = "KAI does not see the pods that are made its own: its webhook is called before ours"
-        (said,) = await until(lambda: serving.said(message), "the log says so")
+        (said,) = await until(lambda: serving.logged(message), "the log says so")
         assert said["called_before"] == ["a-kai"]
         contact = 'kaishare_watch_last_contact_timestamp_seconds{resource="mutatingwebhookconfigurations"}'
         assert contact in await serving.series()

@@ -233,7 +233,7 @@ async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_rep
             shown = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="invalid"}'
             assert (await running.series())[shown] == 1
             said = [
-                line["label"] for line in running.said("policy invalid") if line["namespace"] == "invalid"
+                line["label"] for line in running.logged("policy invalid") if line["namespace"] == "invalid"
             ]
             assert sorted(said) == ["kaishare.dev/gpu-fraction", "kaishare.dev/mode"]
         uid = json.loads(await admin.client.get(f"{PATH}/invalid"))["metadata"]["uid"]
@@ -265,16 +265,16 @@ async def test_a_webhook_without_rights_starts_and_says_which(
 ) -> None:
     token = await admin.token("webhook", EVENTS)
     async with webhook(plane, token, tmp_path) as running:
-        await until_true(lambda: running.said("trouble with the API server"), "the trouble is said")
+        await until_true(lambda: running.logged("trouble with the API server"), "the trouble is said")
         status, text = await running.get("/readyz")
         assert (status, text) == (503, "no policies, or none that are recent; the log says why\n")
         listed = await running.get("/policies")
         assert listed == (503, "no policies are known yet; the log says why\n"), "not an empty list"
         assert (await running.get("/healthz"))[0] == 200
-        (line,) = running.said("trouble with the API server")
+        (line,) = running.logged("trouble with the API server")
         assert 'cannot watch resource "namespaces"' in line["error"]
         assert not any(name.startswith("kaishare_webhook_policies") for name in await running.series())
-        assert "namespaces" not in running.said("serving")[0], "what is not known is not zero"
+        assert "namespaces" not in running.logged("serving")[0], "what is not known is not zero"
 
 
 async def test_explain_reads_the_cluster(plane: ControlPlane, namespaces: Namespaces, tmp_path: Path) -> None:

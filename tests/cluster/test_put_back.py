@@ -17,7 +17,7 @@ NAMESPACE = managed_namespace("limited", gpu_fraction="0.5", priority="train")
 def reasons(webhook: Serving, pod: dict[str, Any]) -> list[str]:
     """The reasons of the webhook's decisions about a pod, round by round."""
     name = pod["metadata"]["name"]
-    return [line["reason"] for line in webhook.said("decision") if line["name"] == name]
+    return [line["reason"] for line in webhook.logged("decision") if line["name"] == name]
 
 
 @pytest.mark.parametrize("amount", ["0", "1"])

@@ -67,7 +67,7 @@ def wired_up(pod: dict[str, Any]) -> list[str]:
 
 def actions(webhook: Serving, pod: str) -> list[str]:
     """What we did about a pod, call by call."""
-    return [line["action"] for line in webhook.said("decision") if line["name"] == pod]
+    return [line["action"] for line in webhook.logged("decision") if line["name"] == pod]
 
 
 def seen(other: Recorder, pod: str) -> list[dict[str, Any]]:
@@ -153,6 +153,6 @@ async def test_where_kais_version_is_unknown_a_container_behind_a_sidecar_keeps_
     assert '"gpu-fraction"' not in said.output
     assert '"nvidia.com/gpu": "1"' in said.output
     assert '"schedulerName": "kai-scheduler"' in said.output
-    assert [line["reason"] for line in webhook.said("decision") if line["name"] == "behind"] == [
+    assert [line["reason"] for line in webhook.logged("decision") if line["name"] == "behind"] == [
         "container-not-first"
     ]

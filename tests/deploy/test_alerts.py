@@ -30,6 +30,7 @@ def test_promtool_takes_the_rules() -> None:
     assert f"{len(list(known_metrics.rules()))} rules found" in promtool("check", "rules", RULES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.stem)
 def test_rules_do_what_their_proofs_say(proof: Path) -> None:
     promtool("test", "rules", proof)
@@ -57,7 +58,7 @@ def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
     assert proved == set(BY_NAME)
 
 
-@pytest.mark.parametrize("what", ["nothing of kaishare's is scraped", "an agent that knows little"])
+@pytest.mark.parametrize("what", ["no scraped target of kaishare", "an agent with few metrics"])
 def test_no_alert_fires_where_figures_are_missing(what: str) -> None:
     (case,) = (case for case in cases() if case["name"].startswith(what))
     assert not any(look.get("exp_alerts") for look in case["alert_rule_test"])

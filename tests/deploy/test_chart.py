@@ -721,7 +721,7 @@ def test_the_notes_name_every_system_namespace_that_is_not_excluded(
     excluded: list[str], chart_with_notes: Path
 ) -> None:
     missing = ", ".join(name for name in SYSTEM_NAMESPACES if name not in excluded)
-    assert f"yours lacks {missing}. With the label" in notes(
+    assert f"list and lacks {missing}. If such a namespace" in notes(
         chart_with_notes, {"excludedNamespaces": excluded}
     )
 

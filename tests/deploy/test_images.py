@@ -30,7 +30,7 @@ UNREACHABLE = (
     r"Failed to establish a new connection.*|NameResolutionError.*|ConnectTimeoutError.*|ProxyError.*"
 )
 
-pytestmark = pytest.mark.timeout(300)  # an index may be slow
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # installs from a package index, which may be slow
 
 
 @pytest.mark.parametrize("service", SERVICES)

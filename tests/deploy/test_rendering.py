@@ -52,10 +52,18 @@ def test_the_manifests_hold_every_object_of_the_chart_and_nothing_of_helm() -> N
         assert "helm" not in str(item)
 
 
+def test_a_missing_helm_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELM", "/nowhere/helm")
+    with pytest.raises(
+        SystemExit, match=r"^/nowhere/helm: No such file or directory; install helm or set \$HELM"
+    ):
+        render.rendered({})
+
+
 def test_a_rule_without_its_reason_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     full = render.rendered(render.EVERY_RIGHT)
-    cut = full.replace("# why: the labels of namespaces", "# the labels of namespaces")
+    cut = full.replace("# why: reads policies from", "# reads policies from")
     assert cut != full
     monkeypatch.setattr(render, "rendered", lambda values: cut)
-    with pytest.raises(SystemExit, match="ClusterRole kaishare-webhook: not every rule"):
+    with pytest.raises(SystemExit, match="ClusterRole kaishare-webhook: a rule has no comment"):
         render.rights_table("kaishare-webhook")

@@ -38,9 +38,9 @@ REFUSED = {
     ),
     "an alias inside its anchor": (
         "a: &a [1, *a]",
-        "file, line 1: an alias stands inside what it stands for",
+        "file, line 1: an alias refers to a node that contains it",
     ),
-    "a map inside its anchor": ("a: &a {b: {c: *a}}", "an alias stands inside what it stands for"),
+    "a map inside its anchor": ("a: &a {b: {c: *a}}", "an alias refers to a node that contains it"),
     "an unknown anchor": ("a: *b", "found undefined alias"),
     "levels by aliases": (
         "- &a0 [x]\n" + "".join(f"- &a{n} [*a{n - 1}]\n" for n in range(1, 600)),

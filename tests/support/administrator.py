@@ -1,4 +1,4 @@
-"""What kubectl would do, for tests: make objects, bind pods, grant rights."""
+"""An administrator of a cluster for tests: creates objects, binds pods, grants rights."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
-# As much of KAI's definition as it takes to keep its objects.
+# The part of KAI's CRDs that storing objects needs.
 BIND_REQUESTS = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -52,19 +52,19 @@ BIND_REQUESTS = {
         ],
     },
 }
-# What the cluster of the recording had, and this one has not.
+# Objects that the recording's cluster had and this one lacks.
 _NOT_HERE = frozenset({"priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"})
 
 
 class Administrator:
-    """May do everything."""
+    """A client with all rights."""
 
     def __init__(self, client: KubeClient) -> None:
         self.client = client
         self._made: list[str] = []
 
     async def prepare(self) -> None:
-        """Make what every test takes for granted."""
+        """Create the objects that every test needs."""
         await self.ensure(BIND_REQUESTS)
         for name in NAMESPACES:
             await self.ensure({"kind": "Namespace", "metadata": {"name": name}})
@@ -72,14 +72,14 @@ class Administrator:
         for _ in range(100):
             try:
                 await self.client.get(path)
-            except ApiError:  # a definition takes a moment to be served
+            except ApiError:  # a new CRD is served after a short delay
                 await asyncio.sleep(0.05)
             else:
                 return
         raise AssertionError("BindRequests are not served")
 
     async def clean_up(self) -> None:
-        """Delete what this test made."""
+        """Delete the objects of this test."""
         for path in reversed(self._made):
             try:
                 await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
@@ -88,7 +88,7 @@ class Administrator:
                     raise
 
     async def ensure(self, item: dict[str, Any]) -> None:
-        """Make something that stays, unless it is there."""
+        """Create an object that stays, unless it exists."""
         try:
             await self._post(_PATHS[item["kind"]], item)
         except ApiError as error:
@@ -96,7 +96,7 @@ class Administrator:
                 raise
 
     async def create(self, item: dict[str, Any]) -> dict[str, Any]:
-        """Make an object, a pod with its status; return it as it is kept."""
+        """Create an object, a pod with its status; return the stored object."""
         metadata = {
             key: value
             for key, value in item["metadata"].items()
@@ -115,13 +115,13 @@ class Administrator:
         return kept
 
     async def bind(self, namespace: str, name: str, node: str = NODE) -> None:
-        """Do as a scheduler does."""
+        """Bind a pod to a node, as a scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         await self._post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
 
     async def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
-        """Change an object."""
+        """Patch an object."""
         body = json.dumps(patch).encode()
         answer = await self.client.request(
             "PATCH", path, body=body, content_type="application/merge-patch+json"
@@ -130,27 +130,27 @@ class Administrator:
         return found
 
     async def set_status(self, path: str, status: dict[str, Any]) -> dict[str, Any]:
-        """Do as a kubelet does."""
+        """Set the status of a pod, as a kubelet does."""
         kept = {
             key: value for key, value in status.items() if key == "phase" or key.endswith("ontainerStatuses")
         }
         return await self.merge(f"{path}/status", {"status": kept})
 
     async def post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
-        """Post an object as it is; the caller deletes it."""
+        """Post an object unchanged; the caller deletes it."""
         return await self._post(path, item, **params)
 
     async def read(self, path: str) -> dict[str, Any]:
-        """An object, or a list, as it is kept."""
+        """Return a stored object or list."""
         found: dict[str, Any] = json.loads(await self.client.get(path))
         return found
 
     async def delete(self, path: str) -> None:
-        """Delete at once."""
+        """Delete an object immediately."""
         await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
 
     async def token(self, name: str, *rules: dict[str, Any]) -> str:
-        """Make a service account with these rights; return a token of it."""
+        """Create a service account with these rights; return a token of it."""
         account = {"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "team-a"}}
         await self.create(account)
         await self.grant(name, *rules)
@@ -160,7 +160,7 @@ class Administrator:
         return str(answer["status"]["token"])
 
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
-        """Give a service account rights in the whole cluster."""
+        """Grant a service account rights in the whole cluster."""
         group = "rbac.authorization.k8s.io"
         await self.create(
             {
@@ -187,12 +187,12 @@ class Administrator:
 
 
 def right(resource: str, *verbs: str, group: str = "") -> dict[str, Any]:
-    """One rule of a role."""
+    """Return one rule of a role."""
     return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
 
 
 def admissible(pod: dict[str, Any]) -> dict[str, Any]:
-    """A recorded pod as this cluster takes it: without what only the recording's cluster had."""
+    """Return a recorded pod without references to objects that only the recording's cluster had."""
     spec = {key: value for key, value in pod["spec"].items() if key not in _NOT_HERE}
     for kind in ("containers", "initContainers"):
         if kind in spec:

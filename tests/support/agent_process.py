@@ -1,4 +1,4 @@
-"""A real `kaishare-agent serve` in a process of its own."""
+"""Runs a real `kaishare-agent serve` in its own process."""
 
 import json
 import os
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 30
 
 @dataclass(frozen=True)
 class Agent:
-    """A running agent."""
+    """A running agent process."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -38,7 +38,7 @@ class Agent:
                 return error.code, error.read().decode()
 
     def series(self) -> dict[str, float]:
-        """Every series of ours, as it is written, to its value."""
+        """Return the values of kaishare's series in /metrics, by the text of the series."""
         status, text = self.get("/metrics")
         assert status == 200
         lines = [line for line in text.splitlines() if line.startswith("kaishare_")]
@@ -51,11 +51,11 @@ class Agent:
         return shown
 
     def said(self, message: str) -> list[dict[str, Any]]:
-        """Lines of the log with that message."""
+        """Return the log lines with a message."""
         return log_lines(self.log, message)
 
     def until(self, holds: Callable[[], Any]) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert time.monotonic() < deadline, self.log.read_text()
@@ -72,7 +72,7 @@ class Agent:
 def agent(
     log: Path, *options: str, program: Sequence[str] = ("-m", "gpuagent"), **environment: str
 ) -> Iterator[Agent]:
-    """Start `python -m gpuagent serve` (or another program with its options) on a free port; stop it at the end."""
+    """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, *program, "serve", "--listen", "127.0.0.1:0", *options],

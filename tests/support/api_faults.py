@@ -1,4 +1,4 @@
-"""Faults of an API server as values, and the requests that they apply to."""
+"""Faults of an API server as values, and the requests to which they apply."""
 
 import json
 import ssl
@@ -10,16 +10,16 @@ HTML = b"<!DOCTYPE html>\n<html><body><h1>Bad Gateway</h1></body></html>\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """A real API server."""
+    """The address of a real API server."""
 
     url: str
-    """`https://host:port`."""
+    """Address in the form `https://host:port`."""
     trust: ssl.SSLContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer in the API server's place."""
+    """An answer that replaces the real one."""
 
     status: int
     body: bytes = b""
@@ -29,24 +29,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """The real answer, after some seconds."""
+    """The real answer after a number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The real answer's head and some bytes of its body, then the end of the connection."""
+    """The real answer's head and a part of its body, then the end of the connection."""
 
     after: int | None
-    """Bytes of the body; None cuts before the head."""
+    """Number of body bytes before the end; None ends before the head."""
     is_reset: bool = True
-    """RST; else FIN without a TLS close_notify."""
+    """Whether the connection ends with RST; otherwise with FIN and without a TLS close_notify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """Some bytes of the real answer's body, and then an end that is correct HTTP."""
+    """A part of the real answer's body with a correct end of HTTP."""
 
     after: int
 
@@ -58,24 +58,24 @@ class HalfOpen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """The real answer's head and some bytes of its body, then nothing on an open connection."""
+    """The real answer's head and a part of its body, then no data on an open connection."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
-    """A body of many bytes, made as fast as the client reads it."""
+    """A large body, generated as fast as the client reads it."""
 
     size: int
     status: int = 200
     head: bytes = b""
-    """What the body begins with, such as the beginning of an object."""
+    """First bytes of the body, such as the beginning of an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderData:
-    """The answer of another API server, such as one on an etcd that was restored from a snapshot."""
+    """The answer of another API server, such as one with an etcd that was restored from a snapshot."""
 
     server: Upstream
 
@@ -84,31 +84,31 @@ Fault = Answer | Delay | Cut | Truncate | HalfOpen | Silence | Flood | OlderData
 
 
 def refusal(status: int, reason: str, message: str = "refused by a fault", **headers: str) -> Answer:
-    """Build an error as an API server puts it, a Status object; `Retry_After="1"` is a header."""
+    """Build an error in the form of an API server, a Status object; `Retry_After="1"` is a header."""
     body = {"kind": "Status", "apiVersion": "v1", "code": status, "reason": reason, "message": message}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(status=status, body=json.dumps(body).encode(), headers=named)
 
 
 def html(status: int) -> Answer:
-    """Build the page of a load balancer whose API server is away."""
+    """Build the HTML page of a load balancer without a working API server."""
     return Answer(status=status, body=HTML, content_type="text/html")
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenRequest:
-    """A request that reached the hostile API server, and how much of an answer went back."""
+    """A request that reached the hostile API server, with the size of its answer so far."""
 
     method: str
     path: str
     query: Mapping[str, str]
     token: str
-    """The bearer token; empty if there is none."""
+    """The bearer token; empty without one."""
     at: float
-    """Monotonic seconds."""
+    """Time of the request in monotonic seconds."""
     fault: Fault | None = None
     status: int | None = None
-    """HTTP status of the answer; None while there is none."""
+    """None | HTTP status of the answer; None before the answer."""
     sent_bytes: int = 0
     """Bytes of the answer's body."""
 
@@ -121,12 +121,12 @@ Predicate = Callable[[SeenRequest], bool]
 
 
 def requests(path: str = "", *, method: str | None = None, watch: bool | None = None) -> Predicate:
-    """Match requests whose path begins with this one.
+    """Match requests whose path begins with a prefix.
 
     Args:
-        path: such as `/api/v1/pods`; it matches single pods and their subresources, too.
+        path: prefix such as `/api/v1/pods`; it also matches single pods and their subresources.
         method: None matches all.
-        watch: only watches, only other requests, or with None both.
+        watch: True for watches only, False for other requests only, None for both.
     """
 
     def matches(request: SeenRequest) -> bool:
@@ -141,17 +141,17 @@ def requests(path: str = "", *, method: str | None = None, watch: bool | None = 
 
 @dataclass(slots=True)
 class Rule:
-    """A fault, the requests it applies to, and for how many of them."""
+    """A fault, the requests to which it applies, and how many of them."""
 
     fault: Fault
     when: Predicate
     left: int | None = None
-    """Requests that the fault still applies to; None is all of them."""
+    """None | Number of requests to which the fault still applies; None for all."""
     used: int = 0
-    """Requests that the fault was applied to."""
+    """Number of requests to which the fault was applied."""
 
     def applies_to(self, request: SeenRequest) -> bool:
-        """Whether the fault applies; counts the request if it does."""
+        """Whether the fault applies to a request; counts the request if so."""
         if self.left == 0 or not self.when(request):
             return False
         if self.left is not None:
@@ -160,5 +160,5 @@ class Rule:
         return True
 
     def end(self) -> None:
-        """Apply the fault to no more requests."""
+        """Stop applying the fault."""
         self.left = 0

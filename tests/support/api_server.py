@@ -1,4 +1,4 @@
-"""An API server on loopback that does as a test tells it, faults included."""
+"""A simulated API server on loopback with programmable answers and faults."""
 
 import asyncio
 import json
@@ -14,22 +14,22 @@ PODS = "/api/v1/pods"
 
 
 def pod(name: str, version: int = 1, namespace: str = "team-a", **fields: Any) -> dict[str, Any]:
-    """A pod as small as may be."""
+    """Return a minimal pod."""
     return {"metadata": {"name": name, "namespace": namespace, "resourceVersion": str(version)}, **fields}
 
 
 def event(kind: str, item: Any) -> bytes:
-    """A line of a watch."""
+    """Return a line of a watch."""
     return json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
 
 def status_object(code: int, reason: str, message: str = "told to") -> dict[str, Any]:
-    """How an API server puts an error."""
+    """Return an error in the form of an API server."""
     return {"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "message": message}
 
 
 def says(body: bytes | str, *, status: int = 200, kind: str = "application/json", **headers: str) -> Answer:
-    """Whatever, as a whole."""
+    """Answer with a complete body."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         text = body.encode() if isinstance(body, str) else body
@@ -40,18 +40,18 @@ def says(body: bytes | str, *, status: int = 200, kind: str = "application/json"
 
 
 def refuses(code: int, reason: str, message: str = "told to", **headers: str) -> Answer:
-    """An error as an API server puts it."""
+    """Answer with an error in the form of an API server."""
     return says(json.dumps(status_object(code, reason, message)), status=code, **headers)
 
 
 def lists(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
-    """A page of a list."""
+    """Answer with a page of a list."""
     metadata = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     return says(json.dumps({"kind": "PodList", "metadata": metadata, "items": list(pods)}))
 
 
 def initial_events(*pods: dict[str, Any], version: int = 1) -> bytes:
-    """The lines of a whole state in a watch, with the bookmark at its end."""
+    """Return the lines of a complete state in a watch, with the final bookmark."""
     end = {
         "metadata": {"resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"}}
     }
@@ -59,7 +59,7 @@ def initial_events(*pods: dict[str, Any], version: int = 1) -> bytes:
 
 
 def streams(*chunks: bytes, cut: bool = False) -> Answer:
-    """Some bytes of a watch, and then its end, orderly or not."""
+    """Answer with the beginning of a watch, and end it with or without an orderly end."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -76,31 +76,31 @@ def streams(*chunks: bytes, cut: bool = False) -> Answer:
 
 @dataclass(kw_only=True)
 class ApiServer:
-    """Answers with what `answers` holds, one a request, and behaves well once that is used up."""
+    """Answers with the next entry of `answers` for each request; behaves correctly after the last one."""
 
     trust: ssl.SSLContext
     answers: list[Answer] = field(default_factory=list)
     always: Answer | None = None
-    """Instead of behaving well."""
+    """Answer to every request instead of correct behaviour."""
     token: str = ""
-    """The only one that counts; empty: any."""
+    """The only accepted token; empty accepts any."""
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name: what lists and watches are about, pods or not."""
+    """Objects of lists and watches by name, pods or others."""
     watch_list: Literal["served", "refused", "ignored"] = "served"
-    """What becomes of a watch that asks for initial events; a refusal comes before anything in `answers`."""
+    """Answer to a watch with initial events. A refusal precedes `answers`."""
     path: str = PODS
-    """Where they are listed."""
+    """Path of the list."""
     named: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By path: what can be fetched alone."""
+    """Objects by path that can be fetched individually."""
     refusals: dict[str, Answer] = field(default_factory=dict)
-    """By a part of the path: what is answered to all of these."""
+    """Answers to all requests whose path contains a text."""
     version: int = 1
     second: float = 0.25
-    """How long a second is of those that a watch is to last."""
+    """Duration of a second in the timeout of a watch."""
     forgotten: int = 0
-    """Up to which version it cannot tell what happened."""
+    """Resource version up to which the history is lost."""
     requests: list[web.Request] = field(default_factory=list)
-    """Those that were answered, without refusals of the watch-list API."""
+    """Answered requests, without refused watch-list requests."""
     watch_lists_refused: int = 0
     port: int = 0
     _history: list[tuple[int, bytes]] = field(default_factory=list)
@@ -108,7 +108,7 @@ class ApiServer:
     _runner: web.AppRunner | None = None
 
     def asked(self, part: str) -> list[str]:
-        """The paths with that part that were asked for."""
+        """Return the requested paths that contain a text."""
         return [request.path for request in self.requests if part in request.path]
 
     @property
@@ -121,7 +121,7 @@ class ApiServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells a pod where the API server is."""
+        """Environment variables with the address of the API server, as in a pod."""
         return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
 
     async def start(self) -> None:
@@ -139,7 +139,7 @@ class ApiServer:
             self._runner = None
 
     def change(self, kind: str, item: dict[str, Any]) -> None:
-        """Let a pod appear, change or go, and tell who watches."""
+        """Add, change or remove a pod, and notify the watches."""
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         if kind == "DELETED":
@@ -150,13 +150,13 @@ class ApiServer:
         self.tell(event(kind, item))
 
     def cut(self) -> None:
-        """Let every stream break off."""
+        """Break all streams."""
         for request in self._watchers.values():
             if request.transport is not None:
                 request.transport.abort()
 
     def tell(self, line: bytes) -> None:
-        """Say something to everyone who watches."""
+        """Send an event to all watches."""
         for watcher in self._watchers:
             watcher.put_nowait(line)
 

@@ -1,4 +1,4 @@
-"""A loopback API server with real TLS, and a service account that is let in."""
+"""Fixtures: a simulated API server on loopback with real TLS, and an accepted service account."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ async def server(served: ssl.SSLContext) -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 def account(tmp_path: Path, authority: Authority) -> Path:
-    """The folder the kubelet mounts."""
+    """The folder that the kubelet mounts."""
     return write_service_account(
         tmp_path / "serviceaccount", token="first-token\n", ca=authority.pair.certificate_pem
     )

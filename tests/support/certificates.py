@@ -1,4 +1,4 @@
-"""Certificates for loopback servers and for those who ask them."""
+"""Certificates for loopback servers and their clients."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ A_DAY = timedelta(days=1)
 def serving_context(
     authority: Authority, folder: Path, *, asks_for_certificate: bool = False, age: timedelta = timedelta(0)
 ) -> ssl.SSLContext:
-    """What a server on 127.0.0.1 answers with; its certificate lasts a day."""
+    """Return a server's TLS context for 127.0.0.1; its certificate is valid for a day."""
     names = ["127.0.0.1", "localhost", "api.example"]
     pair = authority.issue(names, now=datetime.now(UTC) - age, lifetime=A_DAY)
     (folder / "tls.crt").write_bytes(pair.certificate_pem)
@@ -32,7 +32,7 @@ def serving_context(
 
 
 def client_pair(authority: Authority, user: str, *groups: str) -> KeyPair:
-    """What a person logs in with: the subject's names are user and groups, as Kubernetes reads them."""
+    """Return a user's client certificate: the subject has user and groups, as Kubernetes reads them."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer_key = authority.pair.key
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)

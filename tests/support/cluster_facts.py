@@ -1,4 +1,4 @@
-"""Clusters as the doctor reads them, made here: one in which all is well, and what to change in it."""
+"""Clusters as the doctor reads them: a correct one, and functions that change it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,14 +28,14 @@ def configuration(document: dict[str, Any]) -> WebhookConfiguration:
 
 
 def mutating(name: str = CONFIGURATION_NAME, /, **changes: Any) -> WebhookConfiguration:
-    """Ours, with one webhook changed."""
+    """Return kaishare's mutating configuration with one webhook changed."""
     made = mutating_configuration(SERVICE, name=name)
     made["webhooks"][0] |= changes
     return configuration(made)
 
 
 def validating(**changes: Any) -> WebhookConfiguration:
-    """Ours, with the webhook for pods changed."""
+    """Return kaishare's validating configuration with the webhook for pods changed."""
     made = validating_configuration(SERVICE)
     made["webhooks"][0] |= changes
     return configuration(made)
@@ -44,7 +44,7 @@ def validating(**changes: Any) -> WebhookConfiguration:
 def of_kai(
     name: str = "mutating-kai-admission", condition: str = KAI_CONDITION, **changes: Any
 ) -> WebhookConfiguration:
-    """KAI's, as its operator writes it."""
+    """Return KAI's configuration as its operator writes it."""
     hook = {
         "name": "admission.kai-scheduler.svc",
         "clientConfig": {
@@ -66,12 +66,13 @@ def of_kai(
 
 
 def other(name: str, **changes: Any) -> WebhookConfiguration:
-    """Somebody else's."""
+    """Return a configuration of another component."""
     return of_kai(name, "", clientConfig={"url": "https://10.0.0.1/"}, **changes)
 
 
 def namespace(name: str, **labels: str) -> Namespace:
-    """Managed, unless the queue is taken away; `gpu_fraction="0.5"` is kaishare.dev/gpu-fraction."""
+    """Return a namespace, managed unless the queue is removed; `gpu_fraction="0.5"` is
+    kaishare.dev/gpu-fraction."""
     own = {"kai.scheduler/queue": "team-a"} | {
         key if key == "kai.scheduler/queue" else f"kaishare.dev/{key.replace('_', '-')}": value
         for key, value in labels.items()
@@ -110,6 +111,6 @@ def but(**changes: Any) -> Cluster:
 
 
 def told(findings: Iterable[CheckResult], *states: State) -> list[str]:
-    """What is wrong, or what is in these states."""
+    """Return the results that are problems, or in the given states."""
     wanted = states or (State.PROBLEM, State.WARNING)
     return [f"{one.state}: {one.check}: {one.what}" for one in findings if one.state in wanted]

@@ -1,4 +1,4 @@
-"""Running a ClusterPods in a test."""
+"""Runs the agent's source of cluster pods (`ClusterPods`) in a test."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,12 @@ from tests.support.watches import QUICK
 SOON = FetchTiming(
     missing=(0.02, 0.04, 0.08), first_hold=0.1, longest_hold=0.2, first_pause=0.01, longest_pause=0.05
 )
-"""The usual pace, some 500 times as fast."""
+"""Timing about 500 times as fast as in production."""
 
 
 @dataclass
 class Running:
-    """A source of pods that runs, and its log."""
+    """A running source of pods, and its log."""
 
     pods: ClusterPods
     stream: BytesIO
@@ -44,7 +44,7 @@ class Running:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
     def said(self, message: str) -> list[str]:
-        """What was said of a kind, by its resource or error."""
+        """Return log messages about a kind, by resource or error."""
         found = (line for line in self.log if line["message"] == message)
         return [line.get("resource") or line.get("error", "") for line in found]
 

@@ -1,4 +1,4 @@
-"""Our webhook as a process, installed in a cluster with a real API server that calls it, and looked at."""
+"""Runs the webhook as a process, installs it in a cluster with a real API server, and observes it."""
 
 import asyncio
 import contextlib
@@ -56,15 +56,15 @@ WEBHOOK_RIGHTS = (
         "resourceNames": [CONFIGURATION_NAME],
     },
 )
-"""All that a webhook needs which takes policies and certificates from the cluster."""
+"""Rights of a webhook that reads policies and stores certificates in the cluster."""
 
 _SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 
 
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
-    """A Service that leads back to this machine.
+    """Return a Service that leads to this machine.
 
-    API servers ask it for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
+    API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
     """
     return {
         "apiVersion": "v1",
@@ -77,16 +77,16 @@ def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
 def our_configurations(
     target: Target, ca_bundle: bytes, *, name: str = CONFIGURATION_NAME
 ) -> list[dict[str, Any]]:
-    """Both configurations of ours, as they are installed."""
+    """Return both webhook configurations of kaishare as installed."""
     builders = (mutating_configuration, validating_configuration)
     return [build(target, ca_bundle=ca_bundle, name=name) for build in builders]
 
 
 @contextlib.asynccontextmanager
 async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Have webhook configurations in the cluster; delete them in the end.
+    """Create webhook configurations in the cluster; delete them at the end.
 
-    What the API server makes of a change shows up to 220 ms later (Kubernetes 1.36.3): see `Canary`.
+    A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`.
     """
     made = []
     try:
@@ -100,19 +100,19 @@ async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> 
             try:
                 await client.request("DELETE", path)
             except ApiError as error:
-                if error.status != 404:  # the test may have done so itself
+                if error.status != 404:  # the test may have deleted it
                     raise
 
 
 class Canary:
-    """Tells by pods of its own, created as a dry run, what the API server does just now."""
+    """Observes the API server's behaviour with dry-run creations of pods."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
     async def pod(self, *, name: str = "canary", scheduler: str = "") -> dict[str, Any]:
-        """A pod as it would be kept."""
+        """Return a pod as the API server would store it."""
         written = bare_pod(name)
         if scheduler:
             written["spec"]["schedulerName"] = scheduler
@@ -123,15 +123,15 @@ class Canary:
         return kept
 
     async def is_mutated(self) -> bool:
-        """Whether our webhook has its say."""
+        """Whether the webhook changes pods."""
         return bool((await self.pod())["spec"]["schedulerName"] == keys.SCHEDULER_NAME)
 
     async def until_mutated(self) -> None:
-        """Wait until the API server calls our webhook, and it answers."""
+        """Wait until the API server calls the webhook, and it answers."""
         await until(self.is_mutated, "the configuration is taken up")
 
     async def until_unchanged(self) -> None:
-        """Wait until it does so no longer."""
+        """Wait until the API server no longer calls the webhook."""
 
         async def is_unchanged() -> bool:
             return not await self.is_mutated()
@@ -139,7 +139,7 @@ class Canary:
         await until(is_unchanged, "the end of the configuration is taken up")
 
     async def until_called(self, other: Recorder) -> None:
-        """Wait until somebody else's webhook is called."""
+        """Wait until another component's webhook is called."""
 
         async def is_called() -> bool:
             before = len(other.calls)
@@ -150,7 +150,7 @@ class Canary:
 
 
 def bare_pod(name: str, *, gpus: int = 1, **metadata: Any) -> dict[str, Any]:
-    """A pod as its author writes it, with a GPU for its container `main`."""
+    """Return a pod as its author writes it, with a GPU for its container `main`."""
     container: dict[str, Any] = {"name": "main", "image": "example.invalid/image"}
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
@@ -163,7 +163,7 @@ def bare_pod(name: str, *, gpus: int = 1, **metadata: Any) -> dict[str, Any]:
 
 
 def has_share(pod: dict[str, Any]) -> bool:
-    """Whether a pod as it is kept belongs to KAI, with half a GPU for its container `main` and no other."""
+    """Whether a stored pod belongs to KAI, with half a GPU for its container `main` only."""
     metadata, spec = pod["metadata"], pod["spec"]
     assert spec["schedulerName"] == "kai-scheduler"
     assert metadata["labels"]["kai.scheduler/queue"] == "queue-a"
@@ -183,7 +183,7 @@ def is_unchanged(pod: dict[str, Any]) -> bool:
 
 
 def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[str, Any]:
-    """A namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
+    """Return a namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
     ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
     return {
         "apiVersion": "v1",
@@ -194,7 +194,7 @@ def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a kubectl command came to."""
+    """The result of a kubectl command."""
 
     status: int
     output: str
@@ -202,7 +202,7 @@ class Said:
 
 
 async def kubectl(plane: ControlPlane, *arguments: str, manifest: Mapping[str, Any] | None = None) -> Said:
-    """Run kubectl as an administrator; skips without one."""
+    """Run kubectl as an administrator; skip the test without kubectl."""
     program = shutil.which("kubectl")
     if program is None:
         pytest.skip("NOT VERIFIED: there is no kubectl")
@@ -215,7 +215,7 @@ async def kubectl(plane: ControlPlane, *arguments: str, manifest: Mapping[str, A
 
 
 async def api_figures(client: KubeClient, metric: str) -> dict[str, float]:
-    """The API server's own figures of one metric, by their labels."""
+    """Return the API server's values of one metric, by labels."""
     text = (await client.get("/metrics", accept="text/plain", seconds=30)).decode()
     return {
         name.removeprefix(metric): value
@@ -225,7 +225,7 @@ async def api_figures(client: KubeClient, metric: str) -> dict[str, float]:
 
 
 async def failed_open(client: KubeClient, webhook: str = MUTATE) -> float:
-    """How many requests went on without the webhook's answer because it could not be had."""
+    """Return the number of requests that were admitted because the webhook did not answer."""
     figures = await api_figures(client, "apiserver_admission_webhook_fail_open_count")
     return sum(value for labels, value in figures.items() if f'name="{webhook}"' in labels)
 
@@ -237,7 +237,7 @@ def _series(text: str) -> dict[str, float]:
 
 @dataclass(kw_only=True)
 class Serving:
-    """`kaishare-webhook serve` as a process, ended by its own id."""
+    """A process of `kaishare-webhook serve`."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -246,21 +246,21 @@ class Serving:
 
     @property
     def target(self) -> UrlTarget:
-        """Where API servers find it."""
+        """Return the address for API servers."""
         return UrlTarget(f"https://{self.admission}")
 
     async def get(self, path: str) -> tuple[int, str]:
-        """A page of the plain port."""
+        """Return a page of the port without TLS."""
         url = f"http://{self.ops}{path}"
         async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as response:
             return response.status, await response.text()
 
     async def series(self) -> dict[str, float]:
-        """All of /metrics, by name with labels."""
+        """Return all values of /metrics by name with labels."""
         return _series((await self.get("/metrics"))[1])
 
     async def answered(self, webhook: str = "mutate", **labels: str) -> float:
-        """How many reviews it has answered, of one kind."""
+        """Return the number of answered reviews of one kind."""
         wanted = [f'{key}="{value}"' for key, value in {"webhook": webhook, **labels}.items()]
         return sum(
             value
@@ -268,26 +268,26 @@ class Serving:
             if name.startswith("kaishare_webhook_requests_total{") and all(each in name for each in wanted)
         )
 
-    def said(self, message: str) -> list[dict[str, Any]]:
-        """Lines of its log with a message."""
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """Return the log lines with a message."""
         return log_lines(self.log, message)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
 
     async def stop(self) -> int:
-        """Ask it to end; return its exit status."""
+        """Send SIGTERM; return the exit status."""
         self.terminate()
         return await self.ended()
 
     async def kill(self) -> None:
-        """End it as a crash does."""
+        """Send SIGKILL."""
         self.process.kill()
         await self.ended()
 
     async def ended(self) -> int:
-        """Its exit status, once it has ended."""
+        """Return the exit status once the process has ended."""
         return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
 
 
@@ -298,17 +298,17 @@ async def start_serving(
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "webhook"),
 ) -> Serving:
-    """Run `kaishare-webhook serve` on loopback until it says that it serves.
+    """Start `kaishare-webhook serve` on loopback, and wait for its log line `serving`.
 
     Args:
-        log: where its log goes.
-        options: all but the addresses.
-        listen: the admission port; 0 takes a free one.
-        environment: all of it; None: ours.
-        program: what Python is to run.
+        log: file for the log.
+        options: all options except the addresses.
+        listen: the admission port; 0 selects a free port.
+        environment: the complete environment; None for this process' environment.
+        program: the Python module to run.
 
     Raises:
-        AssertionError: it ended instead; the message is its log.
+        AssertionError: the process ended; the message is its log.
     """
     ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
     process = _run(log, *program, "serve", *ports.split(), *options, environment=environment)
@@ -339,7 +339,7 @@ def _text(log: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Serving]:
-    """`start_serving`, ended at the latest with the test."""
+    """Run `start_serving`; stop the process at the end of the test."""
     running = await start_serving(log, *options, **told)
     try:
         yield running
@@ -351,9 +351,9 @@ async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Servin
 async def installed(
     plane: ControlPlane, client: KubeClient, folder: Path, *namespaces: Mapping[str, Any]
 ) -> AsyncIterator[Serving]:
-    """Our webhook with its configurations in the cluster, taken up; pods of the first namespace show it.
+    """Run the webhook and install its configurations; wait until pods of the first namespace are changed.
 
-    Namespaces stay, the rest is gone in the end.
+    All objects except namespaces are deleted at the end.
     """
     await ensure_namespaces(client, *namespaces)
     async with serving(folder / "log", *from_cluster(plane, folder)) as webhook:
@@ -365,7 +365,7 @@ async def installed(
 
 
 async def ensure_namespaces(client: KubeClient, *namespaces: Mapping[str, Any]) -> None:
-    """Have namespaces with exactly these labels, whatever this gave them before."""
+    """Give namespaces exactly these labels, and remove the labels of earlier calls."""
     applied = {"fieldManager": "tests", "force": "true"}
     for namespace in namespaces:
         whole = {"apiVersion": "v1", **namespace}
@@ -379,18 +379,18 @@ async def ensure_namespaces(client: KubeClient, *namespaces: Mapping[str, Any]) 
 
 
 def ca_of(folder: Path) -> bytes:
-    """The CA that `from_files` lets the webhook make, in PEM."""
+    """Return the CA that the webhook creates with the options of `from_files`, in PEM."""
     return (folder / "tls" / "ca.crt").read_bytes()
 
 
 def from_files(folder: Path, *namespaces: Mapping[str, Any], names: Sequence[str] = ()) -> list[str]:
-    """Options that need no API server: policies from a file, a CA and certificate in the folder `tls`."""
+    """Return options without an API server: policies from a file, CA and certificate in the folder `tls`."""
     (folder / "policies.yaml").write_text(yaml.safe_dump_all(namespaces))
     return ["--policies", f"{folder}/policies.yaml", *_own_files(folder, names)]
 
 
 def from_cluster(plane: ControlPlane, folder: Path, *, names: Sequence[str] = ()) -> list[str]:
-    """Options for policies from the cluster's namespaces; the certificate as `from_files` has it."""
+    """Return options for policies from the cluster's namespaces; the certificate is as in `from_files`."""
     return ["--policies", "cluster", "--kubeconfig", str(plane.kubeconfig()), *_own_files(folder, names)]
 
 

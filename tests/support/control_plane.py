@@ -1,4 +1,4 @@
-"""A real etcd and a real kube-apiserver on loopback, for one test session."""
+"""A real etcd and a real kube-apiserver on loopback for a test session."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ CONTROLLERS = (
     "job-controller",
     "validatingadmissionpolicy-status-controller",
 )
-"""No others: those that look after nodes and pods would undo what other tests make."""
+"""Controllers to run. Those for nodes and pods are left out, since they would undo changes by tests."""
 
 
 _KEYS = ("ca.crt", "tls.crt", "tls.key", "accounts.key", "accounts.pub", "tokens.csv")
@@ -54,7 +54,7 @@ class NotReady(RuntimeError):
 
 @dataclass(kw_only=True)
 class Program:
-    """One process, ended by its own id."""
+    """A process."""
 
     name: str
     command: Sequence[str]
@@ -77,10 +77,10 @@ class Program:
         self.process = None
 
     def wait_for(self, url: str, word: str, trust: ssl.SSLContext | None = None) -> None:
-        """Wait until it says a word at an address.
+        """Wait until an address answers with a word.
 
         Raises:
-            NotReady: it ended, or did not say it in time.
+            NotReady: the program ended, or did not answer with the word in time.
         """
         ends = time.monotonic() + _READY_SECONDS
         direct = urllib.request.build_opener(
@@ -97,14 +97,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a control plane at one time; `control_plane(…, since=snapshot)` goes on from there."""
+    """The state of a control plane; `control_plane(…, since=snapshot)` starts from it."""
 
     folder: Path
 
 
 @dataclass(kw_only=True)
 class ControlPlane:
-    """Its address, and ways to break it."""
+    """The address of a control plane, and faults for it."""
 
     folder: Path
     port: int
@@ -115,16 +115,16 @@ class ControlPlane:
 
     @property
     def upstream(self) -> Upstream:
-        """Where a hostile API server finds it."""
+        """Return the address for a hostile API server."""
         return Upstream(url=f"https://127.0.0.1:{self.port}", trust=self.trust)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a pod finds it."""
+        """Environment variables with the address of the API server, as in a pod."""
         return in_cluster_environment(self.port)
 
     def account(self, token: str) -> Path:
-        """The service-account folder of a pod with this token, made at the first call."""
+        """Return the service-account folder of a pod with this token; create it at the first call."""
         if token not in self.accounts:
             folder = self.folder / f"account-{len(self.accounts)}"
             ca = (self.folder / "ca.crt").read_bytes()
@@ -132,11 +132,11 @@ class ControlPlane:
         return self.accounts[token]
 
     def access(self, token: str = ADMIN_TOKEN) -> InCluster:
-        """The access of a pod with this token."""
+        """Return the access of a pod with this token."""
         return InCluster(folder=self.account(token), environment=self.environment)
 
     def kubeconfig(self, *, token: str = ADMIN_TOKEN, server: str = "") -> Path:
-        """A kubeconfig file of whoever the token is for."""
+        """Return a kubeconfig file with this token."""
         return write_kubeconfig(
             self.folder / f"kubeconfig-{len(list(self.folder.glob('kubeconfig-*')))}",
             server=server or f"https://127.0.0.1:{self.port}",
@@ -145,14 +145,14 @@ class ControlPlane:
         )
 
     def audited(self) -> list[dict[str, Any]]:
-        """What the API server's audit log says of pods that were created, oldest first."""
+        """Return the API server's audit log entries of created pods, oldest first."""
         lines = (self.folder / "audit.log").read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def snapshot(self, folder: Path) -> Snapshot:
         """Copy the data of etcd and the keys of the API server into a new folder.
 
-        etcd stands still meanwhile, so the copy is what a crash would leave, which etcd starts from.
+        etcd is stopped (SIGSTOP) meanwhile, so the copy has the state after a crash, from which etcd can start.
         """
         assert self.etcd.process is not None
         self.etcd.process.send_signal(signal.SIGSTOP)
@@ -165,11 +165,11 @@ class ControlPlane:
         return Snapshot(folder)
 
     def kill(self) -> None:
-        """End the API server as a crash does."""
+        """Kill the API server with SIGKILL."""
         self.apiserver.stop(signal.SIGKILL)
 
     def start(self) -> None:
-        """Start it (again)."""
+        """Start the API server (again)."""
         self.apiserver.start()
         self.apiserver.wait_for(f"https://127.0.0.1:{self.port}/readyz", "ok", self.trust)
 
@@ -181,10 +181,10 @@ def control_plane(
     """Run etcd and kube-apiserver.
 
     Args:
-        assets: the folder of these programs.
-        folder: takes data, keys and logs.
-        options: more options of kube-apiserver.
-        since: begins with this state and these keys, as after a restore, and not with an empty etcd.
+        assets: the folder of both programs.
+        folder: folder for data, keys and logs.
+        options: further options of kube-apiserver.
+        since: initial state and keys, as after a restore; None for an empty etcd.
     """
     port, etcd_port, peer_port = _free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
@@ -229,7 +229,7 @@ def control_plane(
             "--enable-priority-and-fairness=false",
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / 'audit.log'}",
-            "--disable-admission-plugins=ServiceAccount",  # it waits for a controller that does not run here
+            "--disable-admission-plugins=ServiceAccount",  # its deletion waits for a controller that does not run here
             *options,
         ],
     )
@@ -249,7 +249,7 @@ def control_plane(
 def controller_manager(
     assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS
 ) -> Iterator[Program]:
-    """Run kube-controller-manager with these controllers, each under a service account of its own."""
+    """Run kube-controller-manager with these controllers, each with its own service account."""
     (port,) = _free_ports(1)
     kubeconfig = plane.kubeconfig()
     manager = Program(
@@ -303,6 +303,6 @@ def _free_ports(count: int) -> list[int]:
 
 
 def assets_folder() -> Path | None:
-    """Where the programs are; None if nobody says."""
+    """Return the folder of the programs; None if the environment does not name it."""
     value = os.environ.get("KUBEBUILDER_ASSETS")
     return Path(value) if value else None

@@ -1,4 +1,4 @@
-"""One control plane for all tests here, and an administrator of it."""
+"""Fixtures: a control plane for the whole session, and an administrator of it."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def controllers(plane: ControlPlane) -> Iterator[None]:
-    """Deployments and Jobs make pods, from now on."""
+    """Run the controllers of Deployments and Jobs."""
     assets = assets_folder()
     assert assets is not None
     if not (assets / "kube-controller-manager").is_file():
@@ -50,7 +50,7 @@ async def admin(plane: ControlPlane) -> AsyncIterator[Administrator]:
 
 @pytest.fixture
 async def hostile(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[HostileApiServer]:
-    """A proxy in front of the control plane, without faults at first."""
+    """A proxy in front of the control plane, initially without faults."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     async with hostile_api_server(plane.upstream, folder) as server:

@@ -1,11 +1,11 @@
-"""Files with which a program reaches an API server: a pod's service account, and a kubeconfig."""
+"""Credentials for an API server as files: a pod's service account, and a kubeconfig."""
 
 import json
 from pathlib import Path
 
 
 def write_service_account(folder: Path, *, token: str, ca: bytes, namespace: str = "kaishare") -> Path:
-    """Make the folder that the kubelet mounts into a pod."""
+    """Create the folder that the kubelet mounts into a pod."""
     folder.mkdir()
     (folder / "token").write_text(token)
     (folder / "namespace").write_text(namespace)
@@ -28,5 +28,5 @@ def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str) -> P
 
 
 def in_cluster_environment(port: int) -> dict[str, str]:
-    """The variables with which a pod finds an API server on loopback."""
+    """Return the environment variables with the address of an API server on loopback, as in a pod."""
     return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}

@@ -1,6 +1,7 @@
-"""Holds GPU memory: one line on standard input is MiB to allocate, the answer a line; ends with its input.
+"""Holds GPU memory: each line of standard input is an amount in MiB to allocate, each answer a line.
 
-Speaks to the driver alone (libcuda.so.1), so that a figure is what was asked for and nothing of a framework.
+The program ends with its input. It uses the driver's API directly (libcuda.so.1), so that the allocated
+amount is exact and includes nothing of a framework.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Programs that tests run in a process of its own under a low limit of open files; each prints a result as JSON."""
+"""Programs that tests run in their own process under a low limit of open files; each prints a JSON result."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.support.page_server import RunningServer, get
 
 
 async def _exhaust() -> dict[str, object]:
-    """Take every descriptor, connect, and give them back."""
+    """Open all descriptors, connect, and close them."""
     running = RunningServer()
     running.address = await running.pages.start(Address("127.0.0.1", 0), plain_port_limits(256))
     client = socket.socket()

@@ -1,4 +1,4 @@
-"""From a source of GPUs to what the agent serves, in one thread and on a clock of the test's."""
+"""The chain from a source of GPUs to the agent's answers, in one thread and with a simulated clock."""
 
 import io
 import json
@@ -26,7 +26,7 @@ Series = dict[str, dict[tuple[str, ...], float]]
 
 @dataclass
 class Listed:
-    """A source of pods that has listed them."""
+    """A source of pods that has a complete list."""
 
     inventory: Inventory | None
 
@@ -39,7 +39,7 @@ class Listed:
 
 @dataclass
 class Chain:
-    """Sampler and books without a thread: each `sample` reads the driver and renders everything."""
+    """Sampler and pipeline without a thread: each `sample` reads the driver and renders all answers."""
 
     source: GpuSource
     proc_root: Path
@@ -62,7 +62,7 @@ class Chain:
         self.metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
 
     def sample(self) -> Series:
-        """Take a sample; return the series of /metrics by name and their pod, GPU and reason."""
+        """Take a sample; return the series of /metrics by name, pod, GPU and reason."""
         reading = self.source.read()
         origins, problems = self.processes.look_up(reading)
         now = self.clock()
@@ -84,7 +84,7 @@ class Chain:
 
 
 def series_of(text: str) -> Series:
-    """Our series by name, and by those of the labels pod, gpu_uuid and reason that they have."""
+    """Return kaishare's series by name, and by the labels pod, gpu_uuid and reason where present."""
     found: Series = {}
     for line in text.splitlines():
         matched = re.fullmatch(r"kaishare_(\w+?)(?:\{(.*)\})? (\S+)", line)

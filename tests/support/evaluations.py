@@ -1,4 +1,4 @@
-"""Short ways to write verdicts that ask for an eviction."""
+"""Short forms for evaluations with evictions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ SHARE = 8 * GIB
 
 
 class Node:
-    """One GPU through time, with pods that hold so much of it."""
+    """One GPU over time, and pods that use given amounts of its memory."""
 
     def __init__(self, *pod_shares: PodShare, grace: float = 10) -> None:
         self.pod_shares = pod_shares or (pod_share("train", SHARE),)
@@ -65,5 +65,5 @@ class Node:
 
 
 def of_pod(made: PodShare, **fields: object) -> PodShare:
-    """The claim with another pod in it."""
+    """Return the pod's share for another pod."""
     return replace(made, pod=replace(made.pod, **fields))  # type: ignore[arg-type]

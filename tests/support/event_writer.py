@@ -1,4 +1,4 @@
-"""Running a writer of events in a test."""
+"""Runs a writer of Events in a test."""
 
 import asyncio
 import contextlib

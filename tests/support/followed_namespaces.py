@@ -1,4 +1,4 @@
-"""Following namespaces in a test."""
+"""Follows namespaces in a test."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ PATH = "/api/v1/namespaces"
 
 
 def namespace(name: str, *, queue: str | None = "queue-a", **labels: str) -> dict[str, Any]:
-    """A namespace, its labels of our own given without their prefix."""
+    """Return a namespace; kaishare's labels are given without their prefix."""
     ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
     named = ours if queue is None else {QUEUE: queue, **ours}
     return {"metadata": {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "1", "labels": named}}
 
 
 def serve_namespaces(server: ApiServer, *namespaces: dict[str, Any]) -> None:
-    """Let a server list these, and answer for each by name."""
+    """Let a server list these namespaces and answer requests by name."""
     server.path = PATH
     server.pods = {item["metadata"]["name"]: item for item in namespaces}
     for item in namespaces:
@@ -34,13 +34,13 @@ def serve_namespaces(server: ApiServer, *namespaces: dict[str, Any]) -> None:
 
 
 def serve_by_name(server: ApiServer, item: dict[str, Any]) -> None:
-    """Let a server answer for a namespace that its lists and watches do not know."""
+    """Let a server answer a request by name for a namespace that is missing in lists and watches."""
     server.named[f"{PATH}/{item['metadata']['name']}"] = item
 
 
 @dataclass
 class Following:
-    """A source of policies that runs, and all that it said."""
+    """A running source of policies, and its log."""
 
     policies: ClusterPolicies
     stream: BytesIO
@@ -61,7 +61,7 @@ class Following:
 
 
 def source(client: KubeClient, **options: Any) -> Following:
-    """A source that does not run yet."""
+    """Return a source of policies that is not running."""
     stream = BytesIO()
     changes: list[Managed] = []
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""A whole agent in a cluster, over the driver's stand-in: its node, and what people can see of its doings."""
+"""A complete agent in a cluster over the simulated driver: its node, and its effects."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ EVICT = right("pods/eviction", "create")
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """One GPU, and what holds its memory."""
+    """One GPU and its processes."""
 
     folder: Path
     plane: ControlPlane
@@ -43,7 +43,7 @@ class GpuNode:
         self.hold({})
 
     def hold(self, held: dict[str, int]) -> None:
-        """Let one process of each pod, by UID, hold so many MiB."""
+        """Let one process of each pod, by UID, use an amount of memory in MiB."""
         tree = ProcTree(self.folder / "proc")
         lines = [
             "driver 580.65.06",
@@ -57,13 +57,13 @@ class GpuNode:
         making.replace(self.folder / "answers")
 
     async def pod(self, name: str = "half", **fields: Any) -> str:
-        """Make a running pod with half of the GPU, as KAI leaves it; return its UID."""
+        """Create a running pod with half of the GPU, as KAI leaves it; return its UID."""
         made = await self.admin.create(fraction(name, **{"group": GROUP_0, **fields}))
         return str(made["metadata"]["uid"])
 
     @contextmanager
     def agent(self, token: str, *options: str, port: int | None = None) -> Iterator[Agent]:
-        """Run an agent here, with a grace of 1 s and five samples a second."""
+        """Run an agent in this process, with a grace of 1 s and five samples a second."""
         self.plane.access(token)
         environment = {
             "LD_LIBRARY_PATH": str(built_library(self.folder).parent),
@@ -78,7 +78,7 @@ class GpuNode:
             yield running
 
     async def events(self, uid: str, namespace: str = "research") -> list[dict[str, Any]]:
-        """The Events about a pod, as `kubectl describe` finds them."""
+        """Return the Events of a pod, as `kubectl describe` finds them."""
         selector = {"fieldSelector": f"involvedObject.uid={uid}"}
         answer = await self.admin.client.get(f"/api/v1/namespaces/{namespace}/events", params=selector)
         found: list[dict[str, Any]] = json.loads(answer)["items"]
@@ -89,7 +89,7 @@ class GpuNode:
 
 
 async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0) -> float:
-    """Wait until something holds, asked in the event loop; return how long it took."""
+    """Wait until a condition holds; return the seconds it took."""
     began = time.monotonic()
     while True:
         found = holds()
@@ -100,7 +100,7 @@ async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0)
 
 
 def counted(running: Agent, family: str) -> dict[str, float]:
-    """The series of a counter of the agent: its labels as written, to the value."""
+    """Return the series of a counter of the agent by labels."""
     name = f"kaishare_agent_{family}_total"
     return {
         series.removeprefix(name).strip("{}"): value

@@ -1,4 +1,4 @@
-"""deploy/guard as kubectl makes it out of its folders, put on a cluster and taken off again."""
+"""Applies deploy/guard to a cluster and removes it."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ _ACTS_WITHIN_SECONDS = 20.0
 
 
 def rendered(folder: Path = GUARD / "deny") -> list[dict[str, Any]]:
-    """What `kubectl apply -k` would send."""
+    """Return the objects that `kubectl apply -k` would send."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("NOT VERIFIED: the guard's manifests need kubectl (kustomize is part of it)")
@@ -56,7 +56,7 @@ def synced_pod(
     container: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A pod with a share as a vCluster's syncer makes it; a label that is None is left out."""
+    """Return a pod with a share as a vCluster's syncer creates it; a label with the value None is omitted."""
     all_labels = {
         "kai.scheduler/queue": "team-a",
         "vcluster.loft.sh/managed-by": "team-a",
@@ -84,7 +84,7 @@ def synced_pod(
 
 
 def host(name: str, queues: str | None, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A namespace, with the queues that it allows."""
+    """Return a host namespace with its list of queues."""
     metadata: dict[str, Any] = {"name": name, "labels": labels or {}}
     if queues is not None:
         metadata["annotations"] = {QUEUES: queues}
@@ -92,7 +92,7 @@ def host(name: str, queues: str | None, labels: Mapping[str, str] | None = None)
 
 
 async def put_on(asker: Asker, folder: Path) -> list[dict[str, Any]]:
-    """Apply an overlay and the namespaces that its tests take for granted; return what it made."""
+    """Apply an overlay and the namespaces of its tests; return the created objects."""
     for name, labels in _NAMESPACES.items():
         await asker.apply(host(name, _QUEUES.get(name), labels))
     made = rendered(folder)
@@ -102,7 +102,7 @@ async def put_on(asker: Asker, folder: Path) -> list[dict[str, Any]]:
 
 
 async def take_off(asker: Asker, made: Iterable[Mapping[str, Any]]) -> None:
-    """Remove it, and wait until it is gone."""
+    """Remove an overlay, and wait until it is gone."""
     for item in sorted(made, key=lambda item: not item["kind"].endswith("Binding")):
         await asker.remove(where(item))
     await until_all(asker, lambda probe, answer: answer.status == 201 and not answer.warnings)
@@ -110,13 +110,13 @@ async def take_off(asker: Asker, made: Iterable[Mapping[str, Any]]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A creation that one policy alone does not allow."""
+    """A creation that exactly one policy refuses."""
 
     policy: str
     user: str
     item: dict[str, Any]
     word: str
-    """In what the policy says."""
+    """A part of the policy's message."""
 
 
 PROBES = (
@@ -162,7 +162,7 @@ PROBES = (
 
 
 async def until_all(asker: Asker, is_it: Callable[[Probe, Answer], bool]) -> None:
-    """Send the probes until each is answered as it should be: a policy takes about a second to act, or to end."""
+    """Send the probes until all have the expected answer; a policy needs about a second to take effect."""
     ends = time.monotonic() + _ACTS_WITHIN_SECONDS
     waiting = PROBES
     while waiting:
@@ -175,12 +175,12 @@ async def until_all(asker: Asker, is_it: Callable[[Probe, Answer], bool]) -> Non
 
 
 def is_refused(probe: Probe, answer: Answer) -> bool:
-    """Whether its policy refused it."""
+    """Whether the probe's policy refused it."""
     return probe.policy in answer.message and probe.word in answer.message
 
 
 def is_warned_of(probe: Probe, answer: Answer) -> bool:
-    """Whether it passed, and its policy alone said something."""
+    """Whether the probe was admitted with a warning of its policy only."""
     return answer.status == 201 and [
         probe.policy in text and probe.word in text for text in answer.warnings
     ] == [True]
@@ -188,7 +188,7 @@ def is_warned_of(probe: Probe, answer: Answer) -> bool:
 
 @contextlib.contextmanager
 def guard_on(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """Keep an overlay that refuses on a cluster."""
+    """Apply a refusing overlay to a cluster, and remove it at the end."""
 
     async def do() -> list[dict[str, Any]]:
         async with Asker(plane) as asker:

@@ -1,4 +1,4 @@
-"""The chart, rendered by the real helm."""
+"""Renders the chart with the real helm."""
 
 import json
 import os
@@ -22,14 +22,14 @@ EVERYTHING: dict[str, Any] = {
     "dashboard": {"enabled": True},
     "guard": {"enabled": True, "action": "audit"},
 }
-"""Every switch on, in its largest setting."""
+"""Values that enable all parts of the chart."""
 
 Object = dict[str, Any]
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; depends on how PyYAML was built
 
 
 def helm_program() -> Path:
-    """Where helm is; skips loudly where it is not."""
+    """Return the path of helm; skip the test without it."""
     folder = os.environ.get("KUBEBUILDER_ASSETS")
     program = Path(folder or "/nonexistent") / "helm"
     if not program.is_file():
@@ -38,7 +38,7 @@ def helm_program() -> Path:
 
 
 def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run helm, away from the settings of whoever runs this."""
+    """Run helm, isolated from the user's settings."""
     home = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"), "/nonexistent/helm")
     environment = {**os.environ, **home, "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig")}
     return subprocess.run(
@@ -52,7 +52,7 @@ def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.Complet
 
 
 def options(values: dict[str, Any]) -> list[str]:
-    """Values as options: each top-level key as JSON."""
+    """Return values as options: each top-level key as JSON."""
     return [
         option for key, value in values.items() for option in ("--set-json", f"{key}={json.dumps(value)}")
     ]
@@ -70,22 +70,22 @@ def _rendered(values: str) -> str:
 
 
 def rendered_text(values: dict[str, Any] | None = None) -> str:
-    """The chart as helm prints it."""
+    """Return the chart's output of helm."""
     return _rendered(json.dumps(values or {}, sort_keys=True))
 
 
 def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> list[Object]:
-    """The chart's objects, hooks only if asked for."""
+    """Return the chart's objects; hooks only on request."""
     found = [item for item in yaml.load_all(rendered_text(values), _LOADER) if item is not None]
     return [item for item in found if tests or "helm.sh/hook" not in item["metadata"].get("annotations", {})]
 
 
 def one(objects: list[Object], kind: str, name: str) -> Object:
-    """The object of this kind and name."""
+    """Return the object with this kind and name."""
     (found,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
     return found
 
 
 def kinds(objects: list[Object]) -> set[tuple[str, str]]:
-    """Kinds and names."""
+    """Return kinds and names."""
     return {(item["kind"], item["metadata"]["name"]) for item in objects}

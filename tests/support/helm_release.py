@@ -1,4 +1,4 @@
-"""The chart installed in a cluster by the real helm, and what it needs there."""
+"""Installs the chart in a cluster with the real helm."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ _PLURALS = {
 
 @dataclass(kw_only=True)
 class Release:
-    """One release of the chart, with values that can change."""
+    """A release of the chart with changeable values."""
 
     plane: ControlPlane
     values: dict[str, Any]
@@ -38,11 +38,11 @@ class Release:
     chart: Path = field(default=CHART)
 
     def install(self) -> str:
-        """Install it; return what helm says."""
+        """Install the chart; return helm's output."""
         return self._helm("install", *self._what(), "--create-namespace")
 
     def upgrade(self, folder: Path, *, version: str) -> str:
-        """Upgrade to the chart as it is, under another version."""
+        """Upgrade to the current chart with another version."""
         chart = folder / f"chart-{version}"
         shutil.copytree(CHART, chart)
         about = yaml.safe_load((chart / "Chart.yaml").read_text())
@@ -53,7 +53,7 @@ class Release:
         return self._helm("upgrade", *self._what())
 
     def uninstall(self) -> str:
-        """Take it away; return what helm says, which names every deletion in order."""
+        """Uninstall the chart; return helm's output, which lists the deletions in order."""
         return self._helm(
             "uninstall", "kaishare", "--namespace", self.namespace, "--debug", "--ignore-not-found"
         )
@@ -68,7 +68,7 @@ class Release:
 
 
 async def define_others_kinds(client: KubeClient) -> None:
-    """As much of the Prometheus operator's and cert-manager's kinds as it takes to keep their objects."""
+    """Define as much of the Prometheus operator's and cert-manager's kinds as their objects need."""
     for version, kinds in _KINDS.items():
         group, _, served = version.partition("/")
         for kind, plural in kinds.items():
@@ -108,7 +108,7 @@ async def _until_served(client: KubeClient, path: str) -> None:
     for _ in range(200):
         try:
             await client.get(path)
-        except ApiError:  # a definition takes a moment to be served
+        except ApiError:  # a new CRD is served after a short delay
             await asyncio.sleep(0.05)
         else:
             return
@@ -116,7 +116,7 @@ async def _until_served(client: KubeClient, path: str) -> None:
 
 
 def path_of(item: Object) -> str:
-    """Where an object is in the API."""
+    """Return the API path of an object."""
     version, kind = item["apiVersion"], item["kind"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     namespace = item["metadata"].get("namespace")
@@ -126,10 +126,10 @@ def path_of(item: Object) -> str:
 
 @contextlib.asynccontextmanager
 async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[None]:
-    """Create objects, each checked to the last field, and take them away in the end; namespaces stay.
+    """Create objects with strict field validation, and delete them at the end, except namespaces.
 
     Raises:
-        ApiError: the API server does not take one.
+        ApiError: the API server refuses an object.
     """
     strict = {"fieldValidation": "Strict"}
     made: list[str] = []
@@ -153,7 +153,7 @@ async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[Non
 
 
 async def let_go(client: KubeClient, namespace: str) -> None:
-    """End a namespace that is being deleted: here nobody else would, and nothing could be made in it again."""
+    """Complete the deletion of a namespace; no controller does so here."""
     path = f"/api/v1/namespaces/{namespace}"
     try:
         found = json.loads(await client.get(path))
@@ -167,7 +167,7 @@ async def let_go(client: KubeClient, namespace: str) -> None:
 
 
 async def token_of(client: KubeClient, name: str, namespace: str) -> str:
-    """A token of a service account that is there."""
+    """Return a token of an existing service account."""
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     answer = json.loads(await client.request("POST", path, body=json.dumps(asked).encode()))

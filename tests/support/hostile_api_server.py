@@ -1,4 +1,4 @@
-"""An API server on its worst day: a TLS proxy on loopback in front of a real one, with faults.
+"""A TLS proxy on loopback in front of a real API server, which injects faults.
 
     async with hostile_api_server(plane.upstream, folder) as server:
         server.inject(refusal(429, "TooManyRequests", Retry_After="1"), requests("/api/v1/pods"), count=3)
@@ -49,18 +49,18 @@ _LARGEST_REQUEST = 16 * 1024 * 1024
 _BETWEEN_NEIGHBOURS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
 )
-"""Headers that concern one connection (RFC 9110, 7.6.1), and Host."""
+"""Headers that apply to a single connection (RFC 9110, 7.6.1), and Host."""
 _JUNK = b"x" * 65536
 
 
 class HostileApiServer:
-    """Passes requests on to a real API server, except for those that a fault applies to."""
+    """Forwards requests to a real API server, except those to which a fault applies."""
 
     def __init__(self, upstream: Upstream, folder: Path) -> None:
         self.requests: list[SeenRequest] = []
-        """All of them, oldest first."""
+        """All requests, oldest first."""
         self.link: TcpLink
-        """Between clients and this server."""
+        """Link between clients and this server."""
         self._upstream = upstream
         self._folder = folder
         self._ca_file = folder / "ca.crt"
@@ -73,27 +73,27 @@ class HostileApiServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a pod finds this server."""
+        """Environment variables with the address of this server, as in a pod."""
         return in_cluster_environment(self.link.port)
 
     def account(self, token: str) -> Path:
-        """The service-account folder of a pod with this token, made at the first call."""
+        """Return the service-account folder of a pod with this token; create it at the first call."""
         if token not in self._accounts:
             folder = self._folder / f"account-{len(self._accounts)}"
             self._accounts[token] = write_service_account(folder, token=token, ca=self._ca_file.read_bytes())
         return self._accounts[token]
 
     def access(self, token: str) -> InCluster:
-        """The access of a pod with this token."""
+        """Return the access of a pod with this token."""
         return InCluster(folder=self.account(token), environment=self.environment)
 
     def kubeconfig(self, token: str) -> Path:
-        """Make a kubeconfig with this token."""
+        """Write a kubeconfig with this token."""
         path = self._folder / f"kubeconfig-{len(list(self._folder.glob('kubeconfig-*')))}"
         return write_kubeconfig(path, server=self.url, ca_file=self._ca_file, token=token)
 
     def inject(self, fault: Fault, when: Predicate | None = None, *, count: int | None = None) -> Rule:
-        """Apply a fault to requests from now on; of several rules the oldest that matches is applied.
+        """Apply a fault to requests from now on. If several rules match, the oldest applies.
 
         Args:
             fault: what goes wrong.
@@ -105,12 +105,12 @@ class HostileApiServer:
         return rule
 
     def heal(self) -> None:
-        """End every fault of requests and of the link. Streams that hang go on hanging."""
+        """End all faults of requests and of the link. Hanging streams stay open."""
         self._rules = []
         self.link.recover()
 
     def seen(self, when: Predicate) -> list[SeenRequest]:
-        """The requests that match, oldest first."""
+        """Return matching requests, oldest first."""
         return [request for request in self.requests if when(request)]
 
     @contextlib.asynccontextmanager
@@ -154,7 +154,7 @@ class HostileApiServer:
         self.requests.append(seen)
         try:
             return await self._answer(request, seen)
-        except aiohttp.ClientError:  # the real server went away
+        except aiohttp.ClientError:  # the real server ended
             _abort(request)
             return web.Response(status=502)
 
@@ -183,7 +183,7 @@ class HostileApiServer:
     async def _forward(
         self, request: web.Request, seen: SeenRequest, upstream: Upstream
     ) -> web.StreamResponse:
-        """Pass the request on, and the answer back as it comes, up to where a fault ends it."""
+        """Forward the request and its answer, up to the point of a fault."""
         most = seen.fault.after if isinstance(seen.fault, Cut | Truncate | Silence) else None
         async with self._session.request(
             request.method,
@@ -216,14 +216,14 @@ class HostileApiServer:
 
 @contextlib.asynccontextmanager
 async def hostile_api_server(upstream: Upstream, folder: Path) -> AsyncIterator[HostileApiServer]:
-    """Run a hostile API server in the running event loop; `folder` is empty and takes its files."""
+    """Run a hostile API server in the running event loop; `folder` is empty and receives its files."""
     async with HostileApiServer(upstream, folder).running() as server:
         yield server
 
 
 @contextlib.contextmanager
 def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[HostileApiServer]:
-    """Run a hostile API server in a thread with an event loop of its own."""
+    """Run a hostile API server in a thread with its own event loop."""
     server = HostileApiServer(upstream, folder)
     is_ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
     stop = asyncio.Event()
@@ -257,7 +257,7 @@ def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _up_to(content: aiohttp.StreamReader, most: int | None) -> AsyncIterator[bytes]:
-    """Read a body as it comes, and stop after so many bytes; None is all of it."""
+    """Read a body up to a number of bytes; None reads all."""
     while most != 0 and (part := (await content.readany())[:most]):
         yield part
         most = None if most is None else most - len(part)
@@ -283,7 +283,7 @@ async def _hang() -> web.StreamResponse:
 
 
 async def _sent(request: web.Request) -> None:
-    """Wait until what was written has left this process."""
+    """Wait until all written data has left this process."""
     transport = request.transport
     assert isinstance(transport, asyncio.WriteTransport | None)
     # A transport has no event for an empty buffer.

@@ -1,4 +1,4 @@
-"""Clients that hold connections without using them, as plain blocking sockets on loopback."""
+"""Blocking clients on loopback that occupy connections without using them."""
 
 import socket
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 
 @contextmanager
 def half_open(address: Address, count: int, sent: bytes = _HEAD) -> Iterator[list[socket.socket]]:
-    """Open connections that send a part of something and then nothing."""
+    """Open connections that send a part of a request."""
     with ExitStack() as stack:
         clients = [_connect(stack, address) for _ in range(count)]
         for client in clients:
@@ -44,4 +44,4 @@ def _send(client: socket.socket, data: bytes) -> None:
     try:
         client.send(data)
     except (BlockingIOError, ConnectionError):
-        return  # the server reads no more of it, or has closed the connection: both are what a bound does
+        return  # a limit made the server stop reading, or close the connection

@@ -1,4 +1,4 @@
-"""Pods that are expensive to judge, each as a function of its size: one table for the tests and the benchmark.
+"""Pods that are expensive to process, as functions of their size, for tests and benchmarks.
 
 The API server checks sizes, names and values of an object after its mutating webhooks, so that a pod of up to
 3 MiB reaches the webhook with text that no stored pod can have (Kubernetes 1.36.3).
@@ -19,16 +19,16 @@ _OTHER_GPU: Final = "example.invalid/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of hostile pod."""
+    """A kind of hostile pod."""
 
     reads: tuple[str, ...]
-    """The fields of the structs in `kai.pod` that the pod enlarges, as `Struct.field`."""
+    """Fields of the structs in `kai.pod` that the pod enlarges, as `Struct.field`."""
     make: Callable[[int], bytes]
-    """Makes the pod's JSON with about so many bytes."""
+    """Builds the pod's JSON with about this number of bytes."""
 
 
 def pod(*, metadata: Fields | None = None, containers: list[Json] | None = None, **spec: Json) -> bytes:
-    """Write a pod with one GPU container, unless other containers are given."""
+    """Build a pod with one GPU container, or with the given containers."""
     document = {
         "metadata": {"name": "case", "namespace": "team-a", **(metadata or {})},
         "spec": {"containers": containers if containers is not None else [container()], **spec},
@@ -37,19 +37,20 @@ def pod(*, metadata: Fields | None = None, containers: list[Json] | None = None,
 
 
 def container(name: str = "main", **fields: Json) -> dict[str, Json]:
-    """A container with one whole GPU, unless other resources are given."""
+    """Build a container with one whole GPU, or with the given resources."""
     return {"name": name, "image": "x", "resources": {"limits": {GPU: "1"}}, **fields}
 
 
 def long_text(size: int) -> str:
-    """Words of seven letters with hyphens: the beginning of many regular expressions' matches, and of no name."""
+    """Return words of seven letters with hyphens: the text begins many matches of regular expressions and
+    is no valid name."""
     return "-aaaaaaa" * (size // 8) + "!"
 
 
 def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[int], bytes]:
-    """Put one long text at a place in `metadata` or `spec`, written as `metadata labels KEY`.
+    """Set a long text at a place in `metadata` or `spec`, written as `metadata labels KEY`.
 
-    A share stands beside it, since the webhook reads more of a pod that has one.
+    The pod also has a share, since the webhook reads more fields of such a pod.
     """
     group, *path = place.split(" ")
 
@@ -66,7 +67,7 @@ def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[i
 
 
 def with_keys(field: str, key: Callable[[int], str], value: str = "x") -> Callable[[int], bytes]:
-    """Fill one of the maps of `metadata` with keys."""
+    """Fill a map of `metadata` with keys."""
 
     def make(size: int) -> bytes:
         entries: dict[str, str] = {}
@@ -83,12 +84,12 @@ def with_keys(field: str, key: Callable[[int], str], value: str = "x") -> Callab
 def with_one_container(
     fields: Callable[[int], Fields], annotations: Fields = SHARE
 ) -> Callable[[int], bytes]:
-    """Enlarge one container of a pod with a share of its own."""
+    """Enlarge one container of a pod that has its own share."""
     return lambda size: pod(metadata={"annotations": annotations}, containers=[container(**fields(size))])
 
 
 def with_containers(make_one: Callable[[int], Json], *, init: bool = False) -> Callable[[int], bytes]:
-    """Fill a pod with containers, and with as many init containers."""
+    """Fill a pod with containers and the same number of init containers."""
 
     def make(size: int) -> bytes:
         count = max(1, size // ((len(json.dumps(make_one(10_000))) + 2) * (2 if init else 1)))
@@ -112,12 +113,12 @@ def with_items(field: str, item: Json) -> Callable[[int], bytes]:
 
 
 def raw(before: bytes, piece: bytes, after: bytes = b"") -> Callable[[int], bytes]:
-    """Repeat bytes that `json.dumps` does not write, inside of a document."""
+    """Repeat bytes inside of a document that `json.dumps` cannot write."""
     return lambda size: before + piece * (size // len(piece)) + after
 
 
 def deep(before: bytes, opening: bytes, closing: bytes, after: bytes) -> Callable[[int], bytes]:
-    """Nest values, as deep as the size allows."""
+    """Nest values as deeply as the size allows."""
 
     def make(size: int) -> bytes:
         depth = size // (len(opening) + len(closing))
@@ -127,13 +128,13 @@ def deep(before: bytes, opening: bytes, closing: bytes, after: bytes) -> Callabl
 
 
 def run(*command: str, words: str) -> Callable[[int], bytes]:
-    """Make a container's script, or one of its words, as long as the size."""
+    """Enlarge a container's script, or one of its words, to the size."""
     text = words.replace("{digits}", "1234567890")
     return with_one_container(lambda size: {"command": [*command, text * (size // len(text))]})
 
 
 def run_words(*command: str, word: str) -> Callable[[int], bytes]:
-    """Give a container's command as many words as the size allows."""
+    """Give a container's command as many words as fit."""
     return with_one_container(
         lambda size: {"command": list(command), "args": [word] * (size // (len(json.dumps(word)) + 2))}
     )
@@ -264,4 +265,4 @@ PODS: Final[Mapping[str, Kind]] = {
     "a pod that ends early": Kind((), raw(_HEAD + b',"env":[', b'{"name":"A"},')),
     "wrong shapes": Kind((), raw(b'{"spec":{"containers":[{"name":"main"}', b",5", b"]}}")),
 }  # fmt: skip
-"""By name. A field that the webhook reads newly needs a kind here."""
+"""Kinds by name. Add a kind for each new field that the webhook reads."""

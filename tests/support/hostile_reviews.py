@@ -1,4 +1,4 @@
-"""Reviews that are expensive to answer: hostile pods and namespaces inside of reviews, and broken reviews.
+"""Reviews that are expensive to answer: with hostile pods and namespaces, and malformed reviews.
 
 Each is a function of the size of its body, as in `hostile_pods`.
 """
@@ -16,14 +16,14 @@ Make = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request to the webhook."""
+    """A request to the webhook."""
 
     path: str
     body: bytes
 
 
 def review(document: bytes, *, namespace: str = "team-a", kind: str = "Pod", old: bytes = b"null") -> bytes:
-    """Put an object, as it is, into a review of its creation; one that has an old self, of its update."""
+    """Wrap an object in a review of its creation, or of its update if it has an old state."""
     fields = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
         "kind": {"group": "", "version": "v1", "kind": kind},
@@ -75,7 +75,7 @@ NAMESPACES: Final[Mapping[str, Make]] = {
     "a size of digits": lambda size: _namespace({"size.kaishare.dev/a": "1" * size + "Mi"}),
     "a long share-for": lambda size: _namespace({"kaishare.dev/share-for": long_text(size)}),
 }  # fmt: skip
-"""Namespaces by name."""
+"""Hostile namespaces by name."""
 
 _WHOLE: Final = (
     b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u","operation":"CREATE"'
@@ -100,21 +100,21 @@ BROKEN: Final[Mapping[str, Make]] = {
     "a number of digits in an object": lambda size: _WHOLE + b',"object":' + b"1" * size + b"}}",
     "bytes that are no text": lambda size: b"\xff" * size,
 }  # fmt: skip
-"""Bodies that are no review, or one with a long field outside of its object; by name."""
+"""Bodies that are not reviews, or reviews with a long field outside of the object, by name."""
 
 
 def pod_review(kind: Kind, size: int, namespace: str = "team-a") -> bytes:
-    """A review of a hostile pod."""
+    """Build a review of a hostile pod."""
     return review(kind.make(size), namespace=namespace)
 
 
 def namespace_review(make: Make, size: int) -> bytes:
-    """A review of an update that gives a namespace everything that is hostile in it."""
+    """Build a review of an update that gives a namespace all hostile values."""
     return review(make(size), kind="Namespace", old=b'{"metadata":{"name":"team-a"}}')
 
 
 def all_requests() -> dict[str, Callable[[int], Asked]]:
-    """Every kind of request by its name, as a function of the size of its body."""
+    """Return every kind of request by name, as functions of the body's size."""
     requests: dict[str, Callable[[int], Asked]] = {}
     for name, kind in PODS.items():
         requests[f"pod: {name}"] = partial(_pod_request, "/mutate", kind, "team-a")

@@ -1,4 +1,4 @@
-"""Inventories for tests, built from documents by the project's own code."""
+"""Builds inventories for tests with the project's code."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from tests.support.kube_objects import NODE, RESERVATIONS
 
 
 def built(*documents: dict[str, Any], node: str = NODE) -> AssembledInventory:
-    """What `build` makes of documents."""
+    """Return the result of `build` for documents."""
     found = [each for each in map(decode_object, documents) if each is not None]
     return build(found, node=node, reservation_namespace=RESERVATIONS)
 
 
 def inventory(*documents: dict[str, Any]) -> Inventory:
-    """The inventory of documents that are all in order."""
+    """Return the inventory of valid documents."""
     made = built(*documents)
     assert not made.lines
     return made.inventory

@@ -1,4 +1,4 @@
-"""Rules of KAI that its recorded answers are compared with, and that the product itself does not need.
+"""KAI's rules that only tests need, to compare with KAI's recorded answers.
 
 Sources: `default_grouper.go` (CalcPodGroupQueue, the same order at v0.7.11, v0.9.8, v0.13.0 and v0.17.0),
 `device_access.go` (v0.16).
@@ -14,7 +14,7 @@ from kai.version import Version
 
 
 def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
-    """Return KAI's message for a container that picks its own GPUs, with `blockNvidiaVisibleDevices` on.
+    """Return KAI's message for a container that selects its own GPUs, with `blockNvidiaVisibleDevices` on.
 
     The container of the share is exempt; `void` and `none` are allowed (v0.16, `device_access.go`).
     """
@@ -44,7 +44,7 @@ def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
 
 
 def loses_gpu_access(container: Container, pod: PodView, version: Version) -> bool:
-    """Whether `blockNvidiaVisibleDevices` makes this container's NVIDIA_VISIBLE_DEVICES `void`."""
+    """Whether `blockNvidiaVisibleDevices` sets this container's NVIDIA_VISIBLE_DEVICES to `void`."""
     if not version.can_block_visible_devices:
         return False
     if asks_for_share(pod) and container is share_container(pod, version):
@@ -56,7 +56,7 @@ def loses_gpu_access(container: Container, pod: PodView, version: Version) -> bo
 
 
 def scheduler_memory(text: str) -> int | None:
-    """Read `gpu-memory` as the scheduler does (ParseInt, MiB); None where it ignores the value."""
+    """Read `gpu-memory` as the scheduler does (ParseInt, MiB); None for an ignored value."""
     try:
         value = parse_int(text)
     except ValueError:
@@ -65,9 +65,9 @@ def scheduler_memory(text: str) -> int | None:
 
 
 def resolve_queue(pod_labels: Mapping[str, str], owner_labels: Mapping[str, str]) -> str:
-    """Return the queue: the top owner's label, else the pod's, else the legacy project label.
+    """Return a pod's queue: the topmost owner's label, else the pod's, else the legacy project label.
 
-    A bare pod is its own top owner: pass its labels twice.
+    A pod without owners is its own topmost owner: pass its labels twice.
     """
     for labels in (owner_labels, pod_labels):
         if keys.QUEUE_LABEL in labels:

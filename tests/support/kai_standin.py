@@ -1,4 +1,4 @@
-"""What KAI's mutating webhook makes of a pod with a share, as its sources and running releases have it.
+"""Simulates KAI's mutating webhook for pods with a share, after its sources and running releases.
 
 `pkg/admission/webhook/v1alpha2/gpusharing` and `config_map.go` (all releases): an annotation that names a
 ConfigMap, three variables and an envFrom in the container of the share, and a volume.
@@ -11,7 +11,7 @@ SUFFIX = "-klbxvfd-shared-gpu"
 
 
 def mutated_by_kai(pod: dict[str, Any], *, container: int = 0, init: bool = False) -> dict[str, Any]:
-    """Return the pod as it leaves KAI."""
+    """Return the pod as KAI's webhook changes it."""
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
     owners = metadata.get("ownerReferences")

@@ -1,4 +1,4 @@
-"""Which metrics kaishare has, as docs/metrics.md lists them, and which a query names."""
+"""The metrics in docs/metrics.md, and the metrics that queries use."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-z_:]*kaishare_[a-z0-9_:]+")
 
 
 def documented() -> set[str]:
-    """Every series name of ours that docs/metrics.md has a row for."""
+    """Return every series name with a row in docs/metrics.md."""
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(kaishare_\w+)` \| (\w+) \|", text, flags=re.MULTILINE)
     names = {name for name, _ in rows}
@@ -22,7 +22,7 @@ def documented() -> set[str]:
 
 
 def rules() -> Iterator[dict[str, Any]]:
-    """Every rule of deploy/alerts."""
+    """Return every rule of deploy/alerts."""
     text = (ROOT / "deploy" / "alerts" / "rules.yaml").read_text(encoding="utf-8")
     for group in yaml.safe_load(text)["groups"]:
         yield from group["rules"]
@@ -33,7 +33,7 @@ def recorded() -> set[str]:
 
 
 def unknown(queries: Iterable[str]) -> set[str]:
-    """Names of ours in queries that nobody exports or records."""
+    """Return the kaishare names in queries that are neither exported nor recorded."""
     named = {name for query in queries for name in _NAME.findall(_without_strings(query))}
     return named - documented() - recorded()
 

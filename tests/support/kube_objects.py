@@ -1,4 +1,4 @@
-"""Kubernetes and KAI objects of our own making, in the shape they were seen to have on live clusters."""
+"""Kubernetes and KAI objects for tests, in the form observed on live clusters."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ GROUP_1 = "c35396db-dbcb-42f4-9257-0d74bc7831af"
 
 
 def uid(number: int) -> str:
-    """A UID that tells pods apart."""
+    """Return a UID for a pod."""
     return f"{number:08d}-656d-4306-8148-bc4dc509f5ac"
 
 
@@ -29,7 +29,7 @@ def pod(
     gpus: int | str | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """A bound pod; `gpus` is a shorthand for whole GPUs of its one container."""
+    """Return a bound pod; `gpus` sets the whole GPUs of its container."""
     resources = (
         {} if gpus is None else {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}}
     )
@@ -56,7 +56,7 @@ def pod(
 def fraction(
     name: str = "half", number: int = 1, share: str = "0.5", group: str | None = GROUP_0, **more: Any
 ) -> dict[str, Any]:
-    """A pod with gpu-fraction, bound by KAI."""
+    """Return a pod with gpu-fraction, bound by KAI."""
     labels = {
         "kai.scheduler/queue": "team-a",
         **({"runai-gpu-group": group} if group else {}),
@@ -74,7 +74,7 @@ def fraction(
 def reservation(
     group: str = GROUP_0, gpu: str | None = GPU_0, number: int = 900, **more: Any
 ) -> dict[str, Any]:
-    """A reservation pod, which holds a GPU for a group."""
+    """Return a reservation pod, which holds a GPU for a group."""
     return pod(
         f"gpu-reservation-{number}",
         number,
@@ -97,7 +97,7 @@ def bind_request(
     kind: str = "Fraction",
     namespace: str = "research",
 ) -> dict[str, Any]:
-    """KAI's BindRequest for a pod, owned by it."""
+    """Return KAI's BindRequest of a pod, owned by the pod."""
     return {
         "apiVersion": "scheduling.run.ai/v1alpha2",
         "kind": "BindRequest",
@@ -122,7 +122,7 @@ def config_map(
     namespace: str = "research",
     **data: str,
 ) -> dict[str, Any]:
-    """KAI's ConfigMap for a pod, owned by it."""
+    """Return KAI's ConfigMap of a pod, owned by the pod."""
     metadata: dict[str, Any] = {"name": f"{name}-7f6fbs6-shared-gpu-{suffix}", "namespace": namespace}
     if owned:
         metadata["ownerReferences"] = [_owner(name, number)]
@@ -130,7 +130,7 @@ def config_map(
 
 
 def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:
-    """A node with the labels of GPU feature discovery."""
+    """Return a node with the labels of GPU feature discovery."""
     made = {"nvidia.com/gpu.present": "true", **labels}
     if memory is not None:
         made["nvidia.com/gpu.memory"] = memory
@@ -138,7 +138,7 @@ def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:
 
 
 def listed(*items: dict[str, Any], kind: str = "List") -> dict[str, Any]:
-    """What `kubectl get -o json` prints."""
+    """Return a list as `kubectl get -o json` prints it."""
     return {"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": ""}, "items": list(items)}
 
 

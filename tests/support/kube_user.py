@@ -1,4 +1,4 @@
-"""Requests as somebody, and all that the API server says to them: also warnings and refusals."""
+"""Sends requests as any user and returns the API server's answers with warnings and refusals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back."""
+    """The API server's answer."""
 
     status: int
     body: dict[str, Any]
@@ -45,23 +45,23 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """Why not; empty where it was done."""
+        """The reason of a refusal; empty after success."""
         return "" if self.status < 300 else str(self.body.get("message", ""))
 
 
 def account(namespace: str, name: str) -> str:
-    """The name under which a service account asks."""
+    """Return the user name of a service account."""
     return f"system:serviceaccount:{namespace}:{name}"
 
 
 def where(item: Mapping[str, Any]) -> str:
-    """The path of an object."""
+    """Return the path of an object."""
     metadata = item["metadata"]
     return f"{_PATHS[item['kind']].format(metadata.get('namespace', ''))}/{metadata['name']}"
 
 
 class Asker:
-    """Sends requests as any user. A user has every right, unless a request names another group."""
+    """Sends requests as any user. A user has all rights, unless a request sets another group."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._server = f"https://127.0.0.1:{plane.port}"

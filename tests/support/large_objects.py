@@ -1,4 +1,4 @@
-"""The largest objects that an API server accepts, and a probe that measures how long /healthz takes meanwhile."""
+"""The largest objects that an API server accepts, and a probe for the latency of /healthz."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ _PROBE_EVERY_SECONDS = 0.05
 
 
 def largest_pods(count: int, *, namespace: str, node: str) -> Iterator[dict[str, Any]]:
-    """Yield pods of one node, each as large as the API server takes, of four kinds in turn."""
+    """Yield pods of one node, each of the largest accepted size, of four kinds in turn."""
     kinds = cycle((_with_shell_scripts, _with_many_containers, _with_one_long_argument, _with_annotations))
     for number in range(count):
         metadata: dict[str, Any] = {"name": f"large-{number}", "namespace": namespace}
@@ -33,7 +33,7 @@ def largest_pods(count: int, *, namespace: str, node: str) -> Iterator[dict[str,
 
 
 def _with_shell_scripts(pod: dict[str, Any]) -> None:
-    """80 containers whose shell scripts consist of quoted words, the most expensive text to split."""
+    """Build 80 containers whose shell scripts consist of quoted words, the most expensive text to split."""
     script = "'a b' " * 2700
     pod["spec"]["containers"] = [
         {"name": f"c{number}", "image": "x", "command": ["sh", "-c", script]} for number in range(80)
@@ -41,25 +41,25 @@ def _with_shell_scripts(pod: dict[str, Any]) -> None:
 
 
 def _with_many_containers(pod: dict[str, Any]) -> None:
-    """As many containers as fit; the API server adds 200 bytes of defaults to each."""
+    """Build as many containers as fit; the API server adds 200 bytes of defaults to each."""
     pod["spec"]["containers"] = [{"name": f"c{number}", "image": "x"} for number in range(2500)]
 
 
 def _with_one_long_argument(pod: dict[str, Any]) -> None:
-    """One option value that consists of digits alone."""
+    """Build a container with one option value of digits only."""
     digits = "--gpu-memory-utilization=" + "1" * (POD_BYTES - 2000)
     pod["spec"]["containers"] = [{"name": "main", "image": "x", "args": ["vllm", "serve", "m", digits]}]
 
 
 def _with_annotations(pod: dict[str, Any]) -> None:
-    """Annotations of 250 KB, near the API server's limit, and the rest in environment variables."""
+    """Build annotations of 250 KB, near the API server's limit, and environment variables for the rest."""
     pod["metadata"]["annotations"] = {"note": "-aaaaaaa" * 31_000}
     variables = [{"name": f"V{number}", "value": "v" * 100} for number in range(8000)]
     pod["spec"]["containers"] = [{"name": "main", "image": "x", "env": variables}]
 
 
 def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
-    """A managed namespace with many unknown kaishare labels, each close to a known one."""
+    """Return a managed namespace with many unknown kaishare labels, each similar to a known one."""
     unknown = {f"kaishare.dev/gpu-fractoin-{number}": "x" for number in range(labels)}
     return {
         "apiVersion": "v1",
@@ -69,7 +69,7 @@ def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
 
 
 async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, Any]]) -> None:
-    """Create objects, eight at a time; an object that exists already stays as it is."""
+    """Create objects, eight at a time; skip existing objects."""
     left = iter(items)
 
     async def create_some() -> None:
@@ -86,7 +86,7 @@ async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, An
 
 
 async def annotate(client: KubeClient, paths: Iterable[str]) -> None:
-    """Change one annotation of each object, one object after the other."""
+    """Change one annotation of each object."""
     for number, path in enumerate(paths):
         body = json.dumps({"metadata": {"annotations": {"changed": str(number)}}}).encode()
         await client.request(
@@ -96,17 +96,17 @@ async def annotate(client: KubeClient, paths: Iterable[str]) -> None:
 
 @dataclass
 class HealthProbe:
-    """What /healthz answered so far."""
+    """Results of /healthz so far."""
 
     answers: int = 0
     slowest_seconds: float = 0.0
     failure: str = ""
-    """The last answer that was not 200, or the error instead of one; empty if there was none."""
+    """The last answer other than 200, or the last error; empty without one."""
 
 
 @asynccontextmanager
 async def probing(url: str) -> AsyncIterator[HealthProbe]:
-    """Ask for /healthz twenty times a second, on a new connection each time, as a kubelet does."""
+    """Request /healthz twenty times a second, each on a new connection, as a kubelet does."""
     probe = HealthProbe()
 
     async def ask_repeatedly() -> None:

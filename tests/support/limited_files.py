@@ -1,4 +1,4 @@
-"""Run a module under a limit of open files: `python -m tests.support.limited_files 64 gpuagent serve ...`."""
+"""Runs a module with a limit of open files: `python -m tests.support.limited_files 64 gpuagent serve …`."""
 
 import os
 import resource

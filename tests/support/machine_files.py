@@ -1,4 +1,4 @@
-"""A machine for the doctor to look at: files as a kernel and a container runtime show them."""
+"""A machine for tests of the doctor: files as a kernel and a container runtime provide them."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NO_CAPABILITIES = "0000000000000000"
 
 
 class Machine:
-    """One machine, and the container that the doctor runs in."""
+    """A machine, and the doctor's container."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.own = folder / "root", folder / "own"
@@ -36,7 +36,7 @@ class Machine:
         return Host(root=self.root, proc_root=self.proc.root, own=self.own, environment=self.environment)
 
     def write(self, path: str, text: str = "") -> Path:
-        """Write a file of the container."""
+        """Write a file in the container."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -49,24 +49,24 @@ class Machine:
         file.write_text(text)
 
     def namespace(self, name: str) -> None:
-        """Put the doctor into a PID namespace."""
+        """Place the doctor in a PID namespace."""
         link = self.own / "ns/pid"
         link.unlink(missing_ok=True)
         link.symlink_to(name)
 
     def capabilities(self, effective: str, groups: str = "0 10") -> None:
-        """Give the doctor rights."""
+        """Set the doctor's capabilities."""
         self.write_own("status", f"Name:\tx\nGid:\t0\t0\t0\t0\nGroups:\t{groups}\nCapEff:\t{effective}\n")
 
     def mounted(self, options: str) -> None:
-        """Mount /proc with options of its file system."""
+        """Mount /proc with options."""
         self.write_own(
             "mountinfo",
             f"21 1 8:1 / / rw - ext4 /dev/vda rw\n22 21 0:5 / {self.proc.root} rw,nosuid - proc proc {options}\n",
         )
 
     def devices(self, *names: str) -> None:
-        """Have device files."""
+        """Create device files."""
         for name in names or ("nvidiactl", "nvidia0", "nvidia-uvm"):
             self.write(f"/dev/{name}")
 

@@ -1,4 +1,4 @@
-"""What a process holds in memory, and what the chart allows each service."""
+"""Memory of processes, and the memory limits of the chart."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ _CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "va
 
 
 def peak_resident_mib(pid: int) -> float:
-    """The most memory that a process ever had resident, in MiB (`VmHWM` of /proc/PID/status).
+    """Return the peak resident memory of a process in MiB (`VmHWM` of /proc/PID/status).
 
     Raises:
         OSError: the process has ended.
-        ValueError: the kernel does not say.
+        ValueError: the kernel does not report VmHWM.
     """
     line = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
     if line is None:
@@ -23,7 +23,7 @@ def peak_resident_mib(pid: int) -> float:
 
 
 def memory_limit_mib(service: str) -> int:
-    """The memory limit that the chart gives `agent` or `webhook`."""
+    """Return the memory limit of `agent` or `webhook` in the chart, in MiB."""
     values = yaml.safe_load(_CHART.read_text(encoding="utf-8"))
     limit: str = values[service]["resources"]["limits"]["memory"]
     return int(limit.removesuffix("Mi"))

@@ -11,7 +11,7 @@ from tests.support.nvml_stub.build import ANSWERS, Answers, built_library, use_l
 
 @pytest.fixture
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The stand-in for the driver, by its build flags."""
+    """The simulated driver library, by build flags."""
     return lambda *flags: built_library(tmp_path_factory.getbasetemp(), *flags)
 
 
@@ -35,7 +35,7 @@ Driven = tuple[NvmlGpus, Answers]
 def driven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_library: Callable[..., Path], clock: Clock
 ) -> Iterator[Callable[..., Driven]]:
-    """NvmlGpus through the real binding over the stand-in, and what that answers."""
+    """NvmlGpus through the real binding and the simulated library, and the library's answers."""
     made: list[NvmlGpus] = []
 
     def make(document: dict[str, Any], *flags: str) -> Driven:

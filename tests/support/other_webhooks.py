@@ -1,4 +1,4 @@
-"""Mutating webhooks of other people, in this process: KAI's, and an injector of sidecars."""
+"""Simulated mutating webhooks of other components: KAI's, and a sidecar injector."""
 
 import base64
 from collections.abc import Callable
@@ -14,7 +14,7 @@ KAI_NAME = "mutating-kai-admission"
 
 
 def others_configuration(name: str, other: Recorder, *, condition: str = "") -> dict[str, Any]:
-    """A mutating webhook of somebody else for all pods of managed namespaces."""
+    """Return a mutating webhook of another component for all pods of managed namespaces."""
     webhook = {
         "name": f"{name}.example.invalid",
         "clientConfig": {"url": other.url, "caBundle": base64.b64encode(other.ca_bundle).decode()},
@@ -37,13 +37,13 @@ def others_configuration(name: str, other: Recorder, *, condition: str = "") -> 
 
 
 def kai_configuration(kai: Recorder) -> dict[str, Any]:
-    """KAI's since 0.13, which looks only at pods that name its scheduler (resources.go of KAI v0.13.0)."""
+    """Return KAI's configuration since 0.13, for pods with its scheduler (resources.go of KAI v0.13.0)."""
     condition = f"object.spec.schedulerName == '{keys.SCHEDULER_NAME}'"
     return others_configuration(KAI_NAME, kai, condition=condition)
 
 
 def patching(mutate: Callable[[dict[str, Any]], dict[str, Any]]) -> Reply:
-    """Answers of a webhook that makes this of a pod."""
+    """Return the answers of a webhook that changes a pod with a function."""
 
     def reply(request: dict[str, Any]) -> list[dict[str, Any]]:
         pod = request["object"]
@@ -54,7 +54,7 @@ def patching(mutate: Callable[[dict[str, Any]], dict[str, Any]]) -> Reply:
 
 
 def as_kai(pod: dict[str, Any]) -> dict[str, Any]:
-    """What KAI (0.9.12 or newer) makes of a pod: it wires up the container that the share is for."""
+    """Change a pod as KAI (0.9.12 or newer) does: connect the container of the share."""
     annotations = pod["metadata"].get("annotations", {})
     if not annotations.keys() & {keys.GPU_FRACTION, keys.GPU_MEMORY}:
         return pod
@@ -64,7 +64,7 @@ def as_kai(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_sidecar_in_front(pod: dict[str, Any]) -> dict[str, Any]:
-    """What a sidecar injector does that puts its container first; once."""
+    """Add a sidecar as the first container, once."""
     containers = pod["spec"]["containers"]
     if any(container["name"] == "sidecar" for container in containers):
         return pod

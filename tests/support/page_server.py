@@ -1,4 +1,4 @@
-"""A page server on loopback, and a raw client for it."""
+"""Runs a page server on loopback, with a raw client."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ LIMITS = plain_port_limits(16)
 
 
 def limits(**changes: Any) -> ConnectionLimits:
-    """Limits with short times between sweeps."""
+    """Return limits with a short interval between sweeps."""
     return replace(LIMITS, **{"sweep_seconds": 0.02, **changes})
 
 
@@ -31,7 +31,7 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that no event tells of."""
+    """Wait until a condition holds, by polling."""
     end = asyncio.get_running_loop().time() + WAIT_SECONDS
     while asyncio.get_running_loop().time() < end:
         if condition():
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Client:
-    """One connection, down to its bytes."""
+    """A connection with access to its bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -52,7 +52,7 @@ class Client:
         await self.writer.drain()
 
     async def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        """The next answer: status, headers by lower-case name, body."""
+        """Return the next answer: status, headers by lower-case name, body."""
         async with asyncio.timeout(WAIT_SECONDS):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             lines = head.split("\r\n")
@@ -82,7 +82,8 @@ class Client:
 
 @dataclass
 class RunningServer:
-    """A page server with a small page, a large one, one that waits for `go`, and one that fails."""
+    """A page server with four pages: a small one, a large one, one that waits for `go`, and one that
+    fails."""
 
     stream: io.BytesIO = field(default_factory=io.BytesIO)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,7 +134,7 @@ class RunningServer:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
     async def connect(self) -> Client:
-        """Open a connection that ends with the test."""
+        """Open a connection; it is closed at the end of the test."""
         host, port = self.address.host, self.address.port
         client = Client(*await asyncio.open_connection(host, port))
         self.clients.append(client)
@@ -141,7 +142,7 @@ class RunningServer:
         return client
 
     async def until(self, count: int) -> None:
-        """Wait until the server has that many connections."""
+        """Wait until the server has a number of connections."""
         await until(lambda: self.connections == count)
 
 

@@ -1,6 +1,6 @@
-"""Pods, policies and settings for properties: as everybody writes them, and as nobody would.
+"""Strategies for property tests: pods, policies and settings, regular and odd.
 
-Odd things are rare in each single place, so that most pods still come far enough to be given a share.
+Odd values are rare at each single place, so that most pods still get a share.
 """
 
 import json
@@ -26,7 +26,7 @@ Jsons = st.SearchStrategy[Json]
 VERSIONS = tuple(Version.parse(text) for text in ("0.7.11", "0.9.8", "0.9.12", "0.13.0", "0.17.0"))
 MIG = "nvidia.com/mig-1g.5gb"
 ABSENT = "(absent)"
-"""Stands in tables for a field that is left out."""
+"""Marks an omitted field in tables."""
 
 _ODD_TEXT = (
     "", " ", "~", "/", "~1", "a/b~c", "Ünïcödé", "模型", "🦜", "a\nb", "\x00", "\u2028", "\x1b[31m", "{container}",
@@ -41,7 +41,7 @@ json_values = st.recursive(
 
 
 def often(usual: tuple[Json, ...], odd: tuple[Json, ...], one_in: int) -> Jsons:
-    """One of the usual values; an odd one in about one of so many draws."""
+    """Return a usual value; an odd value in about one of `n` draws."""
     return st.sampled_from((*usual * (len(odd) * (one_in - 1) // len(usual) + 1), *odd))
 
 
@@ -51,7 +51,7 @@ def one_in(count: int) -> st.SearchStrategy[bool]:
 
 
 def nested(depth: int, leaf: Json = None) -> Json:
-    """A value deep inside lists and maps."""
+    """Return a value deep inside lists and maps."""
     for level in range(depth):
         leaf = [leaf] if level % 2 else {"deeper": leaf}
     return leaf
@@ -145,7 +145,7 @@ _LABELS: Mapping[str, tuple[str | None, ...]] = {
 
 
 def _entries(table: Mapping[str, tuple[str | None, ...]]) -> st.SearchStrategy[dict[str, str | None] | None]:
-    """Up to three entries of a table; now and then also a key nobody has heard of, thousands, or null."""
+    """Return up to three entries of a table; rarely also an unknown key, thousands of keys, or null."""
     one = st.sampled_from([(key, value) for key, values in table.items() for value in values])
     odd = st.tuples(odd_text, st.none() | odd_text)
     few = [st.lists(one, min_size=size, max_size=size).map(dict) for size in (1, 2, 3)]
@@ -186,14 +186,15 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     (("spec", "initContainers"), None),
     *[(("spec", "schedulerName"), "volcano")] * 2,
 )
-"""What turns a pod's fate, by itself or together with the rest."""
+"""Single changes to a pod that decide whether it gets a share."""
 
 _twists = st.lists(st.sampled_from(_TWISTS), min_size=1, max_size=2)
 _ENTRIES = {"labels": _entries(_LABELS), "annotations": _entries(_ANNOTATIONS)}
 
 
 def put(document: Json, place: Sequence[str | int], value: Json) -> Json:
-    """The document with one value replaced; parents that are missing or of another kind are made."""
+    """Return the document with one value replaced; create missing parents, and replace parents of another
+    type."""
     if not place:
         return value
     step = place[0]
@@ -206,7 +207,7 @@ def put(document: Json, place: Sequence[str | int], value: Json) -> Json:
 
 @st.composite
 def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
-    """A container; its resources come from `gpu`."""
+    """Build containers whose resources come from `gpu`."""
     made: dict[str, Json] = {"name": name, "image": "example.invalid/image", "resources": draw(gpu)}
     if made["resources"] == ABSENT:
         del made["resources"]
@@ -222,7 +223,7 @@ def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
 
 
 _one, _none, _odd = map(st.sampled_from, (_ONE_GPU, _NO_GPU, _ODD_GPU))
-# What the first container asks for, what the others do, and what init containers do.
+# Requests of the first container, of the others, and of init containers.
 _LAYOUTS: Sequence[tuple[Jsons, Jsons, Jsons]] = (
     *((_one, _none, _none),) * 8, *((_none, _none, _none),) * 5,
     *((_none, _one, _none),) * 2, (_one, _one, _none), *((_odd, _none, _none),) * 3, (_none, _none, _one), (_none, _odd, _none),
@@ -232,7 +233,7 @@ _LAYOUTS: Sequence[tuple[Jsons, Jsons, Jsons]] = (
 
 @st.composite
 def pods(draw: Draw) -> dict[str, Json]:
-    """A document the API would read as a Pod, if not always admit."""
+    """Build documents that the API can decode as pods; some would not be admitted."""
     first, others, before = draw(st.sampled_from(_LAYOUTS))
     extra = draw(st.sampled_from((0, 0, 0, 1, 1, 2) if others is _none else (1, 2)))
     spec: dict[str, Json] = {
@@ -285,7 +286,7 @@ _namespace_labels: Mapping[str, Jsons] = {
 
 @st.composite
 def namespace_labels(draw: Draw) -> dict[str, str]:
-    """Labels of a managed namespace, good and bad."""
+    """Build labels of a managed namespace, valid and invalid."""
     found = {keys.QUEUE_LABEL: draw(_queues), **draw(_shares)}
     for label, values in _namespace_labels.items():
         if label == labels_of.SHARE_FOR or draw(one_in(4)):
@@ -306,7 +307,7 @@ rules = st.builds(
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One pod that meets one namespace's policy; shown in a way that can be pasted into a test."""
+    """A pod and a namespace's policy; its text can be pasted into a test."""
 
     labels: dict[str, str]
     document: Json
@@ -320,12 +321,12 @@ class Case:
 
     @property
     def body(self) -> bytes:
-        """The document as it travels; what is not ASCII is escaped or not."""
+        """Serialise a document with or without escaped non-ASCII characters."""
         return json.dumps(self.document, ensure_ascii=self.pretty, indent=1 if self.pretty else None).encode()
 
 
 def cases(documents: st.SearchStrategy[Json] | None = None) -> st.SearchStrategy[Case]:
-    """Any pod in any managed namespace; or any of these documents."""
+    """Build any pod in any managed namespace, or one of the given documents."""
     return st.builds(
         Case,
         labels=namespace_labels(),
@@ -352,12 +353,12 @@ _WRONG: tuple[Json, ...] = (
 
 
 misshapen_pods = st.builds(put, pods(), st.sampled_from(_PLACES), st.sampled_from(_WRONG) | json_values)
-"""Pods with a value of the wrong kind somewhere; some are still pods."""
+"""Pods with a value of a wrong type; some are still valid."""
 
 
 @st.composite
 def corrupted(draw: Draw, bodies: st.SearchStrategy[bytes]) -> bytes:
-    """A body that lost, gained or changed some bytes on its way."""
+    """Damage some bytes of a body."""
     body = bytearray(draw(bodies))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(body)))
@@ -370,7 +371,7 @@ def corrupted(draw: Draw, bodies: st.SearchStrategy[bytes]) -> bytes:
 
 @st.composite
 def reviews(draw: Draw) -> dict[str, Json]:
-    """An AdmissionReview that can be answered, mostly of a pod's creation."""
+    """Build answerable AdmissionReviews, mostly of pods' creations."""
     request: dict[str, Json] = {
         "uid": draw(st.text(min_size=1, max_size=40)),
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

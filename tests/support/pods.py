@@ -1,4 +1,4 @@
-"""Short ways to write pods in tests."""
+"""Short forms for pods in tests."""
 
 import copy
 import json
@@ -14,14 +14,14 @@ GPU = "nvidia.com/gpu"
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """A container; `limits=` and `requests=` are shorthands for its resources."""
+    """Return a container; `limits=` and `requests=` set its resources."""
     resources = {kind: fields.pop(kind) for kind in ("limits", "requests", "claims") if kind in fields}
     made = {"name": name, "image": "example.invalid/image", **fields}
     return {**made, "resources": resources} if resources else made
 
 
 def gpu_container(name: str = "main", count: Any = "1", **fields: Any) -> dict[str, Any]:
-    """A container with whole GPUs as the API server stores it: limit and request."""
+    """Return a container with whole GPUs as the API server stores it: limit and request."""
     return container(name, limits={GPU: count}, requests={GPU: count}, **fields)
 
 
@@ -33,7 +33,7 @@ def pod(
     metadata: dict[str, Any] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A pod as a webhook sees it: already defaulted, `default-scheduler` filled in."""
+    """Return a pod as a webhook receives it: with defaults such as `default-scheduler`."""
     meta: dict[str, Any] = {"name": "case", "namespace": "team-a", **(metadata or {})}
     if annotations is not None:
         meta["annotations"] = annotations
@@ -46,12 +46,12 @@ def pod(
 
 
 def view(document: Any) -> PodView:
-    """What decisions see of a pod."""
+    """Return the decoded view of a pod."""
     return decode_pod(json.dumps(document).encode())
 
 
 def folder_from(variable: str, what: str) -> Path:
-    """The folder an environment variable names; without it the test skips and says how to get it."""
+    """Return the folder in an environment variable; skip the test with instructions without the variable."""
     value = os.environ.get(variable)
     if not value:
         pytest.skip(f"{variable} must name a folder with {what}")

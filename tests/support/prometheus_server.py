@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes what a test runs, and pages it may scrape."""
+"""Runs a real Prometheus that scrapes the programs of a test, and serves pages for it."""
 
 import json
 import socket
@@ -31,7 +31,7 @@ class Prometheus:
     log: Path
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its API."""
+        """Return the data of an answer of Prometheus' API."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as response:
@@ -41,7 +41,7 @@ class Prometheus:
                 raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
     def alerts(self) -> set[str]:
-        """Names of pending and firing alerts."""
+        """Return the names of pending and firing alerts."""
         return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"]}
 
     def instant(self, query: str) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ class Prometheus:
         return found
 
     def lately(self, query: str, seconds: int = 30) -> list[dict[str, Any]]:
-        """Every series of a query over the last seconds."""
+        """Return all series of a query over the last seconds."""
         end = time.time()
         found: list[dict[str, Any]] = self.get(
             "query_range", query=query, start=str(end - seconds), end=str(end), step="1"
@@ -57,7 +57,7 @@ class Prometheus:
         return found
 
     def until(self, holds: Callable[[], Any], what: Callable[[], object] = lambda: "") -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert self.process.poll() is None, self.log.read_text()
@@ -67,7 +67,8 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any]) -> Iterator[Prometheus]:
-    """Start one with our rules; `jobs` maps names to addresses, `others` are scrape configurations as they are."""
+    """Start Prometheus with kaishare's rules; `jobs` maps names to addresses, `others` are scrape
+    configurations."""
     program = needed("prometheus")
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -114,7 +115,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago: Prometheus does not say which one it took."""
+    """Return a free port; Prometheus does not report a port that the kernel selects."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -123,7 +124,7 @@ def free_port() -> int:
 
 @contextmanager
 def page(text: Callable[[int], str]) -> Iterator[str]:
-    """Serve a page of metrics; `text` is told how often it was asked for. Yields the address."""
+    """Serve a page of metrics and yield its address; `text` receives the number of requests."""
     asked = 0
 
     class Handler(BaseHTTPRequestHandler):

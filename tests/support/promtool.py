@@ -1,4 +1,4 @@
-"""Programs of Prometheus that tests run."""
+"""Runs programs of Prometheus."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ ALERTS = ROOT / "deploy" / "alerts"
 
 
 def needed(program: str) -> str:
-    """The path of a program; without it the test is skipped."""
+    """Return the path of a program; skip the test without it."""
     found = shutil.which(program)
     if found is None:
         pytest.skip(f"{program} is needed: apt-get install prometheus")
@@ -19,7 +19,7 @@ def needed(program: str) -> str:
 
 
 def promtool(*arguments: str | Path) -> str:
-    """Run promtool; return what it said."""
+    """Run promtool; return its output."""
     done = subprocess.run(
         [needed("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
     )

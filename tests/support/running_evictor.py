@@ -1,4 +1,4 @@
-"""An evictor at work on a node of the test's making, with time in the test's hand."""
+"""Runs an evictor on a simulated node with a simulated clock."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ OVER = 12 * GIB
 
 @dataclass
 class Desk:
-    """An evictor on a node of the test's making, and all that it did, in order."""
+    """An evictor on a simulated node, and its actions in order."""
 
     node: Node = field(default_factory=Node)
     budget: Budget = field(default_factory=lambda: Budget(1, 600))
@@ -33,11 +33,11 @@ class Desk:
     now: float = 10.0
     held: dict[str, int] = field(default_factory=lambda: {"train": OVER})
     fresh_held: dict[str, int] | None = None
-    """What a fresh sample shows, if not the same."""
+    """Used bytes by pod in a fresh sample; None if unchanged."""
     answers: list[Evicted] = field(default_factory=list)
-    """To what is asked in turn; then yes."""
+    """Answers to evictions in order; then success."""
     asking: Asking | None = None
-    """Who is asked in the place of `answers`."""
+    """Replaces `answers`."""
     done: list[str] = field(default_factory=list)
     samples: bool = True
 
@@ -74,7 +74,7 @@ class Desk:
         self.evictor.take(self.node.judged(self.now, self.held if held is None else held))
 
     async def step(self, seconds: float = 5.0) -> None:
-        """Let time pass, and take a sample; wait until nothing more comes of it."""
+        """Advance the clock, take a sample, and wait until all actions are done."""
         self.now += seconds
         before = -1
         self.sample()

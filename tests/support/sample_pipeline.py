@@ -1,4 +1,4 @@
-"""The agent's inside for tests: from objects and samples to verdicts, status and log lines."""
+"""Runs the agent's pipeline in tests: from objects and samples to verdicts, status and log lines."""
 
 import io
 import json
@@ -22,7 +22,7 @@ GRACE = 10.0
 
 
 class Pipeline:
-    """Bookkeeper, judge and log of a node with two GPUs of 24 GiB, and a sample every 5 s."""
+    """Pipeline, judge and log for a node with two GPUs of 24 GiB, and a sample every 5 s."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,11 +48,11 @@ class Pipeline:
         raise NotImplementedError
 
     def see(self, *items: dict[str, Any], held: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Take samples: the bytes that pods, by UID, hold on the two GPUs."""
+        """Take samples with the bytes that pods, by UID, use on the two GPUs."""
         self.process(built(*items).inventory, held, times)
 
     def process(self, inventory: Inventory, held: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Take samples with an inventory."""
+        """Take samples with a given inventory."""
         pids = {
             (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
                 ((each, uid) for uid, on in held.items() for each in on), start=100
@@ -77,18 +77,18 @@ class Pipeline:
 
     @property
     def flagged(self) -> set[tuple[str, str, str]]:
-        """Pod UID, GPU UUID and reason."""
+        """Return pod UID, GPU UUID and reason of each flag."""
         judged = self.judged[-1].verdicts.judged
         return {(key.uid, key.gpu_uuid, key.reason) for key, verdict in judged.items() if verdict.is_flagged}
 
     @property
     def problems(self) -> dict[tuple[str, str], str]:
-        """Detail by cause and GPU."""
+        """Return details by cause and GPU."""
         return {(found.cause, found.gpu_uuid): found.detail for found in self.books.status().problems}
 
     @property
     def shown(self) -> Any:
-        """What `/api/v1/shares` answers."""
+        """Return the answer of `/api/v1/shares`."""
         return json.loads(shares_json(self.books.status(), node="n", is_simulated=False))
 
     def pod_share(self, uid: str) -> PodShare:

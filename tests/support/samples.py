@@ -1,4 +1,4 @@
-"""Short ways to write a node for tests: GPUs, pods, claims, and samples of what runs on them."""
+"""Short forms for a node in tests: GPUs, pods, shares, and samples."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-
 def gpu(
     *processes: tuple[int, int | None], uuid: str = A, used: int | None = None, index: int = 0, **fields: Any
 ) -> Gpu:
-    """A GPU of 24 GiB with (pid, bytes); in use is what they hold and 100 MiB."""
+    """Return a GPU of 24 GiB with processes (pid, bytes); it uses 100 MiB more than they do."""
     known = sum(held or 0 for _, held in processes)
     listed = tuple(GpuProcess(pid, held) for pid, held in processes)
     return Gpu(
@@ -38,12 +38,12 @@ def gpu(
 
 
 def uid_of(name: str) -> str:
-    """A pod's UID, from its name."""
+    """Return a pod's UID by its name."""
     return f"{name.encode().hex():0<8.8}-1111-4222-8333-{name.encode().hex():0<12.12}"
 
 
 def pod(key: str, *, namespace: str = "team-a", whole_gpus: int = 0, **fields: Any) -> NodePod:
-    """A running pod; the key is its name, and gives its UID."""
+    """Return a running pod; its key is its name and gives its UID."""
     return NodePod(
         **{
             "namespace": namespace,
@@ -66,7 +66,7 @@ def pod_share(
     pod: NodePod | None = None,
     **fields: Any,
 ) -> PodShare:
-    """A pod's claim: a share of so many bytes on each of the GPUs, or none at all."""
+    """Return a pod's share with an amount of bytes on each GPU, or without any."""
     gpus = tuple(gpus) if share is not None else ()
     return PodShare(
         **{
@@ -80,7 +80,7 @@ def pod_share(
 
 
 def in_pod(name: str, comm: str = "python") -> Origin:
-    """The origin of a process in that pod."""
+    """Return the origin of a process in a pod."""
     return Origin(found=LookupResult.CONTAINER, pod_uids=(uid_of(name),), container_id="c" * 64, name=comm)
 
 
@@ -92,7 +92,7 @@ DENIED = Origin(found=LookupResult.DENIED)
 def sample(
     *gpus: Gpu, origins: Mapping[int, Origin] | None = None, at: float = 0.0, problems: Iterable[Problem] = ()
 ) -> Sample:
-    """A sample; problems are those of the driver."""
+    """Return a sample; problems are those of the driver."""
     return Sample(
         reading=GpuReading(gpus=gpus, problems=tuple(problems), driver_version="570.00"),
         origins=dict(origins or {}),
@@ -105,7 +105,7 @@ def sample(
 def snapshot_of(
     taken: Sample, *pod_shares: PodShare, reservations: Iterable[str] = (), problems: Iterable[Problem] = ()
 ) -> Snapshot:
-    """The accounts, with the claims' own pods as the list of pods."""
+    """Return the snapshot with the pods of the shares as the list of pods."""
     inventory = Inventory(
         pods={each.pod.uid: each.pod for each in pod_shares}, reservation_uids=frozenset(reservations)
     )
@@ -123,13 +123,13 @@ def balance_of(taken: Sample, pod_shares: Iterable[PodShare], pods: PodIndex) ->
 
 
 def holding(snapshot: Snapshot, name: str, uuid: str = A) -> Holding | None:
-    """What the pod holds on the GPU."""
+    """Return the pod's usage of the GPU."""
     found = [h for h in snapshot.holdings if h.pod_share.pod.name == name and h.gpu_uuid == uuid]
     assert len(found) <= 1
     return found[0] if found else None
 
 
 def used(snapshot: Snapshot, name: str, uuid: str = A) -> int | str | None:
-    """Bytes the pod uses there; None: unknown; "absent": it is not even listed."""
+    """Return the bytes that the pod uses on the GPU; None if unknown, "absent" if not listed."""
     found = holding(snapshot, name, uuid)
     return "absent" if found is None else found.used_bytes

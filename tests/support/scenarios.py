@@ -1,4 +1,4 @@
-"""Short ways to write scenarios."""
+"""Short forms for scenarios."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-
 
 
 def node(*processes: dict[str, Any], faults: Any = (), mig: Any = (), **gpu: Any) -> dict[str, Any]:
-    """Two GPUs of 16 GiB, 512 MiB of each reserved; more keywords go to the first."""
+    """Return two GPUs of 16 GiB with 512 MiB reserved; further keywords change the first."""
     common = {"memory": "16Gi", "reserved": "512Mi", "model": "NVIDIA A10"}
     return {
         "gpus": [{"uuid": A, **common, "mig": list(mig), **gpu}, {"uuid": B, **common}],
@@ -20,7 +20,7 @@ def node(*processes: dict[str, Any], faults: Any = (), mig: Any = (), **gpu: Any
 
 
 def process(pid: int, memory: Any = "1Gi", gpu: int | str = 0, **more: Any) -> dict[str, Any]:
-    """One process, of the host unless it is said whose."""
+    """Return a process of the host, or of a given pod."""
     return {"pid": pid, "gpu": gpu, "memory": memory, **more}
 
 

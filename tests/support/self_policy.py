@@ -1,4 +1,4 @@
-"""The policy kaishare-webhook-self of the plain manifests, installed on a cluster and removed again."""
+"""Installs the policy kaishare-webhook-self of the plain manifests on a cluster."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ _ACTS_WITHIN_SECONDS = 20.0
 
 
 def self_policy(condition: str = BY_WEBHOOK) -> list[dict[str, Any]]:
-    """Policy and binding; the CEL condition selects the accounts that the policy limits."""
+    """Return policy and binding; the CEL condition selects the limited accounts."""
     policy, binding = yaml.safe_load_all((MANIFESTS / "webhook" / "self.yaml").read_text())
     (selects,) = policy["spec"]["matchConditions"]
     assert selects["expression"] == BY_WEBHOOK
@@ -43,7 +43,7 @@ async def _installed(plane: ControlPlane, condition: str, user: str) -> AsyncIte
 
 @contextlib.contextmanager
 def self_policy_on(plane: ControlPlane, condition: str = BY_WEBHOOK, user: str = WEBHOOK) -> Iterator[None]:
-    """Keep the policy on a cluster; `user` is an account that the condition selects."""
+    """Install the policy for a test; `user` is an account that the condition selects."""
     with asyncio.Runner() as runner:
         policy = _installed(plane, condition, user)
         runner.run(policy.__aenter__())
@@ -52,7 +52,7 @@ def self_policy_on(plane: ControlPlane, condition: str = BY_WEBHOOK, user: str =
 
 
 async def _until(asker: Asker, user: str, *, refused: bool) -> None:
-    """Wait until the API server has noticed the policy, or its removal, which takes about a second."""
+    """Wait about a second, until the API server applies the policy or its removal."""
     ends = time.monotonic() + _ACTS_WITHIN_SECONDS
     while ("kaishare-webhook-self" in (answer := await create_configuration(asker, user)).message) != refused:
         assert time.monotonic() < ends, answer
@@ -60,7 +60,7 @@ async def _until(asker: Asker, user: str, *, refused: bool) -> None:
 
 
 async def create_configuration(asker: Asker, user: str, kind: str = "Mutating") -> Answer:
-    """Ask for another, empty configuration as a dry run."""
+    """Create another, empty configuration as a dry run."""
     item = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",

@@ -1,4 +1,4 @@
-"""Reading the log of a service that runs as a process of its own."""
+"""Reads the log of a service in another process."""
 
 import json
 import time
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 _SETTLE_SECONDS = 0.03
-"""A thread writes the log, at most this long after the event under load (service/log_writer.py)."""
+"""The log thread writes a line at most this long after the event under load (service/log_writer.py)."""
 
 _PATIENCE_SECONDS = 0.2
 
 
 def log_lines(log: Path, message: str = "") -> list[dict[str, Any]]:
-    """Lines with a message, or all whole lines; waits a moment for a line that has not been written yet."""
+    """Return the lines with a message, or all complete lines; wait briefly for lines in the log's queue."""
     ends = time.monotonic() + _PATIENCE_SECONDS
     while True:
         time.sleep(_SETTLE_SECONDS)

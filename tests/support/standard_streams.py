@@ -1,4 +1,4 @@
-"""Log lines in memory, descriptors that fail, and processes whose standard streams are such."""
+"""Log lines in memory, failing descriptors, and processes with such standard streams."""
 
 import fcntl
 import json
@@ -18,17 +18,18 @@ PATIENCE_SECONDS = 20.0
 NOT_READ = "stderr is a full pipe that is not read"
 READER_GONE = "stderr is a pipe without a reader"
 STREAMS = (NOT_READ, READER_GONE, "2>/dev/full", "2>&-", ">&-", ">/dev/full", ">&- 2>&- <&-")
-"""Standard streams of a process: a redirection of the shell, or what a pipe on standard error is like."""
+"""Standard streams of a process: a redirection of the shell, or the state of a pipe on standard error."""
 
 LOSING = tuple(streams for streams in STREAMS if "2>" in streams or streams == READER_GONE)
-"""Those that lose every log line."""
+"""Streams that lose every log line."""
 
 FOREIGN = ("socket:", "anon_inode:", "/tmp/")
-"""Starts of what no standard descriptor may be: a connection, asyncio's poll, a file of the program."""
+"""Prefixes of targets that no standard descriptor may have: a connection, asyncio's poll, a file of the
+program."""
 
 
 class Lines:
-    """Takes log lines in memory."""
+    """Collects log lines in memory."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -55,7 +56,7 @@ class Reader:
             self._data += data
 
     def rest(self) -> bytes:
-        """Everything, once the other end is closed."""
+        """Return all data up to the close of the other end."""
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return self._data
@@ -63,7 +64,7 @@ class Reader:
 
 @contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """A pipe's reading and writing end; what is still open is closed."""
+    """Return a pipe's reading and writing end; both are closed at the end."""
     ends = os.pipe()
     try:
         yield ends
@@ -76,7 +77,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def fill(descriptor: int) -> int:
-    """Fill a pipe to its last byte; return how many bytes that took."""
+    """Fill a pipe completely; return the number of bytes."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_NONBLOCK)
     filled = 0
@@ -92,7 +93,7 @@ def fill(descriptor: int) -> int:
 
 @contextmanager
 def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process with one of `STREAMS`; killed at the end if it still runs."""
+    """Run a Python process with one of `STREAMS`; kill it at the end if it still runs."""
     with pipe() as (reading, writing):
         if streams == NOT_READ:
             fill(writing)
@@ -115,12 +116,12 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
 
 
 def standard_descriptors(process: subprocess.Popen[bytes]) -> list[str]:
-    """What descriptors 0 to 2 of a process are."""
+    """Return the targets of a process' descriptors 0 to 2."""
     return [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that are free now."""
+    """Return free ports of loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -1,4 +1,4 @@
-"""A TCP link on loopback that can fall silent, lose its far end, or be reset, as networks do.
+"""A TCP link on loopback with faults of networks: silence, loss of the far end, reset.
 
 Every control is safe to call from another thread and takes effect at the next turn of the link's event loop.
 """
@@ -20,7 +20,7 @@ accepted last are closed."""
 
 @dataclass(eq=False)
 class _Connection:
-    """One client's connection, and whether its far end was taken away."""
+    """A client's connection, and whether its far end was closed."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -58,19 +58,19 @@ class TcpLink:
             await asyncio.sleep(0)
 
     def fall_silent(self) -> None:
-        """Hold every byte, on old connections and new ones, and close nothing."""
+        """Hold all bytes on old and new connections without closing any."""
         self._soon(self._flows.clear)
 
     def half_open(self) -> None:
-        """Close the far end of every connection without telling the client; new connections work."""
+        """Close the far end of every connection without notifying the client; new connections work."""
         self._soon(lambda: [connection.is_half_open.set() for connection in self._open])
 
     def reset(self) -> None:
-        """Reset every connection; new connections work."""
+        """Reset all connections; new connections work."""
         self._soon(self._reset_all)
 
     def go_down(self) -> None:
-        """Reset every connection, old or new."""
+        """Reset all connections, including new ones."""
 
         def down() -> None:
             self._is_down = True
@@ -79,7 +79,7 @@ class TcpLink:
         self._soon(down)
 
     def recover(self) -> None:
-        """Forward again. Bytes held by `fall_silent` are passed on late."""
+        """Forward again. Bytes held by `fall_silent` are sent late."""
 
         def up() -> None:
             self._is_down = False
@@ -146,7 +146,7 @@ class TcpLink:
 
 
 def reset(transport: asyncio.BaseTransport) -> None:
-    """End a connection with RST."""
+    """Close a connection with RST."""
     assert isinstance(transport, asyncio.WriteTransport)
     if not transport.is_closing():
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

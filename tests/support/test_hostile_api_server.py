@@ -1,4 +1,4 @@
-"""Each fault arrives at the client as its name says; everything else passes through unchanged."""
+"""Each fault of the hostile API server reaches the client; other requests pass unchanged."""
 
 import asyncio
 import gzip
@@ -73,7 +73,7 @@ print(urllib.request.urlopen(asked, context=trust).read().decode())
 
 
 async def receive(session: aiohttp.ClientSession, body: bytearray, **options: Any) -> None:
-    """Get `/a`; keep what came of its body before an error."""
+    """Get `/a`; return the part of the body before an error."""
     async with session.get("/a", **options) as answer:
         async for chunk in answer.content.iter_any():
             body += chunk

@@ -1,4 +1,4 @@
-"""Short ways to write what a judge sees: one pod on two GPUs, sample by sample."""
+"""Short forms for verdicts over time: one pod on two GPUs, sample by sample."""
 
 from collections.abc import Iterable
 
@@ -34,7 +34,7 @@ def node(
     problems: Iterable[Problem] = (),
     comm: str = "python",
 ) -> Snapshot:
-    """Two GPUs; the claim's pod has one process that holds so much on one of them; 0 is no process."""
+    """Return two GPUs; the pod has one process with an amount of memory on one of them, or none for 0."""
     process = [] if held == 0 else [(10, held)]
     gpus = [gpu(*(process if uuid == each else ()), uuid=each, index=i) for i, each in enumerate((A, B))]
     taken = sample(*gpus, origins={10: in_pod(pod_share.pod.name, comm)}, at=at, problems=problems)
@@ -42,7 +42,7 @@ def node(
 
 
 def flags(verdicts: Verdicts, name: str = "train") -> dict[str, bool]:
-    """Reason at the GPU's letter, to whether it is flagged."""
+    """Return whether each reason is flagged, by reason and the GPU's letter."""
     return {
         f"{key.reason}@{key.gpu_uuid[4:5]}": verdict.is_flagged
         for key, verdict in verdicts.judged.items()
@@ -51,7 +51,7 @@ def flags(verdicts: Verdicts, name: str = "train") -> dict[str, bool]:
 
 
 def run(*snapshots: Snapshot, by: Judge | None = None) -> tuple[Verdicts, list[Transition]]:
-    """Judge them in turn; return the last verdicts and every transition."""
+    """Evaluate the samples in order; return the last verdicts and all transitions."""
     by = by or judge()
     verdicts, transitions = Verdicts(), []
     for snapshot in snapshots:

@@ -1,4 +1,4 @@
-"""Running a watch in a test."""
+"""Runs a watch in a test."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ from kube.watch import Key, Resource, Watch, WatchTiming
 from tests.support.api_server import PODS
 
 QUICK = WatchTiming(watch=1, grace=0.2, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
-"""The usual pace, some 500 times as fast."""
+"""Timing about 500 times as fast as in production."""
 
 
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:
-    """Wait for something; return how long it took."""
+    """Wait for a condition; return the seconds it took."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
@@ -28,7 +28,7 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:
 
 @dataclass
 class Running:
-    """A watch that runs, and all that it said."""
+    """A running watch, and its log."""
 
     watch: Watch[Any]
     troubles: list[str] = field(default_factory=list)

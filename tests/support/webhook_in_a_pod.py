@@ -1,4 +1,4 @@
-"""`kaishare-webhook` run as in a pod, but for the folder where the kubelet would mount the credentials."""
+"""Runs `kaishare-webhook` as in a pod, with another folder for the mounted credentials."""
 
 import os
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ sys.exit(main(sys.argv[1:]))
 
 @dataclass(frozen=True, kw_only=True)
 class InAPod:
-    """What Python is to run there, and with what environment."""
+    """Program and environment of a Python process as in a pod."""
 
     program: tuple[str, ...]
     environment: dict[str, str]
     loaded: Path
-    """Where it says at its end which modules it had loaded."""
+    """File to which the process writes its loaded modules at the end."""
 
 
 def in_a_pod(server: ControlPlane | HostileApiServer, token: str, folder: Path) -> InAPod:
-    """Be in a pod with this token, whose API server may be a hostile one."""
+    """Prepare a pod with this token; its API server may be hostile."""
     loaded = folder / "loaded"
     return InAPod(
         program=("-c", _PROGRAM, str(server.account(token)), str(loaded)),

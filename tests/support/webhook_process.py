@@ -1,4 +1,4 @@
-"""Servers to lean on, in process and as a process, and clients that do what no API server would."""
+"""Runs webhook servers in this process or in another one, with clients that misbehave."""
 
 import asyncio
 import gc
@@ -33,14 +33,14 @@ from webhook.server.tls import ServingContext
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_SECONDS = 45.0
-"""How long a condition may take on a machine that has much else to do."""
+"""Longest wait for a condition on a loaded machine."""
 
 PATHS = ("/mutate", "/validate/pods", "/validate/namespaces")
 REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
 
 
 async def until(condition: Callable[[], Awaitable[Any] | Any], what: str) -> Any:
-    """Wait for a condition, and return what made it true."""
+    """Wait for a condition; return its value."""
     end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while asyncio.get_running_loop().time() < end:
         found = condition()
@@ -58,18 +58,18 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Headers by lower-case name."""
     body: bytes
 
     @property
     def response(self) -> dict[str, Any]:
-        """The answer to a review."""
+        """Return the answer to a review."""
         found: dict[str, Any] = json.loads(self.body)["response"]
         return found
 
 
 class Connection:
-    """One connection, in the client's hand down to its bytes."""
+    """A connection with access to its bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -80,7 +80,7 @@ class Connection:
         await self._writer.drain()
 
     async def reply(self) -> Reply:
-        """The next answer."""
+        """Return the next answer."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             status = int(head.split(" ", 2)[1])
@@ -96,45 +96,45 @@ class Connection:
         return await self.reply()
 
     async def rest(self) -> bytes:
-        """All that comes until the server has closed it."""
+        """Return all data until the server closes the connection."""
         found = b""
         async with asyncio.timeout(PATIENCE_SECONDS):
             try:
                 while data := await self._reader.read(65536):
                     found += data
-            except OSError:  # cut, which is an end too
+            except OSError:  # a reset also ends the data
                 pass
         return found
 
     async def ended(self) -> None:
-        """Wait until the server has closed it."""
+        """Wait until the server closes the connection."""
         await self.rest()
 
     def be_deaf(self) -> None:
-        """Read nothing from now on."""
+        """Stop reading."""
         cast(asyncio.Transport, self._writer.transport).pause_reading()
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing has been heard of its end."""
+        """Whether the connection shows no sign of its end."""
         return not self._reader.at_eof() and self._reader.exception() is None
 
     @property
     def leaf(self) -> bytes:
-        """The server's certificate."""
+        """Return the server's certificate."""
         found = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         assert isinstance(found, bytes)
         return found
 
     def close(self) -> None:
-        """Cut it."""
+        """Close the connection."""
         self._writer.transport.abort()
 
 
 def request(
     body: bytes, path: str = "/mutate", *, length: int | None = None, more: Iterable[str] = ()
 ) -> bytes:
-    """The bytes of a POST; `length` lies about the body's."""
+    """Return the bytes of a POST; `length` overrides the Content-Length."""
     head = [
         f"POST {path} HTTP/1.1",
         "Host: webhook",
@@ -148,7 +148,7 @@ _LABELS = {f"kaishare.dev/{number}": "" for number in range(100)}
 MUCH_TO_SAY = request(
     json.dumps(review_of({"metadata": {"labels": _LABELS}}, kind={"kind": "Namespace"})).encode(), PATHS[2]
 )
-"""A review with an answer many times its size."""
+"""A review whose answer is much larger than itself."""
 
 
 @dataclass(kw_only=True)
@@ -170,7 +170,7 @@ class Live:
         await asyncio.sleep(0)
 
     async def connect(self, *, receive_buffer: int | None = None) -> Connection:
-        """A TLS connection, which ends with the test at the latest."""
+        """Open a TLS connection; it is closed at the end of the test."""
         tls = {"ssl": self.trust, "server_hostname": "localhost"}
         if receive_buffer is None:
             return await self._connect(self.admission, **tls)
@@ -181,7 +181,7 @@ class Live:
         return await self._connect(None, sock=plain, **tls)
 
     async def connect_plainly(self) -> Connection:
-        """A TCP connection without TLS on the port that wants it."""
+        """Open a TCP connection to the port without TLS."""
         return await self._connect(self.admission)
 
     async def _connect(self, address: Address | None, **options: Any) -> Connection:
@@ -192,13 +192,13 @@ class Live:
         return connection
 
     async def get(self, path: str) -> Reply:
-        """A page of the plain port."""
+        """Return a page of the port without TLS."""
         connection = await self._connect(self.ops)
         await connection.send(f"GET {path} HTTP/1.1\r\nHost: ops\r\nConnection: close\r\n\r\n".encode())
         return await connection.reply()
 
     async def figure(self, name: str) -> float:
-        """One figure of /metrics by its whole name with labels; 0 if it is absent."""
+        """Return one value of /metrics by its name with labels; 0 if absent."""
         text = (await self.get("/metrics")).body.decode()
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
         return float(found[1]) if found else 0.0
@@ -215,14 +215,15 @@ class Live:
 
 
 async def answered(live: Live) -> None:
-    """Others are served, on a connection of their own."""
+    """Whether another connection is served."""
     connection = await live.connect()
     assert (await connection.post()).status == 200
     connection.close()
 
 
 class HeldPolicies:
-    """Every namespace is managed, `guarded` under enforce; of `held` nothing is said until it is let go."""
+    """A source that manages every namespace, `guarded` under enforce, and withholds the policy of `held`
+    until released."""
 
     ready = True
 
@@ -251,7 +252,7 @@ class HeldPolicies:
 
 
 def admission(**limits: Any) -> PortLimits:
-    """Limits of both ports, with these changed on the admission port."""
+    """Return limits of both ports, with changes for the admission port."""
     return PortLimits(admission=replace(ADMISSION_CONNECTIONS, **limits))
 
 
@@ -262,7 +263,7 @@ HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 async def serving(
     folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
 ) -> AsyncIterator[Live]:
-    """A server in process, with any policy source and limits."""
+    """Run a server in this process with any policy source and limits."""
     served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     metrics, stream = Metrics(), log_to or io.BytesIO()
     metrics.show_policies(policies.all)
@@ -288,7 +289,7 @@ async def serving(
 
 @asynccontextmanager
 async def running(folder: Path, policies: Path | None = None, **settings: Any) -> AsyncIterator[Live]:
-    """All that `serve` is, in process: watched files, too."""
+    """Run everything of `serve` in this process, including watched files."""
     if policies is None:
         policies = folder / "policies.yaml"
         policies.write_text(POLICIES)
@@ -313,7 +314,7 @@ async def running(folder: Path, policies: Path | None = None, **settings: Any) -
 
 @dataclass(kw_only=True)
 class Process:
-    """`kaishare-webhook serve` as a process of its own."""
+    """A process of `kaishare-webhook serve`."""
 
     live: Live
     process: asyncio.subprocess.Process
@@ -322,14 +323,14 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
 
     async def status(self) -> int:
-        """Its exit status, once it has ended."""
+        """Return the exit status once the process has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.process.wait()
 
 
 @asynccontextmanager
 async def started(folder: Path, *options: str, files: int | None = None) -> AsyncIterator[Process]:
-    """Start one, under a limit of open files if one is given; ended at the latest with the test."""
+    """Start a process, optionally under a limit of open files; stop it at the end of the test."""
     (folder / "policies.yaml").write_text(POLICIES)
     log = folder / "log"
     program = "-m webhook" if files is None else f"-m tests.support.limited_files {files} webhook"
@@ -360,5 +361,5 @@ def _started(read_log: Callable[[], bytes], tls: Path) -> Live:
 
 
 def trust_of(tls: Path) -> ssl.SSLContext:
-    """A client's context that trusts a directory's CA."""
+    """Return a client's TLS context that trusts a directory's CA."""
     return ssl.create_default_context(cafile=str(tls / "ca.crt"))

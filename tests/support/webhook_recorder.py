@@ -1,4 +1,4 @@
-"""A webhook that admits everything and remembers what it was asked; and callers who are somebody else."""
+"""A webhook that admits everything and records its requests, and API clients of other users."""
 
 import asyncio
 import base64
@@ -17,20 +17,20 @@ from certs.authority import Authority
 from kube.access import Access, Route
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
-"""What to patch, by the request."""
+"""Returns the patch for a request."""
 
 
 @dataclass(kw_only=True)
 class Recorder:
-    """What was asked, in order."""
+    """The recorded requests, in order."""
 
     url: str
     ca_bundle: bytes
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Path and request."""
+    """Paths and requests."""
 
     def paths(self) -> list[str]:
-        """Where calls went since this was last asked."""
+        """Return the paths of calls since the last use."""
         found = [path for path, _ in self.calls]
         self.calls.clear()
         return found
@@ -38,7 +38,7 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIterator[Recorder]:
-    """Serve on loopback."""
+    """Serve a recorder on loopback."""
     now = datetime.now(UTC)
     authority = Authority.create(now=now)
     pair = authority.issue(["127.0.0.1"], now=now, lifetime=timedelta(days=1))
@@ -70,7 +70,7 @@ async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIt
         assert runner.server is not None
         for connection in runner.server.connections:
             if connection.transport is not None:
-                connection.transport.abort()  # a farewell in TLS would outlive the test
+                connection.transport.abort()  # waiting for the TLS close would outlive the test
         await runner.cleanup()
         await asyncio.sleep(0)
 
@@ -80,7 +80,7 @@ def _base64(patch: list[dict[str, Any]]) -> str:
 
 
 class Impersonating:
-    """The same way to the API server, as somebody else, who may do everything."""
+    """The same access to the API server as another user with all rights."""
 
     def __init__(self, access: Access, user: str) -> None:
         self._access = access

@@ -1,4 +1,4 @@
-"""A webhook in process: real sockets, real TLS, policies from a file."""
+"""A webhook in this process: real sockets, real TLS, policies from a file."""
 
 import io
 import json
@@ -53,7 +53,7 @@ metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningWebhook:
-    """A running server and ways to talk to it."""
+    """A running server, and clients for it."""
 
     url: str
     ops: str
@@ -82,7 +82,7 @@ class RunningWebhook:
             return response.status, await response.text()
 
     async def figure(self, name: str) -> float | None:
-        """One figure of /metrics by its whole name with labels; None if it is absent."""
+        """Return one value of /metrics by its name with labels; None if absent."""
         _, text = await self.get("/metrics")
         for line in text.splitlines():
             series, _, value = line.rpartition(" ")
@@ -130,7 +130,7 @@ def held() -> "HeldPolicies":
 
 @pytest.fixture
 async def live(tmp_path: Path, held: "HeldPolicies") -> AsyncIterator["Live"]:
-    """The same for tests that watch bytes and connections."""
+    """A running server for tests that observe bytes and connections."""
     from tests.support.webhook_process import serving
 
     async with serving(tmp_path, held) as live:
@@ -139,7 +139,7 @@ async def live(tmp_path: Path, held: "HeldPolicies") -> AsyncIterator["Live"]:
 
 
 def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:
-    """A review of a pod's creation as the API server asks it."""
+    """Return a review of a pod's creation as the API server sends it."""
     return {
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",

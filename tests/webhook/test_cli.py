@@ -135,7 +135,7 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
         (b"{a: " * 200_000 + b"}" * 200_000, "nested too deep"),
         (
             b"a: &a [*a]\nkind: Pod\nspec: {containers: [{name: c}]}\nmetadata: {annotations: *a}",
-            "an alias stands inside what it stands for",
+            "an alias refers to a node that contains it",
         ),
     ],
     ids=range(9),

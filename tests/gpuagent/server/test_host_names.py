@@ -66,7 +66,7 @@ def test_what_the_api_servers_proxy_may_ask_for_under_its_own_name(running: Agen
 def test_a_host_name_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--gpus", SIMULATED, "--host-name", "http://agent:9445"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert '"http://agent:9445" is no host name; allowed: a name without scheme, port and wildcard' in line
+    assert '"http://agent:9445" is not a host name; allowed: a name without scheme, port and wildcard' in line
 
 
 def test_top_under_a_name_that_the_agent_does_not_know(
@@ -79,7 +79,7 @@ def test_top_under_a_name_that_the_agent_does_not_know(
     )
     assert main(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    refusal = f'this server does not answer to the host "gpu.example.com:{port}"; --host-name adds one'
+    refusal = f'unknown host "gpu.example.com:{port}"; allow a host name with --host-name'
     assert f"the host name of this address is refused: {refusal}" in line
 
 

@@ -6,7 +6,7 @@ from service.http.host_names import HostNames, parse_host_name
 from tests.support.page_server import serving
 
 HOSTS = HostNames(names=frozenset({"gpu-node-1", "agent.example.com"}), forwarded_paths=frozenset({"/small"}))
-MISDIRECTED = 'this server does not answer to the host "{}"; --host-name adds one\n'
+MISDIRECTED = 'unknown host "{}"; allow a host name with --host-name\n'
 
 
 async def status_of(*lines: str) -> tuple[int, str]:
@@ -165,6 +165,6 @@ def test_host_names_that_are_told(text: str, name: str) -> None:
 )
 def test_texts_that_are_no_host_names(text: str) -> None:
     with pytest.raises(
-        ValueError, match="is no host name; allowed: a name without scheme, port and wildcard"
+        ValueError, match="is not a host name; allowed: a name without scheme, port and wildcard"
     ):
         parse_host_name(text)

@@ -1,4 +1,4 @@
-"""Builds the library that stands in for the driver, and writes what it is to answer."""
+"""Builds the simulated driver library and writes its answers."""
 
 import ctypes
 import shutil
@@ -19,10 +19,10 @@ _SOURCE = Path(__file__).with_name("nvml_stub.c")
 
 
 def built_library(folder: Path, *flags: str) -> Path:
-    """The library, built once for a folder and its flags; its parent belongs in LD_LIBRARY_PATH.
+    """Build the simulated driver library; return its path.
 
-    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. It has no SONAME: with one, whoever in this process asks for
-    the real library later would get this one.
+    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. The library has no SONAME; with one, a later load of the
+    real library in this process would return this one.
     """
     compiler = shutil.which("gcc")
     if compiler is None:
@@ -40,25 +40,25 @@ def built_library(folder: Path, *flags: str) -> Path:
 
 
 class Answers:
-    """The file that the library answers from."""
+    """The file with the library's answers."""
 
     def __init__(self, path: Path, scenario: Scenario) -> None:
         self.path = path
         self.scenario = scenario
 
     def show(self, time: float = 0.0, *, more: Iterable[str] = ()) -> None:
-        """Answer as the scenario says of a moment, with more lines of the library's own format."""
+        """Write the state of a scenario at a time, with further lines in the library's format."""
         self.write([*_lines(self.scenario, state_at(self.scenario, time)), *more])
 
     def write(self, lines: Iterable[str]) -> None:
-        """Answer from these lines."""
+        """Write these lines as answers."""
         making = self.path.with_suffix(".making")
         making.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         making.replace(self.path)
 
 
 def use_library(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the binding of this process call the library, until the test ends."""
+    """Make NVIDIA's binding in this process load the simulated library until the test ends."""
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)

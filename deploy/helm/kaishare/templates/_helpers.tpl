@@ -6,7 +6,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* What selectors select by; it can never change. */ -}}
+{{- /* Labels of selectors, which are immutable. */ -}}
 {{- define "kaishare.selector" -}}
 app.kubernetes.io/name: kaishare
 app.kubernetes.io/component: {{ . }}
@@ -29,7 +29,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Namespaces that are never touched, as a JSON list. */ -}}
+{{- /* Excluded namespaces, as a JSON list. */ -}}
 {{- define "kaishare.excluded" -}}
 {{- concat .Values.excludedNamespaces (list .Release.Namespace .Values.agent.namespace) | uniq | sortAlpha | toJson -}}
 {{- end }}
@@ -52,7 +52,7 @@ capabilities:
 readOnlyRootFilesystem: true
 {{- end }}
 
-{{- /* Where to schedule, of one service's values. */ -}}
+{{- /* Scheduling fields of a pod, from one service's values. */ -}}
 {{- define "kaishare.placement" -}}
 {{- with .priorityClassName -}}
 priorityClassName: {{ . }}
@@ -71,7 +71,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{- /* A webhook's clientConfig, without a caBundle where somebody else writes it: an upgrade must not take it away. */ -}}
+{{- /* A webhook's clientConfig. It lacks caBundle where another component writes it, so that an upgrade keeps the value. */ -}}
 {{- define "kaishare.clientConfig" -}}
 clientConfig:
   service:
@@ -86,7 +86,7 @@ clientConfig:
   {{- end }}
 {{- end }}
 
-{{- /* What all three webhooks have in common. */ -}}
+{{- /* Common fields of all three webhooks. */ -}}
 {{- define "kaishare.webhookCommon" -}}
 admissionReviewVersions: [v1]
 matchPolicy: Equivalent

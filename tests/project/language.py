@@ -1,0 +1,213 @@
+"""Finds forbidden phrases and names in the repository: `python -m tests.project.language`.
+
+    python -m tests.project.language FILE_OR_FOLDER ...   print every finding below these paths
+    python -m tests.project.language --update             lower the bounds of language_debt.json to today's counts
+    python -m tests.project.language --update --raise     also raise them, for example after a new forbidden phrase
+
+`forbidden_phrases` has the tables, `language_debt.json` the folders and files that may still have findings.
+"""
+
+import argparse
+import io
+import json
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from tests.project.forbidden_phrases import NAMES, PHRASES
+
+ROOT: Final = Path(__file__).parents[2]
+DEBT: Final = Path(__file__).with_name("language_debt.json")
+
+_SUFFIXES: Final = frozenset(
+    {".c", ".css", ".js", ".json", ".md", ".py", ".sh", ".toml", ".tpl", ".txt", ".yaml"}
+)
+_NAMES_WITHOUT_SUFFIX: Final = frozenset({"Makefile", "Dockerfile.agent", "Dockerfile.webhook"})
+_EXEMPT: Final = frozenset(
+    {
+        "CHANGELOG.md",  # quotes former messages
+        "requirements",  # written by uv
+        "tests/project/forbidden_phrases.py",
+        "tests/project/test_language.py",  # has examples of findings
+    }
+)
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
+_STRINGS: Final = frozenset({tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)})
+_MARKERS: Final = re.compile(r"^[ \t]*(?:#+|//|\*|\|-?)", re.MULTILINE)
+_PHRASES: Final = {
+    re.compile(rf"\b(?:{phrase})(?![\w-])".replace(" ", r"\s+"), re.IGNORECASE): instead
+    for phrase, instead in PHRASES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageFinding:
+    """A forbidden phrase or name in a file."""
+
+    file: str
+    """Path relative to the repository."""
+    line: int
+    text: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text!r}; instead: {self.instead}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Prose of a file with the line on which each piece begins."""
+
+    pieces: Sequence[tuple[int, str]]
+
+    def findings(self, file: str) -> Iterator[LanguageFinding]:
+        """Find phrases in the joined pieces, so that a phrase may cross from one line to the next."""
+        joined = "\n".join(text for _, text in self.pieces)
+        ends = [0]
+        for _, text in self.pieces:
+            ends.append(ends[-1] + len(text) + 1)
+        for phrase, instead in _PHRASES.items():
+            for match in phrase.finditer(joined):
+                index = next(
+                    i for i, (start, end) in enumerate(pairwise(ends)) if start <= match.start() < end
+                )
+                first, text = self.pieces[index]
+                line = first + text[: match.start() - ends[index]].count("\n")
+                yield LanguageFinding(file, line, " ".join(match[0].split()), instead)
+
+
+def findings_in(file: str, text: str) -> list[LanguageFinding]:
+    """Find every forbidden phrase, and in Python every forbidden name, in a file's text; sorted by line."""
+    if file.endswith(".py"):
+        prose, findings = _read_python(file, text)
+        findings += prose.findings(file)
+    else:
+        findings = [*_Text([(1, _MARKERS.sub(_blanks, text))]).findings(file)]
+    return sorted(findings, key=lambda finding: (finding.line, finding.text))
+
+
+def files(root: Path = ROOT) -> Iterator[Path]:
+    """Yield every text file of the repository that is checked."""
+    for path in sorted(root.iterdir()):
+        if path.name.startswith(".") or path.name in _EXEMPT | _SKIPPED:
+            continue
+        if path.is_dir():
+            yield from (file for file in _below(path) if str(file.relative_to(ROOT)) not in _EXEMPT)
+        elif _is_text(path):
+            yield path
+
+
+def repository_findings() -> list[LanguageFinding]:
+    """Return the findings of all files."""
+    return [
+        finding
+        for path in files()
+        for finding in findings_in(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    ]
+
+
+def load_debt() -> dict[str, int]:
+    """Return the upper bound of findings for each folder or file that is not held to zero."""
+    bounds: dict[str, int] = json.loads(DEBT.read_text(encoding="utf-8"))
+    return bounds
+
+
+def debt_of(file: str, bounds: dict[str, int]) -> str | None:
+    """Return the longest entry of the debt that covers a file; None if the file must have no finding."""
+    covering = [entry for entry in bounds if file == entry or file.startswith(f"{entry}/")]
+    return max(covering, key=len, default=None)
+
+
+def count_by_debt(findings: Sequence[LanguageFinding], bounds: dict[str, int]) -> Counter[str | None]:
+    """Count findings by the entry of the debt that covers them; None counts those that no entry covers."""
+    return Counter(debt_of(finding.file, bounds) for finding in findings)
+
+
+def lowered(bounds: dict[str, int], counts: Counter[str | None], *, may_raise: bool) -> dict[str, int]:
+    """Return new bounds: today's counts, without the entries that have no findings left.
+
+    Args:
+        bounds: the present bounds.
+        counts: today's counts by entry.
+        may_raise: whether a bound may become larger.
+    """
+    new = {
+        entry: counts[entry] if may_raise else min(bound, counts[entry]) for entry, bound in bounds.items()
+    }
+    return {entry: bound for entry, bound in sorted(new.items()) if bound}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.project.language", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "paths", nargs="*", type=Path, help="print the findings below these files and folders"
+    )
+    parser.add_argument("--update", action="store_true", help="lower the bounds of language_debt.json")
+    parser.add_argument(
+        "--raise", action="store_true", dest="may_raise", help="with --update: also raise bounds"
+    )
+    options = parser.parse_args(arguments)
+    findings, bounds = repository_findings(), load_debt()
+    if options.update:
+        new = lowered(bounds, count_by_debt(findings, bounds), may_raise=options.may_raise)
+        DEBT.write_text(json.dumps(new, indent=2) + "\n", encoding="utf-8")
+        return 0
+    prefixes = [str(path.resolve().relative_to(ROOT)) for path in options.paths]
+    selected = [
+        finding
+        for finding in findings
+        if any(prefix == "." or debt_of(finding.file, {prefix: 0}) for prefix in prefixes or ["."])
+    ]
+    for finding in selected:
+        print(finding)  # noqa: T201
+    return 1 if selected else 0
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and _is_text(path) and not _SKIPPED & set(path.parts):
+            yield path
+
+
+def _is_text(path: Path) -> bool:
+    return path.suffix in _SUFFIXES or path.name in _NAMES_WITHOUT_SUFFIX
+
+
+def _blanks(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def _read_python(file: str, source: str) -> tuple[_Text, list[LanguageFinding]]:
+    """Return the prose of a module, and the findings among its names.
+
+    Prose is comments, strings and the names of tests, whose underscores count as blanks.
+    """
+    pieces: list[tuple[int, str]] = []
+    names: list[LanguageFinding] = []
+    previous = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        line, text = token.start[0], token.string
+        if token.type == tokenize.COMMENT:
+            pieces.append((line, text.lstrip("#")))
+        elif token.type in _STRINGS:
+            pieces.append((line, text.strip("\"'")))
+        elif token.type == tokenize.NAME:
+            if text in NAMES:
+                names.append(LanguageFinding(file, line, text, NAMES[text]))
+            if previous == "def" and text.startswith("test_"):
+                pieces.append((line, text.replace("_", " ")))
+            previous = text
+    return _Text(pieces), names
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
