@@ -1,8 +1,7 @@
-"""Reading Namespace objects from files, here or in a process of its own.
+"""Reads Namespace objects from files, in this process or in a subprocess.
 
-YAML of 1,000 namespaces takes a third of a second, and whoever reads it holds Python's lock for up to 60 ms
-at a time, threads or not. A server that answers reviews at that moment has another process read for it:
-`python -m webhook.namespaces.documents PATH`.
+Parsing YAML of 1,000 namespaces takes a third of a second and holds Python's interpreter lock for up to 60 ms
+at a time. A running server therefore reads in a subprocess: `python -m webhook.namespaces.documents PATH`.
 """
 
 import asyncio
@@ -24,40 +23,40 @@ from webhook.policy.labels import own_labels
 Labels = Mapping[str, str]
 
 LONGEST_READING_SECONDS: Final = 120.0
-_A_LINE = 50  # namespaces; some 50 µs to decode
+_NAMESPACES_PER_LINE = 50  # a line takes some 50 µs to decode
 _UNUSABLE = 2
 
 
 class PoliciesError(ValueError):
-    """Policies cannot be read; the message is one line that names the input and what is wrong."""
+    """Policies cannot be read; the message is one line that names the input and the problem."""
 
 
 def read_namespaces(path: Path) -> dict[str, Labels]:
     """Read the labels of every namespace in a file or directory.
 
     Raises:
-        PoliciesError: something in it is not a Namespace with labels, or stands there twice.
+        PoliciesError: a document is not a valid Namespace, or a namespace occurs twice.
     """
     labels: dict[str, Labels] = {}
     seen: dict[str, Path] = {}
     for file in _files(path):
-        for name, found in _namespaces(file):
+        for name, namespace_labels in _namespaces(file):
             if name in seen:
                 also = "twice" if seen[name] == file else f"also in {seen[name]}"
                 raise PoliciesError(f"{file}: namespace {quoted(name)} is {also}; name it once")
             seen[name] = file
-            labels[name] = found
+            labels[name] = namespace_labels
     return labels
 
 
 async def read_aside(path: Path) -> dict[str, Labels]:
-    """Read the same in a process of its own; of the labels, only those that are policy.
+    """Read the policy labels of every namespace in a file or directory, in a subprocess.
 
     Raises:
         PoliciesError: as `read_namespaces`.
-        OSError: the process cannot be started.
-        TimeoutError: it took longer than `LONGEST_READING_SECONDS`.
-        RuntimeError: it ended before it was done; killed, perhaps.
+        OSError: the subprocess cannot be started.
+        TimeoutError: the subprocess took longer than `LONGEST_READING_SECONDS`.
+        RuntimeError: the subprocess failed or was killed.
     """
     modules = os.pathsep.join(entry or os.curdir for entry in sys.path)
     environment = {**os.environ, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"}
@@ -73,10 +72,10 @@ async def read_aside(path: Path) -> dict[str, Labels]:
             process.kill()
             await process.wait()
     if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines()[-1:] or [""]
+        (*_, last_line) = errors.decode(errors="replace").strip().splitlines() or [""]
         if process.returncode == _UNUSABLE:
-            raise PoliciesError(said[0])
-        raise RuntimeError(f"what reads it ended with status {process.returncode} {said[0]}".rstrip())
+            raise PoliciesError(last_line)
+        raise RuntimeError(f"the subprocess ended with status {process.returncode} {last_line}".rstrip())
     labels: dict[str, Labels] = {}
     loop_yield = LoopYield()
     for line in output.splitlines():
@@ -86,16 +85,16 @@ async def read_aside(path: Path) -> dict[str, Labels]:
 
 
 def main() -> None:
-    """Write the labels of the namespaces in a file or directory, many a line, to standard output."""
-    os.nice(10)  # reviews go first
+    """Write the policy labels of a file or directory to standard output, as lines of JSON."""
+    os.nice(10)  # reviews have priority
     try:
-        found = read_namespaces(Path(sys.argv[1]))
+        namespaces = read_namespaces(Path(sys.argv[1]))
     except PoliciesError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(_UNUSABLE)
-    rest = iter(found.items())
-    while some := {name: own_labels(labels) for name, labels in islice(rest, _A_LINE)}:
-        sys.stdout.buffer.write(orjson.dumps(some, option=orjson.OPT_APPEND_NEWLINE))
+    rest = iter(namespaces.items())
+    while batch := {name: own_labels(labels) for name, labels in islice(rest, _NAMESPACES_PER_LINE)}:
+        sys.stdout.buffer.write(orjson.dumps(batch, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _files(path: Path) -> list[Path]:
@@ -119,7 +118,9 @@ def _namespaces(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
 def _namespace(file: Path, document: Any) -> tuple[str, Mapping[str, str]]:
     if not isinstance(document, dict) or document.get("kind") != "Namespace":
         kind = document.get("kind") if isinstance(document, dict) else document
-        raise PoliciesError(f"{file}: {quoted(kind)} is not a Namespace; a policies file holds only those")
+        raise PoliciesError(
+            f"{file}: {quoted(kind)} is not a Namespace; a policies file may contain only Namespaces"
+        )
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(name, str) or not name:
