@@ -122,9 +122,9 @@ class AdmissionServer:
     async def _answer(self, request: web.BaseRequest, request_id: str) -> web.Response:
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
-            return _line(404, "no such path; reviews are posted to " + ", ".join(self._endpoints))
+            return _line(404, "no such path; reviews are accepted at " + ", ".join(self._endpoints))
         if request.method != "POST":
-            return _line(405, "reviews are posted", Allow="POST")
+            return _line(405, "only POST is allowed", Allow="POST")
         try:
             return await self._review(request, request_id, endpoint)
         except BadReview as error:

@@ -31,6 +31,8 @@ _LOOK_EVERY_SECONDS = 0.1
 async def drained(has_recent_connections: Callable[[], bool], seconds: float, stop: asyncio.Event) -> bool:
     """Wait for the end of a drain; return False if clients still connect at the maximum drain time.
 
+    A drain of zero seconds returns True in any case.
+
     Args:
         has_recent_connections: whether clients have connected recently.
         seconds: minimum time to wait; the maximum is `_LONGEST_DRAIN` times as long.
