@@ -1,4 +1,4 @@
-"""Computes the content of a `caBundle`, and records since when bundles contain a certificate. Pure."""
+"""Computes the content of a `caBundle`, and records for how long bundles have contained each CA. Pure."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -83,7 +83,7 @@ def held(bundle: bytes) -> frozenset[bytes]:
 
 
 class BundleHistory:
-    """Records since when all bundles contain a certificate."""
+    """Records for how long all bundles have contained each certificate."""
 
     def __init__(self) -> None:
         self._since: Mapping[bytes, float] = {}
@@ -99,6 +99,6 @@ class BundleHistory:
         self._since = {key: self._since.get(key, at) for key in common}
 
     def held_for(self, certificate_pem: bytes, *, at: float) -> float | None:
-        """Return since how many seconds all bundles contain a certificate; None if they do not now."""
+        """Return for how many seconds all bundles have contained a certificate; None if one lacks it now."""
         since = self._since.get(der(certificate_pem))
         return None if since is None else at - since

@@ -155,10 +155,10 @@ class CABundleInjector:
         return all(watch.is_synced for watch in self.watches.values())
 
     def held_for(self, certificate_pem: bytes) -> float | None:
-        """Return since how many seconds every caBundle contains a certificate.
+        """Return for how many seconds every caBundle has contained a certificate.
 
-        None if one of them does not, if there is no caBundle, or after a minute without contact to the API
-        server.
+        Return None if one of them lacks it, if there is no caBundle, or after a minute without contact to the
+        API server.
         """
         silence = max(watch.seconds_since_contact() for watch in self.watches.values())
         if silence > _SILENT_SECONDS:

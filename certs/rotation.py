@@ -234,7 +234,7 @@ def next_leaf(
         leaf: the current leaf; None before the first.
         ring: the CAs.
         names: host names and addresses for the leaf.
-        held_for: returns since when this replica has seen a CA in the bundle; None if it is not there now.
+        held_for: returns for how long this replica has seen a CA in the bundle; None if it is not there now.
         now: the API server's time.
         lifetimes: the lifetime of a new leaf.
     """

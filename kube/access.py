@@ -215,7 +215,7 @@ def _exists(paths: str) -> bool:
 
 async def _load_configuration(where: str, context: str | None) -> Any:
     if not _exists(where):
-        raise AccessError(f"{where}: kubeconfig not found")
+        raise AccessError(f"{where}: no such kubeconfig")
     # Imported here, because it costs 66 MiB and a third of a second, which a service in a cluster saves.
     from kubernetes_asyncio import client, config  # noqa: PLC0415
 

@@ -115,7 +115,7 @@ class Metrics:
 
 
 class _Policies(Collector):
-    """Policies by state, rebuilt at every scrape so that a deleted namespace leaves no series behind."""
+    """Exports policies by state, rebuilt at every scrape so that no series of a deleted namespace stays."""
 
     def __init__(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
         self._read = policies
@@ -143,7 +143,7 @@ class _Policies(Collector):
 
 
 class _Log(Collector):
-    """The number of lost log lines."""
+    """Exports the number of lost log lines."""
 
     def __init__(self, lines_lost: Callable[[], int]) -> None:
         self._lines_lost = lines_lost
@@ -157,7 +157,7 @@ class _Log(Collector):
 
 
 class _Order(Collector):
-    """The order of mutating webhooks."""
+    """Exports whether KAI's webhooks are called after kaishare's."""
 
     def __init__(self, is_ok: Callable[[], bool | None]) -> None:
         self._is_ok = is_ok
@@ -174,7 +174,7 @@ class _Order(Collector):
 
 
 class _Watches(Collector):
-    """Last contact and restarts of every watch."""
+    """Exports the last contact and the restarts of every watch."""
 
     def __init__(self, watches: Sequence[Watch[Any]]) -> None:
         self._watches = watches

@@ -18,7 +18,7 @@ _MODES: Final = frozenset(Mode) - {Mode.OFF}
 
 
 class MutatingWebhook:
-    """Answers the reviews of `/mutate`."""
+    """Changes new pods by the policy of their namespace; answers the reviews of `/mutate`."""
 
     name = "mutate"
 

@@ -31,7 +31,7 @@ _MODES: Final = frozenset({Mode.ENFORCE})
 
 
 class PodValidator:
-    """Answers the reviews of `/validate/pods`, for namespaces with mode enforce."""
+    """Validates new pods in namespaces with mode enforce; answers the reviews of `/validate/pods`."""
 
     name = "validate-pods"
 
@@ -86,7 +86,7 @@ _namespace = msgspec.json.Decoder(_Namespace | None)
 
 
 class NamespaceValidator:
-    """Answers the reviews of `/validate/namespaces`."""
+    """Validates policy labels of namespaces; answers the reviews of `/validate/namespaces`."""
 
     name = "validate-namespaces"
 

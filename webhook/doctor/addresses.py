@@ -98,7 +98,7 @@ async def _service_addresses(
     )
     title = f"Service {service.namespace}/{service.name}"
     if answer is None:
-        return [], problem(CHECK, f"{title} does not exist: no endpoint", "install the chart")
+        return [], problem(CHECK, f"{title} does not exist", "install the chart")
     if isinstance(answer, Completeness):
         return [], None  # reported with the missing rights
     if answer.spec.type == "ExternalName":

@@ -216,7 +216,7 @@ def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Itera
     if sorts_behind(other.name, own) and not reads_name:
         yield warning(
             _ORDER,
-            f"{one_line(other.name)} changes pods after kaishare: if it inserts a first container, KAI before"
-            " v0.9.12 gives the share to that container",
+            f"{one_line(other.name)} changes pods after kaishare: if it puts a container in first place,"
+            " KAI before v0.9.12 gives the share to that one",
             "rename it to sort before kaishare's configuration, or use KAI v0.9.12 or newer",
         )

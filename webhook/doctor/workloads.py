@@ -113,7 +113,7 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterato
     ):
         yield finding
     if groups.extent is Completeness.WHOLE and not groups.items:
-        yield ok(_GROUPS, "all of managed namespaces are in their namespace's queue")
+        yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
 
 
 def _misplaced_owner(item: bytes, managed: Managed, kind: str) -> Misplaced | None:

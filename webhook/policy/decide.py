@@ -257,7 +257,7 @@ class _Settled(Struct, frozen=True):
     annotations: Mapping[str, str] = NOTHING
     removed: tuple[GpuKey, ...] = ()
     default: DefaultShare | None = None
-    """The policy's share, if the pod gets it or has it."""
+    """The policy's share; None if the pod does not end with it."""
     container: Container | None = None
     """The container that gets the share."""
 

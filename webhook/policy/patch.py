@@ -42,7 +42,7 @@ _GPU: Final = escape(keys.GPU_RESOURCE)
 
 
 def operations(changes: Changes, pod: PodView) -> list[Operation]:
-    """Convert changes into operations for this pod; missing parents are added first."""
+    """Convert changes into operations for this pod; maps and lists that the pod lacks are added whole."""
     patch: list[Operation] = []
     metadata = pod.document.metadata
     if metadata is None:

@@ -243,7 +243,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The reason's sentence with its details inserted: one printable line, whatever the details hold."""
+        """The reason's sentence with its details inserted, as one printable line."""
         if not self.details:
             return self.reason.text
         return self.reason.text.format_map(

@@ -8,12 +8,12 @@ DRAIN_SECONDS: Final = 5.0
 """Minimum time to keep serving after SIGTERM. The server is not ready, and each answer closes its connection.
 
 Two conditions must hold before the end. Every node must have removed the endpoint, which takes a second or
-two and longer in a large cluster; new connections arrive until then. Every kept connection of an API server
+two and longer in a large cluster; new connections arrive until then. Every open connection of an API server
 must have been closed by an answer, because a review that is cut off on it is never repeated. With this drain
 Kubernetes 1.36.3 lost 0 of 2,000 creates; it lost 4 when a replica had left the endpoints but stopped at once
 after SIGTERM.
 
-A `preStop` sleep is no substitute, because it leaves kept connections open until the end. It is not needed in
+A `preStop` sleep is no substitute, because it leaves old connections open until the end. It is not needed in
 addition either, because the drain continues while new connections arrive.
 """
 
