@@ -1,7 +1,6 @@
-"""Certificates for the webhook: a small authority of its own, and where its certificates are kept.
+"""A certificate authority for webhooks, and the storage of its certificates in files or in a cluster.
 
-`authority` issues and `directory` keeps a CA and a serving certificate in files. In a cluster `rotation` says
-how one CA follows another and `bundle` what is to be trusted, both pure; `secret` and `ca_injector` read and
-write the Secret and the caBundles, and `manager` combines them. This package does not know what
-the certificates are used for.
+`authority` issues certificates. `directory` stores a CA and a serving certificate in files. In a cluster,
+`rotation` decides how one CA follows another and `bundle` computes the trusted CAs; both are pure. `secret`
+and `ca_injector` read and write the Secret and the caBundles. `manager` combines these modules.
 """

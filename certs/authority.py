@@ -1,6 +1,6 @@
-"""A certificate authority for one webhook: issues serving certificates, keeps nothing, reads no clock.
+"""A certificate authority that issues serving certificates. It stores nothing and reads no clock.
 
-What it issues passes `openssl verify -x509_strict`, which Python 3.13 asks of a chain by default.
+Issued certificates pass `openssl verify -x509_strict`, which Python 3.13 requires by default.
 """
 
 import ipaddress
@@ -24,16 +24,19 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_NAME: Final = "kaishare webhook CA"
-"""Subject of our CAs, by which they are told from others: a new name makes the old ones foreign."""
+"""Subject of kaishare's CAs, which identifies them.
+
+After a change of this name, existing CAs count as foreign.
+"""
 
 CA_LIFETIME: Final = timedelta(days=3650)
-"""Longer than a cluster lives: a new CA has to reach every `caBundle`, and some are copied by hand."""
+"""Default lifetime of a CA. It is long, because a new CA must reach every `caBundle`, some copied by hand."""
 
 LEAF_LIFETIME: Final = timedelta(days=365)
-"""For certificates kept in files: a server started once a year still finds a valid one."""
+"""Lifetime of serving certificates in files, so that a server restarted once a year finds a valid one."""
 
 BACKDATING: Final = timedelta(minutes=5)
-"""How far the clocks of an API server and of the issuer may be apart."""
+"""Tolerated difference between the clocks of an API server and of the issuer."""
 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NAME = 253  # characters, RFC 1035
@@ -54,7 +57,7 @@ _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate (PEM, perhaps followed by its chain) and its private key (PEM, unencrypted)."""
+    """A certificate (PEM, optionally followed by its chain) and its private key (PEM, unencrypted)."""
 
     certificate_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -64,7 +67,7 @@ class KeyPair:
         """The first certificate of the PEM text.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the text contains no readable certificate.
         """
         try:
             return x509.load_pem_x509_certificate(self.certificate_pem)
@@ -76,7 +79,7 @@ class KeyPair:
         """The private key.
 
         Raises:
-            ValueError: there is none, or it needs a passphrase.
+            ValueError: the key is missing or unreadable, or it needs a passphrase.
         """
         try:
             return load_pem_private_key(self.key_pem, password=None)
@@ -85,15 +88,15 @@ class KeyPair:
 
     @property
     def not_after(self) -> datetime:
-        """When the certificate expires, in UTC.
+        """The end of the certificate's validity, in UTC.
 
         Raises:
-            ValueError: there is no certificate.
+            ValueError: there is no readable certificate.
         """
         return self.certificate.not_valid_after_utc
 
     def matches(self) -> bool:
-        """Whether key and certificate belong together.
+        """Whether the key belongs to the certificate.
 
         Raises:
             ValueError: one of them cannot be read.
@@ -102,12 +105,12 @@ class KeyPair:
         try:
             return certificate.public_key() == key.public_key()
         except _UNREADABLE:
-            return False  # a certificate for a kind of key that the library does not know
+            return False  # the library does not know this type of key
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA with its key. Made by `create` or `load`, which see to it that the pair can issue."""
+    """A CA with its key. `create` and `load` ensure that the pair can issue certificates."""
 
     pair: KeyPair
 
@@ -115,12 +118,12 @@ class Authority:
     def create(
         cls, *, now: datetime, common_name: str = AUTHORITY_NAME, lifetime: timedelta = CA_LIFETIME
     ) -> "Authority":
-        """Make a self-signed CA with a new ECDSA P-256 key.
+        """Create a self-signed CA with a new ECDSA P-256 key.
 
         Args:
-            now: the time, aware of its zone.
+            now: the time, with a time zone.
             common_name: 1 to 64 characters.
-            lifetime: from `now` on.
+            lifetime: validity, counted from `now`.
 
         Raises:
             ValueError: an argument is out of range.
@@ -136,11 +139,11 @@ class Authority:
 
     @classmethod
     def load(cls, certificate_pem: bytes, key_pem: bytes) -> "Authority":
-        """Read a CA, ours or another's; it may have expired.
+        """Load any CA, expired or not.
 
         Raises:
-            ValueError: one part cannot be read, they do not belong together, the certificate is not a
-                CA's, or the key is of a kind we cannot sign with.
+            ValueError: certificate or key cannot be read, they do not belong together, the certificate is not
+                a CA's, or the type of the key is not supported.
         """
         pair = KeyPair(certificate_pem, key_pem)
         certificate = pair.certificate
@@ -154,23 +157,23 @@ class Authority:
         return cls(pair)
 
     def issue(self, host_names: Sequence[str], *, now: datetime, lifetime: timedelta) -> KeyPair:
-        """Issue a serving certificate with a new ECDSA P-256 key; it never outlives the CA.
+        """Issue a serving certificate with a new ECDSA P-256 key. It never outlives the CA.
 
         Args:
-            host_names: DNS names and IP addresses the server is reached by, at least one.
-            now: the time, aware of its zone.
-            lifetime: from `now` on.
+            host_names: DNS names and IP addresses of the server, at least one.
+            now: the time, with a time zone.
+            lifetime: validity, counted from `now`.
 
         Raises:
-            ValueError: a host name is not one, there is none, or the CA has expired.
+            ValueError: a host name is invalid, there is none, or the CA has expired.
         """
         names = [_general_name(name) for name in canonical_names(host_names)]
         issuer, issuer_key = self.pair.certificate, _signing_key(self.pair)
         if now >= issuer.not_valid_after_utc:
             raise ValueError(f"the CA expired on {issuer.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
         key = ec.generate_private_key(ec.SECP256R1())
-        # Names are in the SAN alone, which is then critical (RFC 5280, 4.2.1.6): a common name holds 64
-        # characters, and a service's name may be longer.
+        # The subject is empty, because a common name holds only 64 characters and a Service's name may be
+        # longer. The SAN must therefore be critical (RFC 5280, 4.2.1.6).
         not_after = min(now + lifetime, issuer.not_valid_after_utc)
         builder = _builder(x509.Name([]), issuer.subject, key.public_key(), now, not_after)
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=True)
@@ -183,7 +186,7 @@ class Authority:
         return _key_pair(builder.sign(issuer_key, SHA256()), key)
 
     def signed(self, certificate: x509.Certificate) -> bool:
-        """Whether this CA issued the certificate; dates do not matter."""
+        """Whether this CA issued the certificate, at any time."""
         try:
             certificate.verify_directly_issued_by(self.pair.certificate)
         except (*_UNREADABLE, InvalidSignature):
@@ -192,10 +195,10 @@ class Authority:
 
 
 def canonical_names(host_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as `names_of` gives them back: lower case, short IPv6, each once, in order.
+    """Normalise names as `names_of` returns them: lower case, short IPv6, without duplicates, in order.
 
     Raises:
-        ValueError: a name is no host name, or there is none; the message names it and what is allowed.
+        ValueError: a name is invalid, or there is none; the message says what is allowed.
     """
     if not host_names:
         raise ValueError(f"no host name given; allowed: {_ALLOWED}")
@@ -205,7 +208,7 @@ def canonical_names(host_names: Sequence[str]) -> tuple[str, ...]:
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
     """Return the DNS names and IP addresses of a certificate, in the form of `canonical_names`.
 
-    Names in the subject do not count, as they do not for Go; without a readable SAN there are none.
+    Names in the subject are ignored, as in Go. Without a readable SAN the result is empty.
     """
     names = _extension(certificate, x509.SubjectAlternativeName)
     if names is None:
@@ -215,16 +218,16 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def renew_at(certificate: x509.Certificate) -> datetime:
-    """Return when to renew, in UTC: at two thirds of the certificate's life, as cert-manager does.
+    """Return the time of renewal in UTC: after two thirds of the certificate's life, as in cert-manager.
 
-    Of a certificate made here, since it was made: what it is backdated by is no part of its life.
+    The life begins when the certificate was issued; `BACKDATING` is not part of it.
     """
     start, end = certificate.not_valid_before_utc + BACKDATING, certificate.not_valid_after_utc
     return start + (end - start) * 2 / 3
 
 
 def made_here(certificate: x509.Certificate) -> bool:
-    """Whether this is a CA that `Authority.create` made under its usual name."""
+    """Whether `Authority.create` made this CA under its default name."""
     try:
         return certificate.subject.rfc4514_string() == f"CN={AUTHORITY_NAME}"
     except ValueError:
@@ -244,11 +247,11 @@ def _canonical_name(name: str) -> str:
         address = ipaddress.ip_address(text)
     except ValueError:
         labels = text.split(".")
-        # A last part of digits is a mistyped address; no top-level domain is a number.
+        # A name whose last part is a number is a mistyped address, because no top-level domain is a number.
         if len(text) <= _LONGEST_NAME and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdigit():
             return text
     else:
-        if "%" not in text:  # a certificate has no place for an IPv6 zone
+        if "%" not in text:  # certificates cannot contain an IPv6 zone
             return str(address)
     raise ValueError(f"{name!r} is not a host name; allowed: {_ALLOWED}")
 
@@ -296,7 +299,7 @@ def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
 def _authority_identifier(
     issuer: x509.Certificate, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 ) -> x509.AuthorityKeyIdentifier:
-    """Return the issuer's own identifier, which another's CA may have computed differently from us."""
+    """Return the issuer's key identifier; a foreign CA may have computed its own differently."""
     identifier = _extension(issuer, x509.SubjectKeyIdentifier)
     if identifier is None:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())

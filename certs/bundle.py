@@ -1,4 +1,4 @@
-"""What a `caBundle` should hold, and since when bundles have been seen holding what. Pure."""
+"""Computes the content of a `caBundle`, and records for how long bundles have contained each CA. Pure."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -14,19 +14,19 @@ _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----
 
 
 MOST_BLOCKS: Final = 64
-"""Certificates that are read of one text. One takes some 30 µs, and a text of 1.5 MB can hold 27,000."""
+"""Maximum number of certificates read from a text. One takes some 30 µs, and 1.5 MB can contain 27,000."""
 
 
 def blocks(text: bytes) -> list[bytes]:
-    """Return the last 64 PEM blocks that look like a certificate, each with its line end.
+    """Return the last 64 PEM certificate blocks of a text, each with its line end.
 
-    New certificates are appended to a bundle, so the last ones are in use.
+    The last blocks are in use, because new certificates are appended to a bundle.
     """
     return [block + b"\n" for block in _BLOCK.findall(text)[-MOST_BLOCKS:]]
 
 
 def certificate_of(pem: bytes) -> x509.Certificate | None:
-    """Return the first certificate, None if it cannot be read."""
+    """Return the first certificate of a PEM text; None if it cannot be read."""
     try:
         return KeyPair(pem, b"").certificate
     except ValueError:
@@ -34,42 +34,41 @@ def certificate_of(pem: bytes) -> x509.Certificate | None:
 
 
 def der(pem: bytes) -> bytes:
-    """Return the first certificate's DER, by which it is told from others however its text is set.
+    """Return the DER form of the first certificate, which identifies it regardless of PEM formatting.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the certificate cannot be read.
     """
     return KeyPair(pem, b"").certificate.public_bytes(Encoding.DER)
 
 
 _MOST: Final = 16
-"""Certificates in a bundle; the first of those that are not asked for give way."""
+"""Maximum number of certificates in a bundle. The oldest certificates that are not required are removed."""
 
 
-def merged(bundle: bytes, wanted: Collection[bytes], *, now: datetime) -> bytes:
-    """Return the bundle that trusts all that is wanted too; the same bytes if it does already.
+def merged(bundle: bytes, required: Collection[bytes], *, now: datetime) -> bytes:
+    """Return the bundle with all required certificates added; the same bytes if nothing has to change.
 
-    What is there stays while it is valid, whoever put it there: other replicas may serve leaves of it, of a
-    CA that this one does not know yet, or of an authority that served here before. What has expired or cannot
-    be read goes.
+    Valid certificates stay, whatever their origin, because other replicas may serve leaves of another CA.
+    Expired and unreadable certificates are removed.
 
     Args:
-        bundle: PEM, or whatever is in its place.
-        wanted: certificates in PEM.
-        now: the time by which certificates expire.
+        bundle: PEM; other content is replaced.
+        required: certificates in PEM.
+        now: the time at which certificates must be valid.
     """
-    found = blocks(bundle)
-    kept, asked = _valid(found, now), _valid(wanted, now)
-    if len(kept) == len(found) <= _MOST and asked.keys() <= kept.keys():
+    present = blocks(bundle)
+    valid, added = _valid(present, now), _valid(required, now)
+    if len(valid) == len(present) <= _MOST and added.keys() <= valid.keys():
         return bundle
-    others = [key for key in kept if key not in asked]
-    for key in others[: max(0, len(others) + len(asked) - _MOST)]:
-        del kept[key]
-    return b"".join((kept | asked).values())
+    others = [key for key in valid if key not in added]
+    for key in others[: max(0, len(others) + len(added) - _MOST)]:
+        del valid[key]
+    return b"".join((valid | added).values())
 
 
 def _valid(certificates: Collection[bytes], now: datetime) -> dict[bytes, bytes]:
-    """Return those that can be read and have not expired, by their DER."""
+    """Return the readable certificates that have not expired, by DER form."""
     valid: dict[bytes, bytes] = {}
     for pem in certificates:
         certificate = certificate_of(pem)
@@ -79,27 +78,27 @@ def _valid(certificates: Collection[bytes], now: datetime) -> dict[bytes, bytes]
 
 
 def held(bundle: bytes) -> frozenset[bytes]:
-    """Return the certificates of a bundle, in DER."""
+    """Return the certificates of a bundle in DER form."""
     return frozenset(der(pem) for pem in blocks(bundle) if certificate_of(pem) is not None)
 
 
 class BundleHistory:
-    """Since when all bundles have been seen holding a certificate."""
+    """Records for how long all bundles have contained each certificate."""
 
     def __init__(self) -> None:
         self._since: Mapping[bytes, float] = {}
 
     def see(self, bundles: Collection[bytes], *, at: float) -> None:
-        """Take down what the bundles hold now; what any of them lacks is held by none.
+        """Record the current bundles. Only certificates that all bundles contain count.
 
         Args:
-            bundles: PEM, one a webhook; none at all hold nothing.
+            bundles: PEM, one for each webhook; without bundles no certificate counts.
             at: monotonic seconds.
         """
         common = frozenset.intersection(*map(held, bundles)) if bundles else frozenset()
         self._since = {key: self._since.get(key, at) for key in common}
 
     def held_for(self, certificate_pem: bytes, *, at: float) -> float | None:
-        """Return for how many seconds a certificate has been held without a break; None if it is not now."""
+        """Return for how many seconds all bundles have contained a certificate; None if one lacks it now."""
         since = self._since.get(der(certificate_pem))
         return None if since is None else at - since

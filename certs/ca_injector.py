@@ -1,4 +1,4 @@
-"""Keeps the `caBundle` of our own webhook configurations right; touches no other and nothing else in them."""
+"""Maintains the `caBundle` of kaishare's webhook configurations, and changes nothing else in them."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ _FORBIDDEN: Final = "403"
 _SILENT_SECONDS: Final = 60.0
 _PATCHES_AT_ONCE: Final = 5
 _SECONDS_A_PATCH: Final = 10.0
-"""Of one configuration, in the long run: whoever else keeps writing it is not fought."""
+"""Minimum mean interval between patches of one configuration, in case another writer overwrites it."""
 
 
 class _Metadata(Struct):
@@ -59,33 +59,36 @@ _object = msgspec.json.Decoder(_Object)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledConfiguration:
-    """What counts of a webhook configuration."""
+    """The relevant fields of a webhook configuration."""
 
     version: str
     bundles: tuple[tuple[str, bytes], ...]
-    """Of each webhook its name and bundle."""
+    """Name and caBundle of each webhook."""
     injector: str = ""
-    """The annotation by which somebody else is told to write the bundles; empty: nobody is."""
+    """The cert-manager annotation that makes another controller write the caBundles; empty without one."""
 
 
 def read(body: bytes) -> BundledConfiguration | None:
-    """Read a configuration; None if there is nothing to keep in it."""
+    """Decode a configuration; None if it cannot be decoded."""
     try:
-        found = _object.decode(body)
+        configuration = _object.decode(body)
     except MALFORMED:
         return None
-    annotations = found.metadata.annotations or {}
+    annotations = configuration.metadata.annotations or {}
     return BundledConfiguration(
-        version=found.metadata.resourceVersion,
-        bundles=tuple((one.name, _decoded(one.clientConfig.caBundle)) for one in found.webhooks or ()),
+        version=configuration.metadata.resourceVersion,
+        bundles=tuple(
+            (webhook.name, _decoded(webhook.clientConfig.caBundle))
+            for webhook in configuration.webhooks or ()
+        ),
         injector=next((key for key in _INJECTORS if key in annotations), ""),
     )
 
 
 class CABundleInjector:
-    """The two configurations of one name, watched and mended.
+    """Watches the two webhook configurations of one name and corrects their caBundles.
 
-    Needs the rights to list and watch webhook configurations, and to patch those of this name.
+    It needs the rights to list and watch webhook configurations, and to patch those of this name.
     """
 
     def __init__(
@@ -98,24 +101,24 @@ class CABundleInjector:
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
     ) -> None:
-        """Prepare; `run` watches, `keep` mends.
+        """Set up the watches; call `run` to start them, and `reconcile` to correct caBundles.
 
         Args:
-            client: to the API server.
-            name: of both configurations.
-            on_change: called when one of them appeared, changed or went.
-            on_trouble: told in one line what is wrong when that changes, and "" when all is well again.
+            client: for the API server.
+            name: name of both configurations.
+            on_change: called when one of them is created, changed or deleted.
+            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
             clock: monotonic seconds.
-            timing: of the watches, other than usual.
+            timing: timing of the watches; None uses the default.
         """
         self.name = name
         self._client = client
         self._on_change = on_change
         self._on_trouble = on_trouble
         self._clock = clock
-        self._sightings = BundleHistory()
+        self._history = BundleHistory()
         self._problem = ""
-        self._refused = 0
+        self._failures = 0
         self._budgets = {
             resource: TokenBucket(per_second=1 / _SECONDS_A_PATCH, burst=_PATCHES_AT_ONCE, clock=clock)
             for resource in RESOURCES
@@ -129,7 +132,7 @@ class CABundleInjector:
                     params={"fieldSelector": f"metadata.name={name}"},
                 ),
                 read=read,
-                on_change=lambda _found: self._changed(),
+                on_change=lambda _configurations: self._changed(),
                 on_trouble=lambda _problem: self._changed(),
                 clock=clock,
                 timing=timing,
@@ -139,27 +142,28 @@ class CABundleInjector:
 
     @property
     def problem(self) -> str:
-        """What keeps the bundles from being right, in one line; empty if nothing does."""
+        """Why the caBundles are not correct, in one line; empty if they are."""
         return self._problem or ("" if self._is_synced else f"{self.name} has not been read yet")
 
     @property
     def failures(self) -> int:
-        """How often the API server refused something, or a bundle had to be left wrong for a while."""
-        return self._refused + sum(watch.restarts[_FORBIDDEN] for watch in self.watches.values())
+        """Number of refused requests, and of corrections that the rate limit delayed."""
+        return self._failures + sum(watch.restarts[_FORBIDDEN] for watch in self.watches.values())
 
     @property
     def _is_synced(self) -> bool:
         return all(watch.is_synced for watch in self.watches.values())
 
     def held_for(self, certificate_pem: bytes) -> float | None:
-        """Return for how many seconds every bundle has been seen holding a certificate without a break.
+        """Return for how many seconds every caBundle has contained a certificate.
 
-        None: one of them does not, or there is none, or the API server has not been heard for a minute.
+        Return None if one of them lacks it, if there is no caBundle, or after a minute without contact to the
+        API server.
         """
         silence = max(watch.seconds_since_contact() for watch in self.watches.values())
         if silence > _SILENT_SECONDS:
             return None
-        return self._sightings.held_for(certificate_pem, at=self._clock())
+        return self._history.held_for(certificate_pem, at=self._clock())
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -167,28 +171,29 @@ class CABundleInjector:
             for watch in self.watches.values():
                 group.create_task(watch.run())
 
-    async def reconcile(self, wanted: Collection[bytes], *, now: datetime) -> float | None:
-        """Mend what is wrong with any bundle.
+    async def reconcile(self, required: Collection[bytes], *, now: datetime) -> float | None:
+        """Correct all caBundles that lack a required certificate or contain an expired one.
 
         Args:
-            wanted: certificates (PEM) that all of them have to hold.
-            now: the time by which certificates expire.
+            required: certificates (PEM) that every caBundle must contain.
+            now: the time at which certificates must be valid.
 
         Returns:
-            seconds after which to try again what could not be done; None: nothing is left to do.
+            Seconds until the next attempt for corrections that failed; None if all are done.
         """
         problems: list[str] = []
-        again: list[float] = []
-        for resource, found in self._found():
-            patch = _patch(found, wanted, now)
+        retries: list[float] = []
+        for resource, configuration in self._configurations():
+            patch = _patch(configuration, required, now)
             if patch is None:
                 continue
             budget = self._budgets[resource]
             if not budget.take():
-                who = f": its annotation {found.injector} tells somebody else to" if found.injector else ""
-                problems.append(f"{resource} {self.name}: its caBundle is overwritten again and again{who}")
-                again.append(budget.seconds_until_next())
-                self._refused += 1
+                injector = configuration.injector
+                cause = f": its annotation {injector} makes another controller write it" if injector else ""
+                problems.append(f"{resource} {self.name}: its caBundle is overwritten repeatedly{cause}")
+                retries.append(budget.seconds_until_next())
+                self._failures += 1
                 continue
             try:
                 await self._client.request(
@@ -199,58 +204,63 @@ class CABundleInjector:
                     content_type=_STRATEGIC,
                 )
             except ApiError as error:
-                if error.status not in (404, 409):  # the watch tells what is there now
+                if error.status not in (404, 409):  # the watch delivers the new state
                     problems.append(str(error))
-                    self._refused += 1
-                again.append(_SECONDS_A_PATCH)
+                    self._failures += 1
+                retries.append(_SECONDS_A_PATCH)
             except (Unreachable, AccessError) as error:
                 problems.append(str(error))
-                again.append(_SECONDS_A_PATCH)
-        self._say("; ".join([*self._missing(), *problems]))
-        return min(again, default=None)
+                retries.append(_SECONDS_A_PATCH)
+        self._report("; ".join([*self._missing(), *problems]))
+        return min(retries, default=None)
 
-    def _found(self) -> Iterator[tuple[str, BundledConfiguration]]:
+    def _configurations(self) -> Iterator[tuple[str, BundledConfiguration]]:
         for resource, watch in self.watches.items():
-            for found in list(watch.objects.values()):
-                yield resource, found
+            for configuration in list(watch.objects.values()):
+                yield resource, configuration
 
     def _missing(self) -> Sequence[str]:
-        """What there should be, and is not."""
-        troubles = [watch.problem for watch in self.watches.values() if watch.problem]
-        if troubles:
-            return troubles
-        if self._is_synced and not any(found.bundles for _, found in self._found()):
-            return [f"there is no webhook configuration {self.name}: no API server calls this webhook"]
+        """Return the problems of the watches, or the report of missing configurations."""
+        watch_problems = [watch.problem for watch in self.watches.values() if watch.problem]
+        if watch_problems:
+            return watch_problems
+        if self._is_synced and not any(configuration.bundles for _, configuration in self._configurations()):
+            return [f"webhook configuration {self.name} does not exist: no API server calls this webhook"]
         return []
 
     def _changed(self) -> None:
-        bundles = [bundle for _, found in self._found() for _, bundle in found.bundles]
-        self._sightings.see(bundles if self._is_synced else (), at=self._clock())
+        bundles = [
+            bundle for _, configuration in self._configurations() for _, bundle in configuration.bundles
+        ]
+        self._history.see(bundles if self._is_synced else (), at=self._clock())
         self._on_change()
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             self._on_trouble(problem)
 
 
-def _patch(found: BundledConfiguration, wanted: Collection[bytes], now: datetime) -> dict[str, object] | None:
-    """Return a patch that touches nothing but bundles; None if they are right.
+def _patch(
+    configuration: BundledConfiguration, required: Collection[bytes], now: datetime
+) -> dict[str, object] | None:
+    """Return a patch that changes only caBundles; None if they are correct.
 
-    A strategic merge finds webhooks by name. Were one gone, the half of it that this would add is refused.
+    A strategic merge patch identifies webhooks by name. If a webhook has been deleted meanwhile, the API
+    server refuses the incomplete entry that the patch would add.
     """
     changed = [
-        {"name": name, "clientConfig": {"caBundle": base64.b64encode(right).decode()}}
-        for name, bundle in found.bundles
-        if (right := merged(bundle, wanted, now=now)) != bundle
+        {"name": name, "clientConfig": {"caBundle": base64.b64encode(corrected).decode()}}
+        for name, bundle in configuration.bundles
+        if (corrected := merged(bundle, required, now=now)) != bundle
     ]
     if not changed:
         return None
-    return {"metadata": {"resourceVersion": found.version}, "webhooks": changed}
+    return {"metadata": {"resourceVersion": configuration.version}, "webhooks": changed}
 
 
 def _decoded(text: str | None) -> bytes:
     try:
         return base64.b64decode(text or "", validate=True)
-    except binascii.Error:  # no API server lets such a thing in
+    except binascii.Error:  # no API server stores such a value
         return b""

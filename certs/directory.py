@@ -1,8 +1,8 @@
-"""A CA and a serving certificate in a directory: ca.crt, ca.key, tls.crt and tls.key.
+"""Stores a CA and a serving certificate in a directory: ca.crt, ca.key, tls.crt and tls.key.
 
-With `ca.key` the directory is ours to keep in order; without it somebody else put the files there (a
-mounted cert-manager Secret has the same names without that one) and they are only looked at. A CA that
-we did not make is never replaced. One process at a time is expected to write.
+A directory with `ca.key` is managed here. A directory without it belongs to its user (a mounted cert-manager
+Secret has the other names) and is only read. A CA that kaishare did not create is never replaced. Only one
+process at a time may write.
 """
 
 import contextlib
@@ -35,39 +35,39 @@ _PRIVATE, _PUBLIC = 0o600, 0o644
 
 
 class CertificateError(ValueError):
-    """A certificate cannot be used; the message is one line for the user: file, fault, remedy."""
+    """A certificate cannot be used; the message is one line with file, problem and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What to serve with."""
+    """The files of a serving certificate."""
 
     certificate: Path
     key: Path
     ca: Path | None
-    """What clients verify with; None where somebody's own files have no `ca.crt`."""
+    """The CA certificate for clients; None if the user's files have no `ca.crt`."""
     not_after: datetime
-    """When the certificate expires, in UTC."""
+    """The end of the certificate's validity, in UTC."""
     made: bool
-    """Whether the certificate was made just now, perhaps with a new CA."""
+    """Whether the certificate was created by this call."""
     reason: str = ""
-    """Why it was made; empty for one that was kept."""
+    """Why the certificate was created; empty for an existing one."""
 
 
 def ensure(directory: Path, host_names: Sequence[str], *, now: datetime) -> Served:
-    """See to it that the directory holds a certificate to serve with.
+    """Ensure that the directory contains a valid serving certificate, and return its files.
 
-    A missing or empty directory is filled. Where our CA is, its certificate is replaced when it is past
-    two thirds of its life, lacks one of the names or is unfit in another way, and the CA with it once
-    that expired. Somebody's own files are taken as they are, unless no client would accept them.
+    A missing or empty directory is filled. In a managed directory the certificate is replaced when two thirds
+    of its life have passed, when a name is missing, or when it is invalid; an expired CA is replaced, too.
+    The user's own files are used unchanged, if clients would accept them.
 
     Args:
-        directory: made with mode 0700 if missing.
-        host_names: DNS names and IP addresses the server is reached by; unused for somebody's own files.
-        now: the time, aware of its zone.
+        directory: created with mode 0700 if missing.
+        host_names: DNS names and IP addresses of the server; not used for the user's own files.
+        now: the time, with a time zone.
 
     Raises:
-        CertificateError: there is no usable certificate, and none can be made here.
+        CertificateError: there is no usable certificate, and none can be created.
     """
     _require_directory(directory)
     ca, certificate, key = directory / CA_CERTIFICATE, directory / CERTIFICATE, directory / KEY
@@ -83,32 +83,33 @@ def ensure(directory: Path, host_names: Sequence[str], *, now: datetime) -> Serv
     except ValueError as error:
         raise CertificateError(str(error)) from None
     if authority is not None:
-        kept, reason = _kept(authority, certificate, key, frozenset(names), now)
-        if kept is not None:
-            return Served(certificate, key, ca, kept.not_after, made=False)
+        existing, reason = _usable_pair(authority, certificate, key, frozenset(names), now)
+        if existing is not None:
+            return Served(certificate, key, ca, existing.not_after, made=False)
     else:
         _make_directory(directory)
         authority = Authority.create(now=now)
-        # The certificate first: after a crash in between it says that the key beside it is ours to
-        # replace. A key alone says nothing, and may be the only copy of somebody's CA.
+        # The certificate is written first. After a crash in between it shows that kaishare may replace the
+        # CA. A key without a certificate could be the only copy of a user's CA.
         _write(ca, authority.pair.certificate_pem, _PUBLIC)
         _write(directory / CA_KEY, authority.pair.key_pem, _PRIVATE)
-    made = authority.issue(names, now=now, lifetime=LEAF_LIFETIME)
-    # Here the key first: whoever waits for tls.crt to appear finds both. A crash in between leaves a pair
-    # that does not match, beside the CA that replaces it at the next start.
-    _write(key, made.key_pem, _PRIVATE)
-    _write(certificate, made.certificate_pem, _PUBLIC)
-    return Served(certificate, key, ca, made.not_after, made=True, reason=reason)
+    pair = authority.issue(names, now=now, lifetime=LEAF_LIFETIME)
+    # The key is written first, so that a process that waits for tls.crt finds both files. After a crash in
+    # between, the next start replaces the mismatched pair.
+    _write(key, pair.key_pem, _PRIVATE)
+    _write(certificate, pair.certificate_pem, _PUBLIC)
+    return Served(certificate, key, ca, pair.not_after, made=True, reason=reason)
 
 
 def load_pair(certificate: Path, key: Path, *, now: datetime) -> KeyPair:
-    """Read a certificate and its key from files that somebody else keeps.
+    """Read a certificate and its key from the user's files.
 
-    A certificate from the near future is accepted: the issuer's clock may be ahead by `BACKDATING`.
+    A certificate whose validity begins within `BACKDATING` is accepted, because the issuer's clock may be
+    ahead.
 
     Raises:
-        CertificateError: a file is missing or unreadable, the two do not belong together, or no client
-            would accept the certificate at this time.
+        CertificateError: a file is missing or unreadable, key and certificate do not belong together, or the
+            certificate is not valid at this time.
     """
     pair = _parsed(certificate, key)
     if not pair.matches():
@@ -128,9 +129,9 @@ def load_pair(certificate: Path, key: Path, *, now: datetime) -> KeyPair:
 
 
 def _is_foreign(directory: Path) -> bool:
-    """Whether files of a directory without `ca.key` are somebody else's.
+    """Whether a directory without `ca.key` contains the user's own files.
 
-    A `ca.crt` of ours without any other file is what a crash of the very first start leaves.
+    A `ca.crt` of kaishare without any other file remains after a crash of the first start.
     """
     if any(_read(directory / name) is not None for name in (CERTIFICATE, KEY)):
         return True
@@ -144,7 +145,7 @@ def _is_foreign(directory: Path) -> bool:
 
 
 def _has_ca(path: Path) -> bool:
-    """Whether somebody's `ca.crt` is there; issuers without a CA certificate to show leave it empty."""
+    """Whether the user's `ca.crt` has content. Issuers that publish no CA certificate leave it empty."""
     pem = _read(path)
     if pem is None or not pem.strip():
         return False
@@ -156,21 +157,24 @@ def _has_ca(path: Path) -> bool:
 
 
 def _authority(directory: Path, now: datetime) -> tuple[Authority | None, str]:
-    """Return the directory's CA, or None and why a new one is due; only one of ours is ever replaced."""
+    """Return the directory's CA, or None and the reason for a new one.
+
+    Only a CA that kaishare created is replaced; other CAs raise CertificateError.
+    """
     ca, key = directory / CA_CERTIFICATE, directory / CA_KEY
     pair = _parsed(ca, key)
-    ours = made_here(pair.certificate)
+    is_replaceable = made_here(pair.certificate)
     if not pair.matches():
-        if ours:
+        if is_replaceable:
             return None, "the CA did not match its key"
         raise CertificateError(f"{ca} and {key} do not belong together: provide the CA's own key")
     if now >= pair.not_after:
-        if ours:
+        if is_replaceable:
             return None, "the CA had expired"
         raise CertificateError(f"{ca} expired on {_utc(pair.not_after)}: replace it with a renewed CA")
     start = pair.certificate.not_valid_before_utc
     if now < start:
-        # A new CA would be worth nothing once the clock is right again.
+        # A new CA would be invalid after the clock has been corrected.
         raise CertificateError(f"{ca} is not valid before {_utc(start)}: check the clock of this machine")
     try:
         return Authority.load(pair.certificate_pem, pair.key_pem), ""
@@ -178,10 +182,10 @@ def _authority(directory: Path, now: datetime) -> tuple[Authority | None, str]:
         raise CertificateError(f"{ca} cannot issue: {error}; replace it, or empty {directory}") from None
 
 
-def _kept(
+def _usable_pair(
     authority: Authority, certificate_path: Path, key_path: Path, names: frozenset[str], now: datetime
 ) -> tuple[KeyPair | None, str]:
-    """Return the pair to go on with, or None and why a new one is due."""
+    """Return the existing pair if it is still usable, or None and the reason for a new one."""
     certificate_pem, key_pem = _read(certificate_path), _read(key_path)
     if certificate_pem is None or key_pem is None:
         return None, "certificate or key was missing"
@@ -194,9 +198,9 @@ def _kept(
         return None, "the certificate did not match its key"
     if not authority.signed(certificate):
         return None, "another CA had issued it"
-    lacking = names - names_of(certificate)
-    if lacking:
-        return None, f"it lacked {', '.join(sorted(lacking))}"
+    missing = names - names_of(certificate)
+    if missing:
+        return None, f"it lacked {', '.join(sorted(missing))}"
     if now < certificate.not_valid_before_utc:
         return None, "it was not valid yet"
     if now >= renew_at(certificate):
@@ -205,7 +209,7 @@ def _kept(
 
 
 def _parsed(certificate: Path, key: Path) -> KeyPair:
-    """Read a pair that has to be there; whether it matches is not checked."""
+    """Read a pair of files that must exist, without checking that they belong together."""
     pems = []
     for path in (certificate, key):
         pem = _read(path)
@@ -232,7 +236,7 @@ def _require_directory(directory: Path) -> None:
     except OSError as error:
         raise CertificateError(f"{directory} cannot be read ({error.strerror}): give another path") from None
     if not stat.S_ISDIR(mode):
-        raise CertificateError(f"{directory} is not a directory: give one to keep certificates in")
+        raise CertificateError(f"{directory} is not a directory: give a directory for certificates")
 
 
 def _make_directory(directory: Path) -> None:
@@ -240,12 +244,12 @@ def _make_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise CertificateError(
-            f"{directory} cannot be made ({error.strerror}): give a directory this user can write"
+            f"{directory} cannot be created ({error.strerror}): give a directory this user can write"
         ) from None
 
 
 def _read(path: Path) -> bytes | None:
-    """Return a file's content, None if there is no such file."""
+    """Return a file's content; None if the file does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -257,9 +261,9 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file at once; `mode` holds from its first byte on.
+    """Replace a file atomically; the new file has `mode` from its creation on.
 
-    The directory is synced as well: the order in which files appear has to outlast a power cut.
+    The directory is synced as well, so that the order of files survives a power failure.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -1,4 +1,4 @@
-"""One replica's part in the rotation: agrees with the others on the CAs, keeps the bundle, has a leaf."""
+"""Keeps one replica's certificate valid: shares CAs with other replicas and maintains the caBundle."""
 
 import asyncio
 import contextlib
@@ -18,22 +18,22 @@ from kube.errors import ApiError, Unreachable
 from kube.watch import WatchTiming
 
 LOOK_EVERY_SECONDS: Final = 10.0
-"""How often the Secret is read."""
+"""Maximum interval between two reads of the Secret."""
 
 _FIRST_PAUSE: Final = 0.5
 _SHORTEST: Final = 0.2
 _GATHER: Final = 0.05
-"""How long changes are gathered that come at once."""
+"""Delay that combines changes that arrive together."""
 _TRIES: Final = 5
 _LONGEST_LIFE_TIMES: Final = 30
-"""Looks there are in the life of a CA at least, however short that is."""
+"""Minimum number of reads during the life of a CA, however short that life is."""
 
 
 class CertificateManager:
-    """Has a leaf that API servers trust, for as long as it runs.
+    """Keeps a leaf certificate that API servers trust.
 
-    Needs the rights to get and to patch the Secret, and those of `CABundleInjector`. While the API server is
-    unreachable it keeps its certificate; no API server calls the webhook then.
+    It needs the rights to get and patch the Secret, and those of `CABundleInjector`. While the API server is
+    unreachable the certificate stays unchanged; no API server calls the webhook then.
     """
 
     def __init__(  # noqa: PLR0913 - two of them are clocks
@@ -53,29 +53,29 @@ class CertificateManager:
         wall_clock: Callable[[], float] = time.time,
         watch_timing: WatchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the manager; call `run` to start it.
 
         Args:
-            client: to the API server.
-            namespace: of the Secret.
-            secret: its name.
-            configuration: the name of the webhook configurations.
-            names: what leaves are for.
-            lifetimes: of what is made.
-            on_leaf: told every new leaf, and why there is a new one. If it raises OSError the old one stays.
-            on_look: called after every look.
-            on_result: told what this replica did to the CAs, and why.
-            on_trouble: told of a part (`secret`, `caBundle`, `clock`, `leaf`) in one line what is wrong when
-                that changes, and "" when all is well again.
+            client: for the API server.
+            namespace: namespace of the Secret.
+            secret: name of the Secret.
+            configuration: name of the webhook configurations.
+            names: host names and addresses for leaves.
+            lifetimes: lifetimes of CAs and leaves.
+            on_leaf: called with every new leaf and the reason. If it raises OSError, the old leaf stays.
+            on_look: called after every pass.
+            on_result: called with each change of the CAs by this replica, and the reason.
+            on_trouble: called with a part (`secret`, `caBundle`, `clock`, `leaf`) and one line when the
+                problem of that part changes, and with "" when it is resolved.
             clock: monotonic seconds.
-            wall_clock: Unix seconds, where the API server does not say what time it is.
-            watch_timing: of the watches, other than usual.
+            wall_clock: Unix seconds, used if the API server's time is not known.
+            watch_timing: timing of the watches; None uses the default.
 
         Raises:
-            ValueError: a name is no host name.
+            ValueError: a name is not a valid host name.
         """
         self.ring: CASet | None = None
-        """The CAs as the Secret held them last."""
+        """The CAs of the last read of the Secret."""
         self.leaf: Leaf | None = None
         self._client = client
         self._names = canonical_names(names)
@@ -99,39 +99,41 @@ class CertificateManager:
         shortest = min(lifetimes.leaf / 10, lifetimes.bundle_wait / 4, lifetimes.ca / _LONGEST_LIFE_TIMES)
         self._every = max(_SHORTEST, min(LOOK_EVERY_SECONDS, shortest.total_seconds()))
         self._due_at = clock()
-        self._fruitless = 0
-        """Tries in a row to agree on the CAs."""
-        self._refused = 0
-        self._said: dict[str, str] = {}
+        self._failures_in_a_row = 0
+        """Number of consecutive failed attempts to update the CAs."""
+        self._failures = 0
+        self._problems: dict[str, str] = {}
+        """The current problem of each part; empty if it is resolved."""
         self._was_trusted = False
 
     @property
     def problem(self) -> str:
-        """Why no API server can trust the leaf yet, in one line; empty when they can.
+        """Why API servers cannot trust the leaf yet, in one line; empty when they can.
 
-        Once they could it stays empty: a bundle that somebody overwrites is right again within a second, and
-        a replica that is taken out of service for it would be missed for longer.
+        The property stays empty after the leaf has been trusted once. An overwritten caBundle is corrected
+        within a second, and taking the replica out of service would last longer.
         """
         if self._was_trusted:
             return ""
         if self.leaf is None:
-            return self._said.get("secret") or self._said.get("leaf") or "it is being made"
+            return self._problems.get("secret") or self._problems.get("leaf") or "it is being created"
         return (
-            self._ca_injector.problem or f"the caBundle of {self._ca_injector.name} does not hold its CA yet"
+            self._ca_injector.problem
+            or f"the caBundle of {self._ca_injector.name} does not contain its CA yet"
         )
 
     @property
     def failures(self) -> int:
-        """How often something was tried in vain; not that the API server was away, which needs no mending."""
-        return self._refused + self._ca_injector.failures
+        """Number of failed attempts. Times without contact to the API server do not count."""
+        return self._failures + self._ca_injector.failures
 
     async def run(self) -> None:
-        """Do so until cancelled."""
+        """Keep the certificate valid until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ca_injector.run())
             while True:
                 self._woken.clear()
-                pause = await self._look()
+                pause = await self._reconcile()
                 self._on_look()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -139,39 +141,39 @@ class CertificateManager:
                         await asyncio.sleep(_GATHER)
 
     def now(self) -> datetime:
-        """Return the API server's time, this machine's where that is not known."""
-        own = datetime.fromtimestamp(self._wall_clock(), UTC)
-        said = self._client.server_time()
-        if said is None:
-            return own
-        apart = (own - said).total_seconds()
+        """Return the API server's time, or this machine's if that is not known."""
+        own_time = datetime.fromtimestamp(self._wall_clock(), UTC)
+        server_time = self._client.server_time()
+        if server_time is None:
+            return own_time
+        seconds_ahead = (own_time - server_time).total_seconds()
         problem = ""
-        if abs(apart) > BACKDATING.total_seconds():
-            way = "ahead of" if apart > 0 else "behind"
-            problem = f"this machine's clock is {abs(apart):.0f} s {way} the API server's: set it right"
-        if not (problem and self._said.get("clock")):  # a second more or less is no news
+        if abs(seconds_ahead) > BACKDATING.total_seconds():
+            way = "ahead of" if seconds_ahead > 0 else "behind"
+            problem = f"this machine's clock is {abs(seconds_ahead):.0f} s {way} the API server's: correct it"
+        if not (problem and self._problems.get("clock")):  # reported once, not for each second of change
             self._say("clock", problem)
-        return said
+        return server_time
 
-    async def _look(self) -> float:
-        """Do what there is to do; return how long to wait for the next time, in seconds."""
+    async def _reconcile(self) -> float:
+        """Perform all due steps; return the number of seconds until the next pass."""
         if self._clock() >= self._due_at:
-            await self._agree()
+            await self._update_cas()
         pause = max(0.0, self._due_at - self._clock())
         if self.ring is None:
             return pause
         now = self.now()
         self._renew(self.ring, now)
-        wanted = [*self.ring.certificates]
+        required = [*self.ring.certificates]
         if self.leaf is not None:
-            wanted.append(self.leaf.issuer.pair.certificate_pem)
-            is_held = self._held_for(self.leaf.issuer) is not None
-            self._was_trusted = self._was_trusted or is_held
-        again = await self._ca_injector.reconcile(wanted, now=now)
-        return pause if again is None else min(pause, max(again, _SHORTEST))
+            required.append(self.leaf.issuer.pair.certificate_pem)
+            is_trusted = self._held_for(self.leaf.issuer) is not None
+            self._was_trusted = self._was_trusted or is_trusted
+        retry_after = await self._ca_injector.reconcile(required, now=now)
+        return pause if retry_after is None else min(pause, max(retry_after, _SHORTEST))
 
-    async def _agree(self) -> None:
-        """Read the Secret and do the next step, if one is due; note when to look again."""
+    async def _update_cas(self) -> None:
+        """Read the Secret, perform the next rotation step if one is due, and schedule the next read."""
         problem = ""
         try:
             for _ in range(_TRIES):
@@ -179,35 +181,35 @@ class CertificateManager:
                     await self._step()
                     break
             else:
-                problem = f"the Secret changed {_TRIES} times while it was being read"
+                problem = f"the Secret changed during each of {_TRIES} attempts to update it"
         except (SecretMissing, ApiError, AccessError) as error:
             problem = str(error)
-            self._refused += 1
+            self._failures += 1
         except Unreachable as error:
             problem = str(error)
         self._say("secret", problem)
-        self._fruitless = self._fruitless + 1 if problem else 0
+        self._failures_in_a_row = self._failures_in_a_row + 1 if problem else 0
         pause = self._every
         if problem:
-            pause = min(LOOK_EVERY_SECONDS, _FIRST_PAUSE * 2 ** min(self._fruitless - 1, 8))
+            pause = min(LOOK_EVERY_SECONDS, _FIRST_PAUSE * 2 ** min(self._failures_in_a_row - 1, 8))
         spread = random.uniform(0.8, 1.2)  # noqa: S311 - only keeps replicas apart
         self._due_at = self._clock() + pause * spread
 
     async def _step(self) -> None:
         stored = await self._secret.read()
-        found = read(stored.data)
-        held = self._held_for(found.next) if found.next else None
-        decision = decide(
-            found,
-            held=self.ring,
+        contents = read(stored.data)
+        trusted_for = self._held_for(contents.next) if contents.next else None
+        step = decide(
+            contents,
+            known=self.ring,
             now=self.now(),
             lifetimes=self._lifetimes,
-            next_is_trusted=held is not None and held >= self._lifetimes.bundle_wait,
+            next_is_trusted=trusted_for is not None and trusted_for >= self._lifetimes.bundle_wait,
         )
-        if decision.result is not Result.KEPT:
-            await self._secret.write(stored, to_secret_data(decision.ring))
-            self._on_result(decision.result, decision.reason)
-        self.ring = decision.ring
+        if step.result is not Result.KEPT:
+            await self._secret.write(stored, to_secret_data(step.ring))
+            self._on_result(step.result, step.reason)
+        self.ring = step.ring
 
     def _renew(self, ring: CASet, now: datetime) -> None:
         leaf, reason = next_leaf(
@@ -223,7 +225,7 @@ class CertificateManager:
         try:
             self._on_leaf(leaf, reason)
         except OSError as error:  # `ssl.SSLError` too
-            self._refused += 1
+            self._failures += 1
             self._say("leaf", f"a new certificate cannot be served: {error}")
         else:
             self.leaf = leaf
@@ -234,6 +236,6 @@ class CertificateManager:
         return None if seconds is None else timedelta(seconds=seconds)
 
     def _say(self, part: str, problem: str) -> None:
-        if problem != self._said.get(part, ""):
-            self._said[part] = problem
+        if problem != self._problems.get(part, ""):
+            self._problems[part] = problem
             self._on_trouble(part, problem)

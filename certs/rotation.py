@@ -1,27 +1,26 @@
-"""How one CA follows another: without a leader, and without a moment in which a served leaf is not trusted.
+"""Decides how one CA follows another, without a leader and without untrusted certificates in between. Pure.
 
-The CAs are kept in one Secret and trusted through one `caBundle`; every replica has a leaf of its own in
-memory. Pure: nothing here waits, writes, or reads a clock.
+The CAs are stored in one Secret and trusted through one `caBundle`. Every replica has its own leaf in memory.
 
-1. A CA is past two thirds of its life: a `next` one is added to the Secret. It signs nothing yet.
-2. Every replica adds what the Secret holds to the bundle, and takes nothing from it that is still valid. So
-   it does not matter which of them knows the Secret as it is now.
-3. A replica that has itself seen the bundle hold `next` for `bundle_wait`, by a monotonic clock, makes it
-   `current`. Its predecessor's key is destroyed, and its certificate kept as `old`.
-4. The other replicas change to a leaf of the new CA once they have seen as much; theirs is trusted until
-   then. One that starts now believes the Secret.
-5. An old CA is forgotten when it has expired. No leaf outlives its CA, so that holds for replicas that were
-   cut off, too, whatever they were told last.
+1. When two thirds of a CA's life have passed, a `next` CA is added to the Secret. It signs nothing yet.
+2. Every replica adds the CAs of the Secret to the bundle, and removes no valid CA from it. A replica with an
+   outdated view of the Secret is therefore harmless.
+3. When a replica has seen `next` in the bundle for `bundle_wait`, by a monotonic clock, it makes `next` the
+   `current` CA. The key of the old CA is destroyed, and its certificate is kept as `old`.
+4. The other replicas switch to a leaf of the new CA after they have seen it in the bundle for as long. Their
+   leaves stay trusted until then. A replica that starts uses the current CA of the Secret at once.
+5. An old CA is removed when it has expired. No leaf outlives its CA, so this is safe even for replicas that
+   had lost their connection.
 
-Two replicas that do a step at once are told apart by the Secret's resourceVersion: one of them is refused,
-reads again and finds nothing left to do.
+If two replicas perform a step at the same time, the Secret's resourceVersion decides: the API server refuses
+the second write, and that replica reads the Secret again and has nothing left to do.
 
-The time is the API server's: it is the one that will look at the certificates, and it is the same for all
-replicas. A CA that this clock calls expired or not yet valid is trusted by no API server, so it is replaced
-at once and nothing is waited for. A replica whose own clock is wrong does nothing wrong for it. API servers
-whose clocks are more than five minutes apart end with a CA of the slower one, which all of them accept; were
-they further apart than a CA lives, no certificate could suit both, and each replica would make a new one at
-every look: seconds apart, told in the log every time, and over when the clocks are right.
+The time is the API server's, because API servers verify the certificates, and because all replicas share it.
+A replica whose own clock is wrong makes no mistake. A CA that is expired or not yet valid by this time is
+replaced at once, because no API server trusts it. If the clocks of API servers differ by more than five
+minutes, the CA of the slower one remains, which all of them accept. If they differ by more than a CA's life,
+no certificate satisfies both: each replica creates a new CA at every pass, and logs it, until the clocks are
+corrected.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,25 +35,30 @@ from certs.authority import Authority, KeyPair, renew_at
 from certs.bundle import blocks, certificate_of
 
 CA_LIFETIME: Final = timedelta(days=90)
-"""Short: a rotation that happens every 60 days is one that is known to work, and 30 days are left to notice
-one that does not. Nothing has to be copied by hand that would make a new CA costly."""
+"""Default lifetime of a CA.
+
+It is short, so that a rotation every 60 days proves itself, and 30 days remain to notice a failed one. A new
+CA costs nothing, because no bundle is copied by hand.
+"""
 
 LEAF_LIFETIME: Final = timedelta(days=7)
 BUNDLE_WAIT: Final = timedelta(minutes=2)
-"""For how long the bundle is to be seen holding a CA before a leaf of it is served. One API server takes up a
-changed configuration within a quarter of a second (Kubernetes 1.36.3, under load); how far others lag behind
-cannot be seen from here."""
+"""Time for which the bundle must contain a CA before a leaf of that CA is served.
+
+One API server applies a changed configuration within a quarter of a second (Kubernetes 1.36.3, under load).
+The delay of other API servers cannot be observed.
+"""
 
 _MOST_OLD: Final = 6
-"""Predecessors whose certificates are kept; there is one unless clocks or people went wrong."""
+"""Maximum number of old CAs whose certificates are kept. Usually there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """How long things last, and how long is waited.
+    """Lifetimes of CAs and leaves, and the wait for the bundle.
 
     Raises:
-        ValueError: a rotation would not fit into the life of a CA.
+        ValueError: a rotation does not fit into the life of a CA.
     """
 
     ca: timedelta = CA_LIFETIME
@@ -63,14 +67,11 @@ class Lifetimes:
 
     def __post_init__(self) -> None:
         if min(self.ca, self.leaf) <= timedelta(0):
-            raise ValueError("certificates need a life of more than nothing")
+            raise ValueError("lifetimes must be greater than zero")
         if self.leaf > self.ca:
-            raise ValueError("leaves cannot outlive their CA: the leaf's lifetime is to be the shorter one")
+            raise ValueError("the leaf's lifetime must not exceed the CA's")
         if self.ca < 6 * self.bundle_wait:
-            raise ValueError(
-                "a rotation has the last third of a CA's life:"
-                " the CA's lifetime is to be at least six times the wait for the bundle"
-            )
+            raise ValueError("the CA's lifetime must be at least six times the wait for the bundle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,33 +79,33 @@ class CASet:
     """The CAs of an installation."""
 
     current: Authority
-    """Signs."""
+    """The CA that signs leaves."""
     next: Authority | None = None
-    """Is made known."""
+    """The CA that will sign after it has been in the bundle for long enough."""
     old: tuple[bytes, ...] = ()
-    """Certificates (PEM) of those that signed before; their keys are gone."""
+    """Certificates (PEM) of earlier CAs, whose keys are destroyed."""
 
     @property
     def certificates(self) -> tuple[bytes, ...]:
-        """What is to be trusted, in PEM."""
+        """Certificates (PEM) that API servers must trust."""
         signers = (self.current, *([self.next] if self.next else []))
         return (*(authority.pair.certificate_pem for authority in signers), *self.old)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretContents:
-    """What the Secret holds."""
+    """The decoded contents of the Secret."""
 
     current: Authority | None = None
     next: Authority | None = None
     old: tuple[bytes, ...] = ()
     is_empty: bool = False
     faults: tuple[str, ...] = ()
-    """What in it cannot be used, each in a few words."""
+    """The unusable entries, each described in a few words."""
 
 
 class Result(StrEnum):
-    """What became of the CAs; the value is a metric's label."""
+    """The result of a rotation step; the value is the `result` label of a metric."""
 
     KEPT = "kept"
     CREATED = "created"
@@ -117,7 +118,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationStep:
-    """What the Secret should hold, and why."""
+    """The required contents of the Secret, and the reason for a change."""
 
     result: Result
     ring: CASet
@@ -126,14 +127,14 @@ class RotationStep:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A serving certificate, and who signed it."""
+    """A serving certificate and its issuer."""
 
     pair: KeyPair
     issuer: Authority
 
 
 def read(data: Mapping[str, bytes]) -> SecretContents:
-    """Read the Secret's data."""
+    """Decode the Secret's data."""
     faults: list[str] = []
     current = _authority(data, "ca", faults)
     following = _authority(data, "next", faults)
@@ -141,18 +142,18 @@ def read(data: Mapping[str, bytes]) -> SecretContents:
     certificates = tuple(pem for pem in blocks(old) if certificate_of(pem) is not None)
     if old.strip() and not certificates:
         faults.append("old.crt holds no readable PEM certificate")
-    ours = (data.get(f"{name}.{part}") for name in ("ca", "next") for part in ("crt", "key"))
+    entries = (data.get(f"{name}.{part}") for name in ("ca", "next") for part in ("crt", "key"))
     return SecretContents(
         current=current,
         next=following,
         old=certificates,
-        is_empty=not any(ours),
+        is_empty=not any(entries),
         faults=tuple(faults),
     )
 
 
 def to_secret_data(ring: CASet) -> dict[str, bytes | None]:
-    """Return what the Secret's data should be; None: the key should not be there."""
+    """Encode CAs as the Secret's data; None stands for a key to remove."""
     following = ring.next.pair if ring.next else None
     return {
         "ca.crt": ring.current.pair.certificate_pem,
@@ -164,44 +165,57 @@ def to_secret_data(ring: CASet) -> dict[str, bytes | None]:
 
 
 def decide(
-    found: SecretContents, *, held: CASet | None, now: datetime, lifetimes: Lifetimes, next_is_trusted: bool
+    contents: SecretContents,
+    *,
+    known: CASet | None,
+    now: datetime,
+    lifetimes: Lifetimes,
+    next_is_trusted: bool,
 ) -> RotationStep:
-    """Say what the Secret should hold; the first line that applies wins, and a later look does the rest.
+    """Decide the next step of the rotation. The first line that applies wins; later passes do the rest.
+
+        no usable current CA, and this replica knows a valid one   restore it
+        no usable current CA                                       create one, or promote `next`
+        the current CA is expired or not yet valid                 replace it
+        `next` has been in the bundle for long enough              switch to it
+        two thirds of the current CA's life have passed            add `next`
+        the Secret contains unusable or expired entries            remove them
+        otherwise                                                  keep everything
 
     Args:
-        found: what it holds.
-        held: what it held when this replica last saw something usable in it.
+        contents: the contents of the Secret.
+        known: the last usable contents that this replica has seen.
         now: the API server's time.
-        lifetimes: of a new CA.
-        next_is_trusted: whether this replica has seen the bundle hold `found.next` for long enough.
+        lifetimes: the lifetime of a new CA.
+        next_is_trusted: whether this replica has seen `contents.next` in the bundle for long enough.
     """
-    current = found.current
+    current = contents.current
     if current is None:
-        why = "the Secret was empty" if found.is_empty else "; ".join(found.faults)
-        if held is not None and not fault(held.current, now):
-            return RotationStep(result=Result.RESTORED, ring=_tidy(held, now), reason=why)
-        result = Result.CREATED if found.is_empty else Result.REPLACED
-        following = found.next or (held.next if held else None)
-        ring = _succession(following, held.old if held else found.old, now, lifetimes)
-        return RotationStep(result=result, ring=ring, reason=why)
-    if why := fault(current, now):
-        old = (current.pair.certificate_pem, *found.old)
-        ring = _succession(found.next, old, now, lifetimes)
-        return RotationStep(result=Result.REPLACED, ring=ring, reason=f"the CA {why}")
-    following = found.next
+        reason = "the Secret was empty" if contents.is_empty else "; ".join(contents.faults)
+        if known is not None and not fault(known.current, now):
+            return RotationStep(result=Result.RESTORED, ring=_tidy(known, now), reason=reason)
+        result = Result.CREATED if contents.is_empty else Result.REPLACED
+        following = contents.next or (known.next if known else None)
+        ring = _succession(following, known.old if known else contents.old, now, lifetimes)
+        return RotationStep(result=result, ring=ring, reason=reason)
+    if problem := fault(current, now):
+        old = (current.pair.certificate_pem, *contents.old)
+        ring = _succession(contents.next, old, now, lifetimes)
+        return RotationStep(result=Result.REPLACED, ring=ring, reason=f"the CA {problem}")
+    following = contents.next
     if following is not None and next_is_trusted and not fault(following, now):
-        ring = CASet(current=following, old=(current.pair.certificate_pem, *found.old))
+        ring = CASet(current=following, old=(current.pair.certificate_pem, *contents.old))
         return RotationStep(
-            result=Result.SWITCHED, ring=_tidy(ring, now), reason="the bundle has held the next CA for long"
+            result=Result.SWITCHED, ring=_tidy(ring, now), reason="the next CA is trusted for long enough"
         )
-    ring = _tidy(CASet(current=current, next=following, old=found.old), now)
+    ring = _tidy(CASet(current=current, next=following, old=contents.old), now)
     if ring.next is None and now >= renew_at(current.pair.certificate):
         ring = replace(ring, next=Authority.create(now=now, lifetime=lifetimes.ca))
-        return RotationStep(result=Result.ADDED, ring=ring, reason="the CA is past two thirds of its life")
-    if found.faults:
-        return RotationStep(result=Result.CLEANED, ring=ring, reason="; ".join(found.faults))
-    if ring != CASet(current=current, next=following, old=found.old):
-        return RotationStep(result=Result.CLEANED, ring=ring, reason="a CA has expired, or is not valid yet")
+        return RotationStep(result=Result.ADDED, ring=ring, reason="two thirds of the CA's life have passed")
+    if contents.faults:
+        return RotationStep(result=Result.CLEANED, ring=ring, reason="; ".join(contents.faults))
+    if ring != CASet(current=current, next=following, old=contents.old):
+        return RotationStep(result=Result.CLEANED, ring=ring, reason="a CA has expired or is not valid yet")
     return RotationStep(result=Result.KEPT, ring=ring)
 
 
@@ -214,15 +228,15 @@ def next_leaf(
     now: datetime,
     lifetimes: Lifetimes,
 ) -> tuple[Leaf | None, str]:
-    """Return the leaf to serve from now on and why; None to go on with the one there is.
+    """Return a new leaf and the reason for it; None if the current leaf stays.
 
     Args:
-        leaf: what is served.
+        leaf: the current leaf; None before the first.
         ring: the CAs.
-        names: what the leaf is for.
-        held_for: for how long this replica has seen the bundle hold a CA; None: it does not now.
+        names: host names and addresses for the leaf.
+        held_for: returns for how long this replica has seen a CA in the bundle; None if it is not there now.
         now: the API server's time.
-        lifetimes: of a new leaf.
+        lifetimes: the lifetime of a new leaf.
     """
     current = ring.current
     if fault(current, now):
@@ -230,11 +244,11 @@ def next_leaf(
     if leaf is None:
         return _issued(current, names, now, lifetimes), "there was none"
     certificate, issuer = leaf.pair.certificate, leaf.issuer
-    if why := _fault(certificate, now):
-        return _issued(current, names, now, lifetimes), f"the leaf {why}"
+    if problem := _fault(certificate, now):
+        return _issued(current, names, now, lifetimes), f"the leaf {problem}"
     if issuer.pair.certificate_pem != current.pair.certificate_pem:
-        seen = held_for(current)
-        if seen is not None and (seen >= lifetimes.bundle_wait or held_for(issuer) is None):
+        trusted_for = held_for(current)
+        if trusted_for is not None and (trusted_for >= lifetimes.bundle_wait or held_for(issuer) is None):
             return _issued(current, names, now, lifetimes), "there is a new CA"
     ends_with_its_ca = leaf.pair.not_after >= issuer.pair.not_after
     if now >= renew_at(certificate) and not ends_with_its_ca:
@@ -243,7 +257,7 @@ def next_leaf(
 
 
 def fault(authority: Authority, now: datetime) -> str:
-    """Why no API server trusts a CA at this time, in a few words; empty if they can."""
+    """Return why a CA is not valid at this time, in a few words; empty if it is valid."""
     return _fault(authority.pair.certificate, now)
 
 
@@ -258,14 +272,14 @@ def _fault(certificate: x509.Certificate, now: datetime) -> str:
 def _succession(
     following: Authority | None, old: Iterable[bytes], now: datetime, lifetimes: Lifetimes
 ) -> CASet:
-    """Put the next CA, or a new one, in the place of one that is worth nothing."""
+    """Return CAs with the next CA, or a new one, in place of an unusable current CA."""
     if following is None or fault(following, now):
         following = Authority.create(now=now, lifetime=lifetimes.ca)
     return _tidy(CASet(current=following, old=tuple(old)), now)
 
 
 def _tidy(ring: CASet, now: datetime) -> CASet:
-    """Leave out what has expired, and a next CA that nobody would trust."""
+    """Return the CAs without expired old ones, and without an invalid next CA."""
     following = ring.next if ring.next is not None and not fault(ring.next, now) else None
     signers = {authority.pair.certificate_pem for authority in (ring.current, following) if authority}
     old = [pem for pem in dict.fromkeys(ring.old) if pem not in signers and _is_unexpired(pem, now)]

@@ -1,4 +1,7 @@
-"""The Secret that an installation keeps its CAs in: read, and changed by whoever read it last."""
+"""Reads and writes the Secret that stores the CAs of an installation.
+
+Each write carries the resourceVersion that was read, so that the API server refuses concurrent changes.
+"""
 
 import base64
 import binascii
@@ -18,19 +21,19 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class SecretMissing(Exception):
-    """There is no such Secret; the message says in one line how to make it."""
+    """The Secret does not exist; the message says in one line how to create it."""
 
 
 class Outdated(Exception):
-    """Somebody else changed the Secret since it was read."""
+    """The Secret has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The Secret as it was read."""
+    """The Secret's data, with the resourceVersion of the read."""
 
     version: str
-    """Its resourceVersion."""
+    """The Secret's resourceVersion."""
     data: Mapping[str, bytes] = field(repr=False)
 
 
@@ -47,7 +50,10 @@ _secret = msgspec.json.Decoder(_Secret)
 
 
 class SecretStore:
-    """One Secret. It is never made here: a right to make Secrets cannot be limited to one name."""
+    """Reads and patches one Secret.
+
+    It never creates the Secret, because RBAC cannot limit the right to create Secrets to one name.
+    """
 
     def __init__(self, client: KubeClient, *, namespace: str, name: str) -> None:
         self._client = client
@@ -56,59 +62,59 @@ class SecretStore:
         self._path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
 
     async def read(self) -> Stored:
-        """Read it.
+        """Read the Secret.
 
         Raises:
-            SecretMissing: there is none.
-            ApiError, Unreachable, kube.access.AccessError: it cannot be read.
+            SecretMissing: the Secret does not exist.
+            ApiError, Unreachable, kube.access.AccessError: the Secret cannot be read.
         """
-        return self._stored(await self._ask("GET"))
+        return self._stored(await self._request("GET"))
 
     async def write(self, stored: Stored, data: Mapping[str, bytes | None]) -> None:
-        """Set these keys, and remove those that are None; all others stay as they are.
+        """Set the given keys, and remove those with the value None. Other keys stay unchanged.
 
         Raises:
-            Outdated: it is not as it was read any more.
-            SecretMissing: it is gone.
-            ApiError, Unreachable, kube.access.AccessError: it cannot be written.
+            Outdated: the Secret has changed since it was read.
+            SecretMissing: the Secret has been deleted.
+            ApiError, Unreachable, kube.access.AccessError: the Secret cannot be written.
         """
         texts = {
             key: None if value is None else base64.b64encode(value).decode() for key, value in data.items()
         }
         patch = {"metadata": {"resourceVersion": stored.version}, "data": texts}
         try:
-            await self._ask("PATCH", json.dumps(patch).encode())
+            await self._request("PATCH", json.dumps(patch).encode())
         except ApiError as error:
             if error.status == 409:
                 raise Outdated from None
             raise
 
-    async def _ask(self, method: str, body: bytes | None = None) -> bytes:
+    async def _request(self, method: str, body: bytes | None = None) -> bytes:
         try:
             return await self._client.request(method, self._path, body=body, content_type=_MERGE)
         except ApiError as error:
             if error.status != 404:
                 raise
             raise SecretMissing(
-                f"Secret {self._namespace}/{self._name} does not exist: make it with"
+                f"Secret {self._namespace}/{self._name} does not exist: create it with"
                 f" `kubectl create secret generic {self._name} -n {self._namespace}`"
             ) from None
 
     def _stored(self, body: bytes) -> Stored:
         try:
-            found = _secret.decode(body)
+            secret = _secret.decode(body)
         except MALFORMED as error:
-            raise Unreachable(f"GET {self._path}: no Secret: {one_line(str(error))}") from None
-        if not found.metadata.resourceVersion:
-            raise Unreachable(f"GET {self._path}: no Secret: it has no resourceVersion")
+            raise Unreachable(f"GET {self._path}: not a Secret: {one_line(str(error))}") from None
+        if not secret.metadata.resourceVersion:
+            raise Unreachable(f"GET {self._path}: not a Secret: no resourceVersion")
         return Stored(
-            version=found.metadata.resourceVersion,
-            data={key: _decoded(text) for key, text in (found.data or {}).items()},
+            version=secret.metadata.resourceVersion,
+            data={key: _decoded(text) for key, text in (secret.data or {}).items()},
         )
 
 
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:  # no API server lets such a thing in
+    except binascii.Error:  # no API server stores such a value
         return text.encode()

@@ -1,6 +1,6 @@
-"""The Kubernetes API as both services need it; knows nothing of GPUs or policy.
+"""A small Kubernetes client for both services, independent of GPUs and policy.
 
-Small on purpose: kubernetes-asyncio's Watch retries without a pause, yields error texts as events and repeats
-a resourceVersion the server has forgotten, and the package costs 66 MiB (measured on 36.1). It is loaded only
-to read a kubeconfig, whose log-in plugins nobody should write twice.
+It replaces kubernetes-asyncio, whose Watch retries without a pause, yields error texts as events, repeats an
+expired resourceVersion, and needs 66 MiB (measured on 36.1). That package is loaded only to read a
+kubeconfig, because it supports all login plugins.
 """

@@ -1,4 +1,4 @@
-"""How to reach an API server, and as whom: from inside a cluster, or by a kubeconfig."""
+"""Address and credentials of an API server, from a pod's service account or from a kubeconfig."""
 
 import logging
 import os
@@ -17,21 +17,21 @@ _LOOK_EVERY_SECONDS: Final = 10.0
 
 
 class AccessError(ValueError):
-    """There is no way to an API server; the message is one line that says what is missing."""
+    """No access to an API server is configured; the message is one line that says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What to know to get to a server that its address does not say."""
+    """Connection settings in addition to the server's address."""
 
     proxy: str | None = None
-    """Its URL."""
+    """URL of the proxy."""
     server_hostname: str | None = None
-    """The name on the server's certificate."""
+    """The expected name on the server's certificate."""
 
 
 class Access(Protocol):
-    """An API server's address, and the credentials for it."""
+    """An API server's address and the caller's credentials."""
 
     @property
     def server(self) -> str:
@@ -43,28 +43,28 @@ class Access(Protocol):
 
     @property
     def route(self) -> Route:
-        """How to get there."""
+        """Proxy and certificate name."""
 
     def trust(self) -> ssl.SSLContext:
-        """Return the context for connections that are made now: CA and client certificate.
+        """Return the TLS context for new connections, with CA and client certificate.
 
         Raises:
-            AccessError: there is none.
+            AccessError: a certificate cannot be read.
         """
 
     async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
-        """Return the headers that say who asks.
+        """Return the headers that authenticate the caller.
 
         Args:
-            renewed: the server refused the last ones: read or fetch them anew.
+            renewed: whether to read the credentials again, because the server refused the last ones.
 
         Raises:
-            AccessError: there are none.
+            AccessError: there are no credentials.
         """
 
 
 class InCluster:
-    """The service account of a pod. Token and CA are read again when their files change."""
+    """Access by a pod's service account. Token and CA are reloaded when their files change."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class InCluster:
         """Read the service account.
 
         Raises:
-            AccessError: this is no pod, or it has no service account.
+            AccessError: the process does not run in a pod, or the pod has no service account.
         """
         host, port = (environment.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
         if not host or not port:
@@ -100,43 +100,43 @@ class InCluster:
         """The pod's namespace.
 
         Raises:
-            AccessError: the file that says so is gone.
+            AccessError: the namespace file is missing.
         """
         return _read(self._namespace_file)
 
     @property
     def route(self) -> Route:
-        """Straight."""
+        """A direct connection."""
         return Route()
 
     def trust(self) -> ssl.SSLContext:
-        """Return a context that trusts the cluster's CA as its file is now.
+        """Return a TLS context that trusts the CA in the current file.
 
         Raises:
-            AccessError: the file changed, and holds none; said once, then the last good one counts again.
+            AccessError: the file has changed and contains no CA. Raised once; then the last valid CA is used.
         """
         if self._ca.changed():
             self._trust = _trust_of(str(self._ca_file))
         return self._trust
 
     async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
-        """Return the token, read again every 10 s: the kubelet replaces it long before it ends.
+        """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
 
         Raises:
-            AccessError: the server refused the last one, and the file holds no other.
+            AccessError: the server refused the last token, and the file cannot be read.
         """
         if renewed or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
             self._read_at = self._clock()
             try:
                 self._token = _read(self._token_file)
             except AccessError:
-                if renewed:  # else the one at hand counts until the server says no
+                if renewed:  # otherwise the last token is used until the server refuses it
                     raise
         return {"Authorization": f"Bearer {self._token}"}
 
 
 class KubeConfig:
-    """A kubeconfig's current context, read by kubernetes-asyncio: it knows every log-in plugin."""
+    """Access by a kubeconfig, read by kubernetes-asyncio, which supports all login plugins."""
 
     def __init__(self, path: str, configuration: Any, *, context: str | None = None) -> None:
         self._path = path
@@ -146,14 +146,16 @@ class KubeConfig:
 
     @classmethod
     async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
-        """Read a kubeconfig; without a path those of `$KUBECONFIG`, else `~/.kube/config`.
+        """Read a kubeconfig.
 
-        The context is the current one if none is named.
+        A login plugin has no time limit, as with kubectl, because it may wait for a person.
 
-        A log-in plugin has all the time it wants, as with kubectl: it may be waiting for a person.
+        Args:
+            path: the file; None uses `$KUBECONFIG`, else `~/.kube/config`.
+            context: name of the context; None uses the current one.
 
         Raises:
-            AccessError: it cannot be read, or its log-in fails.
+            AccessError: the kubeconfig cannot be read, or its login fails.
         """
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
         return cls(where, await _load_configuration(where, context), context=context)
@@ -165,24 +167,24 @@ class KubeConfig:
 
     @property
     def namespace(self) -> str:
-        """Always `default`: a person names the namespace that is meant."""
+        """Always `default`, because users name the namespace explicitly."""
         return "default"
 
     @property
     def route(self) -> Route:
         """The cluster's `proxy-url` and `tls-server-name`."""
-        found = self._configuration
-        return Route(proxy=found.proxy or None, server_hostname=found.tls_server_name or None)
+        configuration = self._configuration
+        return Route(proxy=configuration.proxy or None, server_hostname=configuration.tls_server_name or None)
 
     def trust(self) -> ssl.SSLContext:
-        """Return a context with the kubeconfig's CA and client certificate."""
+        """Return a TLS context with the kubeconfig's CA and client certificate."""
         return self._trust
 
     async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
-        """Return the token, fetched anew where the server refused it; none for a client certificate.
+        """Return the token; empty if a client certificate authenticates the caller.
 
         Raises:
-            AccessError: the kubeconfig is gone, or its log-in fails.
+            AccessError: the kubeconfig is missing, or its login fails.
         """
         if renewed:
             self._configuration = await _load_configuration(self._path, self._context)
@@ -192,12 +194,12 @@ class KubeConfig:
 
 
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """Find the way to an API server: a kubeconfig that is named, the service account, else `$KUBECONFIG`.
+    """Return the access to an API server: the given kubeconfig, the service account, or `$KUBECONFIG`.
 
-    Who names a context means a kubeconfig.
+    The service account is used only if neither a kubeconfig nor a context is given.
 
     Raises:
-        AccessError: there is none.
+        AccessError: no access is configured.
     """
     if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
@@ -207,39 +209,39 @@ async def find_access(kubeconfig: str | None = None, context: str | None = None)
 def _exists(paths: str) -> bool:
     try:
         return any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep))
-    except RuntimeError:  # nobody in particular, as in an image, has no home
+    except RuntimeError:  # the user has no home directory, as in a container image
         return False
 
 
 async def _load_configuration(where: str, context: str | None) -> Any:
     if not _exists(where):
         raise AccessError(f"{where}: no such kubeconfig")
-    # Imported here: 66 MiB and a third of a second, which a service in a cluster never pays.
+    # Imported here, because it costs 66 MiB and a third of a second, which a service in a cluster saves.
     from kubernetes_asyncio import client, config  # noqa: PLC0415
 
-    logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # it also raises what it logs
+    logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # its errors are raised, too
     configuration = client.Configuration()
     try:
-        # Persisting would write to a person's file (and 36.1 fails at it with a TypeError).
+        # Persisting would change the user's file (and fails with a TypeError in 36.1).
         loader = await config.load_kube_config(
             config_file=where, context=context, client_configuration=configuration, persist_config=False
         )
-    except Exception as error:  # noqa: BLE001 - its parser and its plugins fail with whatever they meet
-        is_ours = isinstance(error, TypeError | AttributeError | KeyError | IndexError)  # of another shape
-        problem = "no kubeconfig" if is_ours else one_line(str(error)) or "something is missing in it"
+    except Exception as error:  # noqa: BLE001 - parser and plugins raise all kinds of errors
+        is_structure = isinstance(error, TypeError | AttributeError | KeyError | IndexError)
+        problem = "not a kubeconfig" if is_structure else one_line(str(error)) or "incomplete kubeconfig"
         raise AccessError(f"{where}: {problem}") from None
     if not hasattr(loader, "host"):
         raise AccessError(f"{where}: the cluster of the context has no server")
     return configuration
 
 
-def _trust_of_configuration(where: str, found: Any) -> ssl.SSLContext:
-    context = _trust_of(found.ssl_ca_cert or None, where)
-    if not found.verify_ssl:
+def _trust_of_configuration(where: str, configuration: Any) -> ssl.SSLContext:
+    context = _trust_of(configuration.ssl_ca_cert or None, where)
+    if not configuration.verify_ssl:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if found.cert_file:
+    if configuration.cert_file:
         try:
-            context.load_cert_chain(found.cert_file, found.key_file)
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
         except OSError as error:
             raise AccessError(f"{where}: client certificate: {error.strerror or error}") from None
     return context
@@ -250,7 +252,7 @@ def _trust_of(ca_file: str | None, where: str = "") -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise AccessError(f"{where or ca_file}: CA certificate: {error.strerror or error}") from None
-    # Python 3.13 asks for more than client-go does, and not every cluster's CA has it.
+    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 

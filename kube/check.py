@@ -1,4 +1,4 @@
-"""The first question to an API server: whether it answers at all."""
+"""Checks whether an API server answers; the first check of both doctors."""
 
 from typing import Final
 
@@ -8,19 +8,19 @@ from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, ok, problem
 
 API_SERVER: Final = "API server"
-"""What reports call this check."""
+"""Name of the check in reports."""
 
 
 async def reach(client: KubeClient, *, without: str) -> CheckResult:
-    """Say whether it answers; a problem if it does not, and then nothing else is worth asking.
+    """Return whether the API server answers; a problem if it does not.
 
     Args:
-        client: to the API server.
-        without: what is not known if it does not.
+        client: for the API server.
+        without: advice for a server that does not answer, such as the checks that are then omitted.
     """
     try:
         await client.get("/version")
-    except ApiError as error:  # who may not ask for the version may ask for other things
+    except ApiError as error:  # other requests may still be allowed
         return ok(API_SERVER, f"{client.server} answers (no version: {error})")
     except (Unreachable, AccessError) as error:
         return problem(API_SERVER, f"{client.server}: {error}", without)

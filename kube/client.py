@@ -1,4 +1,4 @@
-"""Requests to the API server: single answers, lists as streams of objects, watches as streams of lines."""
+"""An HTTP client for the API server: single requests, lists object by object, watches line by line."""
 
 import asyncio
 import contextlib
@@ -26,20 +26,20 @@ _LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
 _BY_THE_CLOCK: Final = (9, 10)
-"""OpenSSL's codes for a certificate that is not valid yet, or no longer."""
+"""OpenSSL's error codes for certificates that are not yet valid or have expired."""
 _TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
 class KubeClient:
-    """A connection to one API server. Every request has a time limit."""
+    """A client for one API server. Every request has a time limit."""
 
     def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._access = access
         self._clock = clock
         self._dated: tuple[str, float] | None = None
-        """The `Date` of the last good answer, and the monotonic time at which it came."""
+        """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
         self._session = aiohttp.ClientSession(
-            # A compressed answer costs the API server time, and could unpack to a thousand times its size.
+            # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
             auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
@@ -57,18 +57,19 @@ class KubeClient:
         return self._access.namespace
 
     def server_time(self) -> datetime | None:
-        """Return what time it is for the API server, to a second or two; None if it never said.
+        """Return the API server's time, exact to a second or two; None before the first answer.
 
-        It goes on from the last good answer with a monotonic clock: this machine's own has no part in it.
+        The time is extrapolated from the last successful answer by a monotonic clock. This machine's wall
+        clock is not used.
         """
         if self._dated is None:
             return None
         text, at = self._dated
         try:
-            said = parsedate_to_datetime(text)
+            date = parsedate_to_datetime(text)
         except ValueError:
             return None
-        return said.replace(tzinfo=said.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
+        return date.replace(tzinfo=date.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
@@ -91,12 +92,12 @@ class KubeClient:
         accept: str = "application/json",
         seconds: float = _SECONDS,
     ) -> bytes:
-        """Ask once; a token that was refused is read anew, and then once more.
+        """Send a request. After a 401 it is repeated once with renewed credentials.
 
         Raises:
             ApiError: the answer is an error.
-            Unreachable: there is none.
-            kube.access.AccessError: there are no credentials any more.
+            Unreachable: there is no valid answer.
+            kube.access.AccessError: there are no credentials.
         """
         limit = aiohttp.ClientTimeout(total=seconds)
         headers = {"Accept": accept}
@@ -105,13 +106,13 @@ class KubeClient:
         async with self._open(
             method, path, params=params, headers=headers, body=body, limit=limit
         ) as response:
-            asked = f"{method} {path}"
+            request_line = f"{method} {path}"
             body_bytes = bytearray()
-            with _told(asked):
+            with _transport_errors(request_line):
                 async for chunk in response.content.iter_any():
                     body_bytes += chunk
                     if len(body_bytes) > _LONGEST_ANSWER:
-                        raise Unreachable(f"{asked}: an answer of more than {_LONGEST_ANSWER} bytes")
+                        raise Unreachable(f"{request_line}: an answer of more than {_LONGEST_ANSWER} bytes")
             return bytes(body_bytes)
 
     async def get(self, path: str, **options: Any) -> bytes:
@@ -122,14 +123,14 @@ class KubeClient:
     async def list_objects(
         self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
     ) -> AsyncIterator["ObjectList"]:
-        """Open a list; iterate over it for its objects, each as it arrives.
+        """Open a list; iterating over it yields its objects as they arrive.
 
-        The list is asked for in one piece. A server that splits it into pages all the same is asked for the
-        others. Other tasks get their turn between objects.
+        The request sets no limit. If the server splits the list into pages anyway, all pages are read. Other
+        tasks run between objects.
 
         Args:
-            path: of the list.
-            params: query.
+            path: path of the list.
+            params: query parameters.
             accept: media type.
 
         Raises:
@@ -144,13 +145,13 @@ class KubeClient:
     async def lines(
         self, path: str, *, params: Mapping[str, str], accept: str, idle_seconds: float
     ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
-        """Open a stream; iterate over the lines that arrive together. A last line that is cut is left out.
+        """Open a stream; iterating over it yields batches of complete lines as they arrive.
 
         Args:
-            path: where.
-            params: query.
+            path: path of the stream.
+            params: query parameters.
             accept: media type.
-            idle_seconds: how long the stream may be silent.
+            idle_seconds: maximum silence of the stream.
 
         Raises:
             ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating.
@@ -165,15 +166,18 @@ class KubeClient:
     async def chunks(
         self, path: str, *, params: Mapping[str, str], accept: str
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open an answer; iterate over its bytes as they arrive. Raises as `request`."""
-        asked = f"GET {path}"
+        """Open a request; iterating over it yields the bytes of the answer as they arrive.
+
+        Raises as `request`.
+        """
+        request_line = f"GET {path}"
         limit = aiohttp.ClientTimeout(
             total=_LIST_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
         )
         async with self._open(
             "GET", path, params=params, headers={"Accept": accept}, limit=limit
         ) as response:
-            yield _chunks(response, asked)
+            yield _chunks(response, request_line)
 
     @contextlib.asynccontextmanager
     async def _open(
@@ -187,9 +191,9 @@ class KubeClient:
         body: bytes | None = None,
         answer_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        asked = f"{method} {path}"
+        request_line = f"{method} {path}"
         async with contextlib.AsyncExitStack() as stack:
-            with _told(asked):
+            with _transport_errors(request_line):
                 for is_second in (False, True):
                     identity = await self._access.headers(renewed=is_second)
                     route = self._access.route
@@ -212,21 +216,21 @@ class KubeClient:
                         break
                     await stack.aclose()
                 if response.status >= 300:
-                    raise await _error(response, asked)
+                    raise await _error(response, request_line)
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding != "identity":
-                raise Unreachable(f"{asked}: an answer in the encoding {one_line(encoding)}, unasked")
+                raise Unreachable(f"{request_line}: unexpected Content-Encoding {one_line(encoding)}")
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
 
 
 class ObjectList:
-    """A list that is being read; see `KubeClient.list_objects`."""
+    """A list that is read object by object; see `KubeClient.list_objects`."""
 
     def __init__(self, client: KubeClient, path: str, *, params: Mapping[str, str], accept: str) -> None:
         self.resource_version = ""
-        """Version of the list; empty until all of it was read."""
+        """The list's resourceVersion; empty until the list has been read completely."""
         self._client = client
         self._path = path
         self._params = params
@@ -234,15 +238,15 @@ class ObjectList:
         self._objects = self._read()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Return the objects that were not read yet."""
+        """Return an iterator over the remaining objects."""
         return self._objects
 
     async def aclose(self) -> None:
-        """Close the connection, read to its end or not."""
+        """Close the connection, even if the list has not been read completely."""
         await self._objects.aclose()
 
     async def _read(self) -> AsyncGenerator[bytes]:
-        asked = f"GET {self._path}"
+        request_line = f"GET {self._path}"
         params = dict(self._params)
         loop_yield = LoopYield()
         ends_at = time.monotonic() + _LIST_SECONDS
@@ -257,49 +261,49 @@ class ObjectList:
                         await loop_yield.maybe_yield()
                 metadata = splitter.finish()
             except MalformedList as error:
-                raise Unreachable(f"{asked}: no list: {error}") from None
+                raise Unreachable(f"{request_line}: not a list: {error}") from None
             if not metadata.continue_:
                 self.resource_version = metadata.resourceVersion
                 return
             if time.monotonic() > ends_at:
-                raise Unreachable(f"{asked}: the pages did not end within {_LIST_SECONDS:g} s")
-            # A token says at which version to go on; a version beside it is refused.
+                raise Unreachable(f"{request_line}: the pages did not end within {_LIST_SECONDS:g} s")
+            # A continue token implies the version; the server refuses a version in addition.
             params = {name: value for name, value in params.items() if not name.startswith("resourceVersion")}
             params["continue"] = metadata.continue_
 
 
-async def _chunks(response: aiohttp.ClientResponse, asked: str) -> AsyncIterator[bytes]:
-    with _told(asked):
+async def _chunks(response: aiohttp.ClientResponse, request_line: str) -> AsyncIterator[bytes]:
+    with _transport_errors(request_line):
         async for chunk in response.content.iter_any():
             yield chunk
 
 
-async def _lines(response: aiohttp.ClientResponse, asked: str) -> AsyncIterator[list[bytes]]:
-    kept = bytearray()
-    async for chunk in _chunks(response, asked):
+async def _lines(response: aiohttp.ClientResponse, request_line: str) -> AsyncIterator[list[bytes]]:
+    line = bytearray()
+    async for chunk in _chunks(response, request_line):
         lines = []
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
-            kept += chunk[start:end]
-            if kept and not kept.isspace():
-                lines.append(bytes(kept))
-            kept.clear()
+            line += chunk[start:end]
+            if line and not line.isspace():
+                lines.append(bytes(line))
+            line.clear()
             start = end + 1
-        kept += chunk[start:]
-        if len(kept) > _LONGEST_LINE:
-            raise Unreachable(f"{asked}: a line of more than {_LONGEST_LINE} bytes")
+        line += chunk[start:]
+        if len(line) > _LONGEST_LINE:
+            raise Unreachable(f"{request_line}: a line of more than {_LONGEST_LINE} bytes")
         if lines:
             yield lines
 
 
-async def _error(response: aiohttp.ClientResponse, asked: str) -> ApiError:
-    """Read an error: a Status object, or whatever a proxy in between had to say."""
+async def _error(response: aiohttp.ClientResponse, request_line: str) -> ApiError:
+    """Read an error answer: a Status object, or the text of a proxy."""
     text = b""
     while len(text) < _LONGEST_ERROR and (chunk := await response.content.read(_LONGEST_ERROR)):
         text += chunk
     return status_error(
         text,
-        asked,
+        request_line,
         http_status=response.status,
         http_reason=response.reason or "",
         retry_after=response.headers.get("Retry-After", ""),
@@ -307,28 +311,31 @@ async def _error(response: aiohttp.ClientResponse, asked: str) -> ApiError:
 
 
 @contextlib.contextmanager
-def _told(asked: str) -> Iterator[None]:
-    """Make whatever goes wrong on the way to the server one kind of error."""
+def _transport_errors(request_line: str) -> Iterator[None]:
+    """Convert connection errors into `Unreachable`."""
     try:
         yield
     except _TRANSPORT as error:
-        raise Unreachable(f"{asked}: {_said(error)}") from None
+        raise Unreachable(f"{request_line}: {_error_text(error)}") from None
 
 
-def _said(error: BaseException) -> str:
-    """What went wrong in a connection, without what differs from one try to the next."""
+def _error_text(error: BaseException) -> str:
+    """Describe a connection error, without details that differ between attempts."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        refused = error.certificate_error
-        why = getattr(refused, "verify_message", "") or str(refused)
-        if getattr(refused, "verify_code", 0) in _BY_THE_CLOCK:
-            why += f" (on this machine it is {datetime.now(UTC):%Y-%m-%d})"
-        return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(why)}"
+        cause = error.certificate_error
+        reason = getattr(cause, "verify_message", "") or str(cause)
+        if getattr(cause, "verify_code", 0) in _BY_THE_CLOCK:
+            reason += f" (this machine's date is {datetime.now(UTC):%Y-%m-%d})"
+        return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(reason)}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        cause = error.os_error
-        why = os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror or str(cause)
-        return f"{error.host}:{error.port}: {one_line(why)}"
+        os_error = error.os_error
+        if os_error.errno and os_error.errno > 0:
+            reason = os.strerror(os_error.errno)
+        else:
+            reason = os_error.strerror or str(os_error)
+        return f"{error.host}:{error.port}: {one_line(reason)}"
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the answer was cut short"
     return one_line(str(error)) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What an API server serves (aggregated discovery): which kinds belong to no namespace."""
+"""Discovers the kinds that are not namespaced, by the API server's aggregated discovery."""
 
 from typing import Final
 

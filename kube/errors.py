@@ -1,4 +1,4 @@
-"""What can go wrong with an API server, each error one line."""
+"""Errors of requests to an API server; every message is one line."""
 
 from typing import Final
 
@@ -11,24 +11,23 @@ _LONGEST_WAIT: Final = 300.0  # seconds
 
 
 class ApiError(Exception):
-    """The API server said no; the message is one line with what was asked and why not."""
+    """The API server refused a request; the message is one line with the request and the reason."""
 
     def __init__(
-        self, status: int, reason: str, message: str, asked: str, *, retry_after: float | None = None
+        self, status: int, reason: str, message: str, request_line: str, *, retry_after: float | None = None
     ) -> None:
-        super().__init__(
-            f"{asked}: {status} {reason}: {message}" if message else f"{asked}: {status} {reason}"
-        )
+        text = f"{request_line}: {status} {reason}"
+        super().__init__(f"{text}: {message}" if message else text)
         self.status = status
         self.reason = reason
-        """As in its Status object: `NotFound`, `Expired`, `Conflict`, …; else what HTTP says."""
+        """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
         self.message = message
         self.retry_after = retry_after
-        """Seconds the server wants to be left alone, if it says so."""
+        """Seconds to wait before the next request; None if the server does not say."""
 
 
 class Unreachable(Exception):
-    """No answer from the API server: refused, cut, timed out, not TLS, not JSON. The message is one line."""
+    """The API server gave no valid answer: refused, cut, timed out, not TLS, or not JSON."""
 
 
 class _Kind(Struct):
@@ -38,20 +37,20 @@ class _Kind(Struct):
 _kind = msgspec.json.Decoder(_Kind)
 
 
-def expect_kind(body: bytes, kind: str, asked: str) -> None:
-    """Check that an answer to a write is the API server's, and not a page of what stands in between.
+def expect_kind(body: bytes, kind: str, request_line: str) -> None:
+    """Check that the answer to a write comes from the API server, and not from a proxy.
 
     API servers answer a write with the object, and an eviction with a Status (seen on 1.36.3).
 
     Raises:
-        Unreachable: it is no JSON object of this kind.
+        Unreachable: the answer is not a JSON object of this kind.
     """
     try:
-        found = _kind.decode(body).kind
+        actual = _kind.decode(body).kind
     except MALFORMED as error:
-        raise Unreachable(f"{asked}: no {kind}: {one_line(str(error))}") from None
-    if found != kind:
-        raise Unreachable(f"{asked}: no {kind}: a {one_line(found)}")
+        raise Unreachable(f"{request_line}: not a {kind}: {one_line(str(error))}") from None
+    if actual != kind:
+        raise Unreachable(f"{request_line}: not a {kind}: {one_line(actual)}")
 
 
 class _Status(Struct):
@@ -65,30 +64,30 @@ _status = msgspec.json.Decoder(_Status)
 
 def status_error(
     body: bytes | msgspec.Raw,
-    asked: str,
+    request_line: str,
     *,
     http_status: int = 0,
     http_reason: str = "",
     retry_after: str = "",
 ) -> ApiError:
-    """Make an error of a Status object, or of whatever stands in its place.
+    """Create an error from a Status object, or from other content in its place.
 
     Args:
-        body: the object.
-        asked: what was asked.
-        http_status: of the answer; 0 for a Status that came in a stream.
-        http_reason: of the answer.
-        retry_after: the header, which API servers write in seconds.
+        body: the Status object.
+        request_line: method and path of the request, for the message.
+        http_status: status of the answer; 0 for a Status in a stream.
+        http_reason: reason phrase of the answer.
+        retry_after: the header Retry-After, which API servers write in seconds.
     """
     try:
-        said = _status.decode(body)
+        status = _status.decode(body)
     except MALFORMED:
-        said = _Status(message=bytes(body)[: 4 * LONGEST_LINE].decode(errors="replace"))
+        status = _Status(message=bytes(body)[: 4 * LONGEST_LINE].decode(errors="replace"))
     return ApiError(
-        http_status or said.code or 0,
-        one_line(said.reason or http_reason or "no reason given"),
-        one_line(said.message or ""),
-        asked,
+        http_status or status.code or 0,
+        one_line(status.reason or http_reason or "no reason given"),
+        one_line(status.message or ""),
+        request_line,
         retry_after=min(float(retry_after), _LONGEST_WAIT)
         if retry_after.isascii() and retry_after.isdigit()
         else None,

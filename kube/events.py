@@ -1,7 +1,4 @@
-"""Events (core/v1) that are written when the API server has time for them, and never wait for it.
-
-An event is a courtesy: what tells one goes on at once, and nothing that goes wrong here reaches it.
-"""
+"""Writes Events (core/v1) in the background, so that the caller never waits and never sees an error."""
 
 import asyncio
 import hashlib
@@ -22,20 +19,20 @@ from service.backoff import TokenBucket
 from service.text import printable, shorten_utf8
 
 _LONGEST_MESSAGE: Final = 1024
-"""Bytes of UTF-8: what events.k8s.io/v1 allows, and what `kubectl describe` still shows whole."""
+"""Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
 _LONGEST_NAME: Final = 253
 _HASH_DIGITS: Final = 16
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _FORBIDDEN: Final = 403
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
-"""What another try may mend."""
+"""HTTP statuses after which another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReference:
-    """What an event is about.
+    """The involved object of an Event.
 
-    Its namespace must be the event's own: API servers refuse others with 422 (seen on 1.36.3).
+    Its namespace must equal the Event's. API servers refuse other namespaces with 422 (seen on 1.36.3).
     """
 
     api_version: str
@@ -48,10 +45,10 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event; told again under the same name it is the same event, and its count grows."""
+    """One Event. Emitting the same name again increases the count of the existing Event."""
 
     name: str
-    """metadata.name, such as `event_name` makes."""
+    """metadata.name, for example from `event_name`."""
     namespace: str
     about: ObjectReference
     reason: str
@@ -61,9 +58,9 @@ class Event:
 
 
 def event_name(about: str, *parts: str) -> str:
-    """Make a name that begins with that of the object, and is always the same for the same parts.
+    """Return an Event name that begins with the object's name and is always the same for the same parts.
 
-    vCluster replaces the object's name at its beginning by the one the tenant knows.
+    vCluster replaces the object's name at the beginning by the object's name in the tenant cluster.
     """
     digits = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_HASH_DIGITS]
     return f"{about[: _LONGEST_NAME - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
@@ -71,20 +68,20 @@ def event_name(about: str, *parts: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTiming:
-    """Bounds; times are seconds."""
+    """Limits of an `EventWriter`; times are seconds."""
 
     most_waiting: int = 256
-    """Events; when another comes, the one that waits longest is dropped."""
+    """Maximum queue length. When the queue is full, the oldest Event is dropped."""
     most_remembered: int = 1024
-    """Events that were written, whose counts are known."""
+    """Maximum number of written Events whose counts are remembered."""
     per_second: float = 2.0
     burst: int = 25
-    """As client-go's: so many at once, whatever comes."""
+    """Maximum number of Events in a burst, as in client-go."""
     give_up_after: float = 600.0
-    """How long one is tried; then it has failed."""
+    """Time of retries, after which an Event has failed."""
     patience_forbidden: float = 20.0
-    """The same where the right seems to be missing: an API server that has just begun says so of everything,
-    until it has read its roles (seen on 1.36.3)."""
+    """Time of retries after 403. A starting API server answers 403 until it has read its roles (seen on
+    1.36.3)."""
     first_pause: float = 0.5
     longest_pause: float = 30.0
 
@@ -92,7 +89,7 @@ class EventTiming:
 @dataclass(slots=True)
 class _Waiting:
     event: Event
-    told_at: float
+    queued_at: float
     first_at: float
     """Unix time."""
     last_at: float
@@ -106,11 +103,10 @@ class _Written:
 
 
 class EventWriter:
-    """Writes events one after the other.
+    """Writes Events one after the other.
 
-    Needs the rights to create and to patch events, and no other: counts are remembered, not read. The count
-    of an event that is there already and was written by somebody else, or by an earlier process, goes on
-    at 2.
+    It needs only the rights to create and patch Events, because it remembers counts instead of reading them.
+    The count of an existing Event of another process therefore continues at 2.
     """
 
     def __init__(  # noqa: PLR0913 - two of them are clocks
@@ -125,18 +121,18 @@ class EventWriter:
         wall_clock: Callable[[], float] = time.time,
         timing: EventTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the queue; call `run` to start writing.
 
         Args:
-            client: to the API server.
-            component: who speaks; `kubectl describe` shows it as From.
-            host: the node it is on; empty if that says nothing.
-            on_result: told an event's reason and what became of it: `created`, `updated`, `dropped` (too many
-                waited) or `failed`. One that is told again while it waits becomes one with it.
-            on_trouble: told in one line what is wrong when that changes, and "" when all is well again.
+            client: for the API server.
+            component: the source of the Events, which `kubectl describe` shows as From.
+            host: name of the node; empty if it does not matter.
+            on_result: called with an Event's reason and its result: `created`, `updated`, `dropped` (full
+                queue) or `failed`. Equal Events in the queue are combined and have one result.
+            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
-            timing: other than usual.
+            timing: limits; None uses the defaults.
         """
         self._client = client
         self._component = component
@@ -149,35 +145,35 @@ class EventWriter:
         self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
         self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
         self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
-        self._told = asyncio.Event()
+        self._has_new = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._problem = ""
 
     @property
     def waiting(self) -> int:
-        """How many events wait to be written."""
+        """Number of Events in the queue."""
         return len(self._waiting)
 
     def emit(self, event: Event) -> None:
-        """Have an event written. Never raises, never waits; for the event loop's thread only."""
+        """Queue an Event, without waiting or raising. Only for the event loop's thread."""
         now = self._wall_clock()
         message = shorten_utf8(printable(event.message, _LONGEST_MESSAGE), _LONGEST_MESSAGE)
         event = replace(event, message=message)
-        self._queue(_Waiting(event, told_at=self._clock(), first_at=now, last_at=now))
+        self._queue(_Waiting(event, queued_at=self._clock(), first_at=now, last_at=now))
 
     async def settled(self) -> None:
-        """Wait until nothing waits, and nothing is being written."""
+        """Wait until the queue is empty and no write is in progress."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Write until cancelled; what waits then is lost."""
+        """Write queued Events until cancelled; the remaining ones are lost."""
         pause = self._timing.first_pause
         while True:
             if not self._waiting:
                 self._idle.set()
-                self._told.clear()
-                await self._told.wait()
+                self._has_new.clear()
+                await self._has_new.wait()
             await asyncio.sleep(self._bucket.seconds_until_next())
             if not self._bucket.take():
                 continue
@@ -191,14 +187,14 @@ class EventWriter:
             pause = min(pause * 2, self._timing.longest_pause)
 
     def _queue(self, new: _Waiting) -> None:
-        """Put one at the end of the queue, together with what waits of the same event."""
+        """Append an Event to the queue, and combine it with an equal one in the queue."""
         key = (new.event.namespace, new.event.name)
         same = self._waiting.pop(key, None)
         if same is not None:
-            newest = max(same, new, key=lambda one: one.last_at)
+            newest = max(same, new, key=lambda waiting: waiting.last_at)
             new = _Waiting(
                 newest.event,
-                told_at=min(same.told_at, new.told_at),
+                queued_at=min(same.queued_at, new.queued_at),
                 first_at=min(same.first_at, new.first_at),
                 last_at=newest.last_at,
                 times=same.times + new.times,
@@ -206,31 +202,31 @@ class EventWriter:
         self._waiting[key] = new
         self._idle.clear()
         if len(self._waiting) > self._timing.most_waiting:
-            oldest = min(self._waiting, key=lambda one: self._waiting[one].told_at)
+            oldest = min(self._waiting, key=lambda key: self._waiting[key].queued_at)
             self._on_result(self._waiting.pop(oldest).event.reason, "dropped")
-        self._told.set()
+        self._has_new.set()
 
     async def _write(self, waiting: _Waiting) -> float | None:
-        """Write one; return None if that is settled, else how long the server wants to be left alone."""
+        """Write one Event; return None if it is done, else the seconds that the server asks to wait."""
         reason = waiting.event.reason
         try:
             result = await self._create_or_patch(waiting)
         except (ApiError, Unreachable, AccessError) as error:
-            self._say(str(error))
+            self._report(str(error))
             patience = self._patience(error)
-            if self._clock() - waiting.told_at < patience:
-                self._queue(waiting)  # behind the others: what is wrong may be wrong with this one only
+            if self._clock() - waiting.queued_at < patience:
+                self._queue(waiting)  # at the end of the queue, as the error may concern only this one
             else:
                 self._on_result(reason, "failed")
                 if not patience:
                     return None
             return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-        self._say("")
+        self._report("")
         self._on_result(reason, result)
         return None
 
     def _patience(self, error: Exception) -> float:
-        """How long to try in spite of such an error."""
+        """Return the time of retries after an error, in seconds."""
         if not isinstance(error, ApiError):
             return self._timing.give_up_after
         if error.status == _FORBIDDEN:
@@ -238,7 +234,7 @@ class EventWriter:
         return self._timing.give_up_after if error.status in _LATER else 0.0
 
     async def _create_or_patch(self, waiting: _Waiting) -> str:
-        """Write one; return `created` or `updated`.
+        """Write one Event; return `created` or `updated`.
 
         Raises:
             ApiError, Unreachable, AccessError: as KubeClient.request.
@@ -263,7 +259,7 @@ class EventWriter:
         return "created"
 
     async def _patch(self, waiting: _Waiting, count: int) -> bool:
-        """Let an event's count grow; False if it is not there any more: API servers keep them for an hour."""
+        """Update an Event's count; return False if the API server has deleted the Event (after an hour)."""
         event = waiting.event
         change = {"count": count, "lastTimestamp": _timestamp(waiting.last_at), "message": event.message}
         path = f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
@@ -285,7 +281,10 @@ class EventWriter:
             self._written.popitem(last=False)
 
     def _as_object(self, waiting: _Waiting) -> dict[str, Any]:
-        """The form that recorders before events.k8s.io wrote: with an eventTime API servers ask for more."""
+        """Return the object in the form of core/v1 recorders.
+
+        It has no eventTime, because API servers require further fields together with one.
+        """
         event, about = waiting.event, waiting.event.about
         versioned = {"resourceVersion": about.resource_version} if about.resource_version else {}
         return {
@@ -311,7 +310,7 @@ class EventWriter:
             "reportingInstance": self._host,
         }
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             self._on_trouble(problem)

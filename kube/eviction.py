@@ -1,4 +1,4 @@
-"""Evicting a pod (policy/v1): asked of the API server, which holds every disruption budget against it."""
+"""Evicts a pod by the eviction API (policy/v1), which respects PodDisruptionBudgets."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,45 +10,46 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 
-_SAID: Final = "disruptionbudget"
+_BUDGET_TEXT: Final = "disruptionbudget"
 
 
 class EvictionAnswer(StrEnum):
-    """What became of it."""
+    """The result of an eviction request."""
 
     EVICTED = "evicted"
-    """The pod is on its way out; in a trial: it would be."""
+    """The API server accepted the eviction; in a trial, it would accept it."""
     DISRUPTION_BUDGET = "disruption-budget"
-    """A PodDisruptionBudget forbids it now, or cannot be told yet."""
+    """A PodDisruptionBudget does not allow the eviction now, or is not evaluated yet."""
     GONE = "gone"
-    """There is no pod of that name with that UID."""
+    """The pod with this name and UID does not exist."""
     FORBIDDEN = "forbidden"
-    """The right to create pods/eviction is missing."""
+    """The caller may not create pods/eviction."""
     FAILED = "failed"
-    """The API server is away, or says something else."""
+    """The API server is unreachable, or returned another error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """The answer, and what the server said where it is no yes."""
+    """The result of an eviction request, with the server's error."""
 
     answer: EvictionAnswer
     line: str = ""
+    """The error in one line; empty after success."""
     retry_after: float = 0.0
-    """Seconds the server wants to be left alone."""
+    """Seconds to wait before the next request."""
 
 
 async def evict(
     client: KubeClient, *, namespace: str, name: str, uid: str, is_trial: bool = False
 ) -> Evicted:
-    """Ask for the eviction of a pod, and of no other that has its name by now; never raises.
+    """Request the eviction of a pod. Errors are returned, not raised.
 
     Args:
-        client: to the API server.
-        namespace: of the pod.
-        name: of the pod.
-        uid: of the pod; what has another one is left alone.
-        is_trial: only find out what the answer would be (`dryRun: All`, which asks disruption budgets too).
+        client: for the API server.
+        namespace: namespace of the pod.
+        name: name of the pod.
+        uid: UID of the pod; another pod with the same name is not evicted.
+        is_trial: whether to use a dry run, which checks disruption budgets, too.
     """
     options = {"preconditions": {"uid": uid}, **({"dryRun": ["All"]} if is_trial else {})}
     body = {
@@ -69,12 +70,13 @@ async def evict(
 
 
 def _answer(error: ApiError) -> EvictionAnswer:
-    """Sort an error (Kubernetes 1.36.3 `registry/core/pod/storage/eviction.go`).
+    """Classify an error (Kubernetes 1.36.3 `registry/core/pod/storage/eviction.go`).
 
-    A budget says 429, and 500 where two of them are about the pod; so does a server that is busy or broken.
+    A disruption budget causes 429, and two budgets for one pod cause 500. A busy or broken server returns the
+    same statuses, so that only the message tells them apart.
     """
-    said = error.message.replace(" ", "").lower()
-    if error.status in (429, 500) and _SAID in said:
+    message = error.message.replace(" ", "").lower()
+    if error.status in (429, 500) and _BUDGET_TEXT in message:
         return EvictionAnswer.DISRUPTION_BUDGET
     if error.status in (404, 409):
         return EvictionAnswer.GONE

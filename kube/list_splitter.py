@@ -1,4 +1,4 @@
-"""Splits the JSON of a Kubernetes list into its objects while it arrives, in memory for one object."""
+"""Splits the JSON of a Kubernetes list into its objects as it arrives; memory holds one object at a time."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from msgspec import Raw, Struct
 from service.text import MALFORMED, one_line
 
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
-"""Bytes of one object; API servers refuse to store one of more than 3 MiB."""
+"""Maximum size of one object, in bytes. API servers refuse to store more than 3 MiB."""
 
 _LONGEST_ENVELOPE: Final = 64 * 1024
-"""Bytes of the list without its objects; some hundred in practice."""
+"""Maximum size of the list without its objects, in bytes. It has some hundred bytes in practice."""
 _DEEPEST: Final = 500
-"""Nested objects and arrays; no Kubernetes schema comes near."""
+"""Maximum nesting of objects and arrays, far above that of any Kubernetes schema."""
 
-# Possessive quantifiers never give back what they matched, so matching takes linear time: some 40 ms a MiB.
+# Possessive quantifiers never backtrack, so that matching takes linear time: some 40 ms per MiB.
 _string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)
 _whitespace = re.compile(rb"[ \t\r\n]*+")
@@ -27,7 +27,7 @@ _QUOTE, _BACKSLASH, _COMMA, _OPENERS, _CLOSERS = ord('"'), ord("\\"), ord(","), 
 
 
 class MalformedList(ValueError):
-    """The bytes are no Kubernetes list; the message says why in one line."""
+    """The bytes are not a Kubernetes list; the message is one line with the reason."""
 
 
 class ListMetadata(Struct):
@@ -35,11 +35,11 @@ class ListMetadata(Struct):
 
     resourceVersion: str
     continue_: str = msgspec.field(default="", name="continue")
-    """Token for the rest of the list; empty if this is all."""
+    """Token for the next page; empty for the last page."""
 
 
 class _Envelope(Struct):
-    """A list without its objects."""
+    """The list without its objects."""
 
     kind: str
     metadata: ListMetadata
@@ -60,23 +60,23 @@ class _Place(Enum):
 
 
 class ListSplitter:
-    """Yields the elements of the top-level key `items`, each as its bytes; the other keys may stand anywhere.
+    """Yields the elements of the top-level key `items` as bytes; other keys may come before or after it.
 
-    The splitter finds where an object ends by its brackets and strings. Whether the object is valid JSON is
-    found out by the caller, who decodes it.
+    The splitter finds the end of an object by its brackets and strings. The caller decodes the object and
+    thereby checks that it is valid JSON.
     """
 
     def __init__(self) -> None:
         self._place = _Place.ENVELOPE
         self._depth = 0
-        """Open brackets, of the envelope or of the current object."""
+        """Number of open brackets, in the envelope or in the current object."""
         self._in_string = False
         self._is_escaped = False
         """Whether the last byte was a backslash in a string."""
         self._envelope = bytearray()
         self._string_start = 0
         self._last_string = b""
-        """The last string directly in the envelope: the key, where a value begins."""
+        """The last string at the top level of the envelope; at the start of a value it is the key."""
         self._has_items = False
         self._object = bytearray()
 
@@ -84,7 +84,7 @@ class ListSplitter:
         """Yield the objects that end in the next chunk.
 
         Raises:
-            MalformedList: the bytes so far do not begin a list.
+            MalformedList: the bytes so far are not the beginning of a list.
         """
         at = 0
         while at < len(chunk):
@@ -106,13 +106,13 @@ class ListSplitter:
                     at = self._read_between(chunk, at)
 
     def finish(self) -> ListMetadata:
-        """Return the metadata of the list once all of it was fed.
+        """Return the list's metadata after the last chunk.
 
         Raises:
-            MalformedList: the list is cut short, or is no list.
+            MalformedList: the list is incomplete, or is not a list.
         """
         if self._place is not _Place.ENVELOPE:
-            raise MalformedList("it is cut short")
+            raise MalformedList("incomplete")
         try:
             envelope = _envelope.decode(self._envelope.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:
@@ -122,7 +122,7 @@ class ListSplitter:
         return envelope.metadata
 
     def _read_envelope(self, chunk: bytes, at: int) -> int:
-        """Read to the beginning of the objects or the end of the chunk, byte by byte: envelopes are short."""
+        """Read the envelope byte by byte, up to the first object or the end of the chunk."""
         for here in range(at, len(chunk)):
             byte = chunk[here]
             if len(self._envelope) == _LONGEST_ENVELOPE:
@@ -141,7 +141,7 @@ class ListSplitter:
             elif byte in _CLOSERS:
                 self._depth -= 1
             elif not self._depth and byte not in b" \t\r\n":
-                raise MalformedList("it is no JSON object")
+                raise MalformedList("not a JSON object")
         return len(chunk)
 
     def _read_in_string(self, byte: int) -> None:
@@ -155,7 +155,7 @@ class ListSplitter:
                 self._last_string = bytes(self._envelope[self._string_start :])
 
     def _is_items(self) -> bool:
-        """Whether the value that begins here is the list of objects."""
+        """Whether the value that begins here belongs to the key `items`."""
         try:
             key = msgspec.json.decode(self._last_string)
         except MALFORMED as error:
@@ -163,12 +163,12 @@ class ListSplitter:
         if key != "items":
             return False
         if self._has_items:
-            raise MalformedList("it holds items twice")
+            raise MalformedList("the key items occurs twice")
         self._has_items = True
         return True
 
     def _read_between(self, chunk: bytes, at: int) -> int:
-        """Read to the beginning of the next object, to the end of all of them, or to the end of the chunk."""
+        """Read up to the next object, the end of the array, or the end of the chunk."""
         at = _end(_whitespace.match(chunk, at), at)
         if at == len(chunk):
             return at
@@ -185,7 +185,7 @@ class ListSplitter:
         if byte == _COMMA and self._place is _Place.AFTER_OBJECT:
             self._place = _Place.AFTER_COMMA
             return at + 1
-        raise MalformedList("its items are no objects")
+        raise MalformedList("items contains other values than objects")
 
     def _skip_object(self, chunk: bytes, at: int) -> int:
         """Return the index after the object, or the end of the chunk."""
@@ -229,5 +229,5 @@ class ListSplitter:
 
 
 def _end(match: re.Match[bytes] | None, at: int) -> int:
-    """Return the index after a match; patterns here match anywhere, if only the empty string."""
+    """Return the index after a match. The patterns of this module match everywhere, at least emptily."""
     return at if match is None else match.end()

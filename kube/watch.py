@@ -1,11 +1,11 @@
-"""A set of objects kept as the API server has them: the whole state first, then each change, for ever.
+"""Keeps a local copy of objects in sync with the API server: reads the whole state, then follows changes.
 
-The whole state comes as the initial events of a watch (the watch-list API, on by default since Kubernetes
-1.34), or else as one list from the API server's cache. Both are read object by object: memory holds what is
-kept and one object more.
+The whole state arrives as the initial events of a watch (the watch-list API, on by default since Kubernetes
+1.34), or as one list from the API server's cache. Objects are decoded one by one, so that memory holds only
+the decoded objects and one raw object.
 
-The watch survives what API servers and proxies do: a forgotten resourceVersion (410), tokens that end, errors
-that are no JSON, streams that close at once or go silent, and servers that are gone for long.
+The watch recovers from expired resourceVersions (410), expired tokens, errors that are not JSON, streams that
+close at once or fall silent, and long outages.
 """
 
 import asyncio
@@ -29,50 +29,50 @@ Key = tuple[str, str]
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _GONE: Final = 410
 _TOO_NEW: Final = 504
-"""Among other things: no server has a version that new, as after a restore from a backup."""
+"""Status for a version that no server has yet, as after a restore from a backup (among other causes)."""
 _NO_WATCH_LIST: Final = frozenset({400, 422})
 """Statuses of an API server without the watch-list API; Kubernetes 1.36.3 without the gate answers 422."""
 _LIST_INSTEAD_SECONDS: Final = 600.0
-"""How long a watch keeps to lists after the watch-list API failed; API servers are upgraded meanwhile."""
+"""Time for which lists are used after the watch-list API failed; the API server may be upgraded meanwhile."""
 _WHOLE_WATCH: Final = 0.9
-"""Part of a watch's time after which its end is the API server's own time-out."""
+"""Fraction of a watch's time after which its end counts as the API server's timeout."""
 _USUAL: Final = frozenset({"closed", "gone"})
-"""How a watch ends when nothing is wrong, unless it ends so again and again."""
+"""Normal causes for the end of a watch, unless they repeat at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchTiming:
-    """How long a watch waits for what, in seconds."""
+    """Time limits of a watch, in seconds."""
 
     watch: int = 40
-    """How long one watch lasts. Short: each new one is a sign of life, so 60 s without one mean something."""
+    """Duration of one watch. It is short, because each new watch proves contact within 60 s."""
     initial: float = 30.0
-    """How long the initial events of a watch may take."""
+    """Maximum duration of the initial events."""
     grace: float = 8.0
-    """How much longer a stream may be silent before it counts as dead."""
+    """Maximum silence of a stream, in addition to `watch`."""
     first_pause: float = 0.5
     longest_pause: float = 30.0
     healthy_after: float = 5.0
-    """A stream that was open for so long was a good one."""
+    """Minimum duration of a successful stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What is watched."""
+    """The resource that a watch follows."""
 
     name: str
-    """What metrics call it."""
+    """The resource's name in metrics."""
     path: str
-    """Of the list, such as `/api/v1/pods`."""
+    """Path of the list, such as `/api/v1/pods`."""
     params: Mapping[str, str] = field(default_factory=dict)
-    """Selectors."""
+    """Query parameters, such as selectors."""
     accept: str = "application/json"
-    """Media type; `METADATA_ONLY` leaves out spec and status."""
+    """Media type; `METADATA_ONLY` omits spec and status."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why one round was over."""
+    """The reason for the end of one stream."""
 
     cause: str
     problem: str
@@ -80,7 +80,7 @@ class _End:
 
 
 class Watch(Generic[T]):
-    """One resource, watched."""
+    """Keeps the objects of one resource in sync."""
 
     def __init__(  # noqa: PLR0913 - two of them are clocks
         self,
@@ -94,29 +94,29 @@ class Watch(Generic[T]):
         wall_clock: Callable[[], float] = time.time,
         timing: WatchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the watch; call `run` to start it.
 
         Args:
-            client: to the API server.
-            resource: what to watch.
-            read: makes of an object's JSON what is kept; None leaves it out. It must not raise.
-            on_change: told all objects when the whole state is there, and after changes; changes that arrive
-                together are told once.
-            on_trouble: told in one line what is wrong when that changes, and "" when all is well again.
+            client: for the API server.
+            resource: the resource to follow.
+            read: decodes an object's JSON; returns None to omit the object. It must not raise.
+            on_change: called with all objects after the whole state has been read, and once for each batch of
+                changes.
+            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
-            timing: other than usual.
+            timing: time limits; None uses the defaults.
         """
         self.resource = resource
         self.restarts: Counter[str] = Counter()
-        """How often it began anew, by cause: `closed`, `gone`, `unreachable`, `credentials` or a status."""
+        """Number of restarts by cause: `closed`, `gone`, `unreachable`, `credentials` or a status."""
         self.objects: dict[Key, T] = {}
         self.is_synced = False
-        """Whether the whole state was there, ever."""
+        """Whether the whole state has been read at least once."""
         self.last_contact: float | None = None
-        """Unix time at which the API server last said something of it; None before the first time."""
+        """Unix time of the last message about the resource; None before the first."""
         self.problem = ""
-        """What is wrong, in one line; empty while all is well."""
+        """The current problem in one line; empty if there is none."""
         self._client = client
         self._read = read
         self._on_change = on_change
@@ -124,56 +124,56 @@ class Watch(Generic[T]):
         self._clock = clock
         self._wall_clock = wall_clock
         self._timing = timing or WatchTiming()
-        self._turns = LoopYield()
-        self._heard_at: float | None = None
+        self._loop_yield = LoopYield()
+        self._contact_at: float | None = None
         self._opened_at: float | None = None
         self._version = ""
-        """From which to go on; empty: begin with the whole state."""
+        """resourceVersion at which the next watch begins; empty to read the whole state first."""
         self._oldest = "0"
-        """What a list must not be older than, 0 for any; empty: let the server read from etcd."""
-        self._has_told_version = False
-        """Whether the current stream has told a version, by an event or a bookmark."""
+        """Minimum resourceVersion of a list; 0 for any, empty to let the server read from etcd."""
+        self._has_received_version = False
+        """Whether the current stream has sent a version, in an event or a bookmark."""
         self._lists_until = -float("inf")
-        """Until when the whole state is listed; the watch-list API is tried after that."""
+        """Time until which the whole state is read by lists, on the monotonic clock."""
 
     def seconds_since_contact(self) -> float:
-        """How long ago the API server last said something of it; infinite before the first time.
+        """Return the time since the last message about the resource; infinite before the first.
 
-        An error is not counted: it says nothing of the objects. Neither is a part of the whole state: what is
-        known meanwhile is as old as before.
+        Errors do not count, because they say nothing about the objects. Incomplete initial events do not
+        count either, because the known objects do not change before their end.
         """
-        return float("inf") if self._heard_at is None else self._clock() - self._heard_at
+        return float("inf") if self._contact_at is None else self._clock() - self._contact_at
 
     async def run(self) -> None:
-        """Keep the objects until cancelled."""
+        """Keep the objects in sync until cancelled."""
         pause = self._timing.first_pause
-        before = ""
+        previous_cause = ""
         while True:
             self._opened_at = None
             end = await self._once()
             self.restarts[end.cause] += 1
-            lived = 0.0 if self._opened_at is None else self._clock() - self._opened_at
-            is_good = lived >= self._timing.healthy_after
-            is_usual = end.cause in _USUAL and (is_good or end.cause != before)
-            before = end.cause
-            if is_good:
+            duration = 0.0 if self._opened_at is None else self._clock() - self._opened_at
+            is_healthy = duration >= self._timing.healthy_after
+            is_usual = end.cause in _USUAL and (is_healthy or end.cause != previous_cause)
+            previous_cause = end.cause
+            if is_healthy:
                 pause = self._timing.first_pause
             if not is_usual:
-                self._say(end.problem)
-            elif is_good:
-                self._say("")
+                self._report(end.problem)
+            elif is_healthy:
+                self._report("")
                 continue
-            spread = random.uniform(0.5, 1.0)  # noqa: S311 - only keeps a thousand agents apart
+            spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads the load of many agents
             await asyncio.sleep(max(pause * spread, end.retry_after))
             pause = min(pause * 2, self._timing.longest_pause)
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self.problem:
             self.problem = problem
             self._on_trouble(problem)
 
     async def _once(self) -> _End:
-        """Get the whole state if need be, and watch to the end."""
+        """Read the whole state if necessary, and follow changes until the stream ends."""
         try:
             await self._follow()
         except ApiError as error:
@@ -185,7 +185,7 @@ class Watch(Generic[T]):
             return _End("unreachable", str(error))
         except AccessError as error:
             return _End("credentials", str(error))
-        return _End("closed", f"{self._asked}: the server closes every stream at once")
+        return _End("closed", f"{self._request_line}: the server closes every stream at once")
 
     async def _follow(self) -> None:
         if not self._version and self._clock() >= self._lists_until:
@@ -205,7 +205,7 @@ class Watch(Generic[T]):
         self._lists_until = self._clock() + _LIST_INSTEAD_SECONDS
 
     async def _list(self) -> None:
-        """Get the whole state as a list."""
+        """Read the whole state by a list."""
         objects: dict[Key, T] = {}
         params = dict(self.resource.params)
         if self._oldest:
@@ -215,16 +215,16 @@ class Watch(Generic[T]):
                 self.resource.path, params=params, accept=self.resource.accept
             ) as listed:
                 async for item in listed:
-                    self._put(objects, read_metadata(item, self._asked), item)
+                    self._put(objects, read_metadata(item, self._request_line), item)
         except ApiError as error:
             if error.status in (_GONE, _TOO_NEW):
                 self._oldest = ""
             raise
-        self._heard()
+        self._record_contact()
         self._replace(objects, listed.resource_version)
 
     async def _watch(self) -> None:
-        """Watch from the version that is known; without one, get the whole state as initial events first."""
+        """Watch from the known version; without one, read the whole state as initial events first."""
         timing = self._timing
         params = {
             **self.resource.params,
@@ -234,7 +234,7 @@ class Watch(Generic[T]):
         }
         if self._version:
             params["resourceVersion"] = self._version
-        else:  # without a version the state is the newest, and comes from the API server's cache all the same
+        else:  # the newest state, served from the API server's cache
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         async with self._client.lines(
             self.resource.path,
@@ -242,22 +242,22 @@ class Watch(Generic[T]):
             accept=self.resource.accept.replace("List;", ";"),
             idle_seconds=timing.watch + timing.grace,
         ) as batches:
-            self._has_told_version = False
+            self._has_received_version = False
             if not self._version:
                 await self._take_initial(batches)
-            self._heard()
+            self._record_contact()
             self._opened_at = opened_at = self._clock()
             async for batch in batches:
                 await self._take(batch)
-        if not self._has_told_version and self._clock() - opened_at >= timing.watch * _WHOLE_WATCH:
-            # The API server sends a bookmark shortly before the end of a watch. For a version newer than its
-            # own, as after a restore of etcd, it opens a watch that stays silent (Kubernetes 1.36.3).
+        if not self._has_received_version and self._clock() - opened_at >= timing.watch * _WHOLE_WATCH:
+            # The API server sends a bookmark shortly before the end of a watch. A watch without one began at
+            # a version newer than the server's, as after a restore of etcd (Kubernetes 1.36.3).
             self._version = ""
 
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
-        """Take events until the whole state is there; until then what was known stays.
+        """Process initial events until the whole state is complete; the known objects stay until then.
 
-        Whatever goes wrong, a list comes next: that may take longer, and may come from a cache that lags.
+        After any failure the next attempt uses a list, which may take longer and may be older.
 
         Raises:
             ApiError, Unreachable: as `KubeClient.lines`, and if the stream ended first or took too long.
@@ -271,24 +271,24 @@ class Watch(Generic[T]):
                         return
         except TimeoutError:
             raise Unreachable(
-                f"{self._asked}: the initial events did not end within {self._timing.initial:g} s"
+                f"{self._request_line}: the initial events did not end within {self._timing.initial:g} s"
             ) from None
         finally:
             if not self._version:
                 self._list_instead()
-        raise Unreachable(f"{self._asked}: the stream ended within the initial events")
+        raise Unreachable(f"{self._request_line}: the stream ended within the initial events")
 
     async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
-        """Take events that arrived together.
+        """Process a batch of events.
 
         Args:
             lines: the events.
-            initial: what is known of the whole state while that is incomplete.
+            initial: the incomplete whole state, while initial events arrive.
         """
         is_changed = False
         try:
             for line in lines:
-                event = read_event(line, self._asked)
+                event = read_event(line, self._request_line)
                 if not self._version and initial is not None:
                     if event.ends_initial_events:
                         self._replace(initial, event.metadata.resourceVersion)
@@ -299,35 +299,35 @@ class Watch(Generic[T]):
                         self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
                         is_changed = True
                     self._version = self._oldest = event.metadata.resourceVersion
-                    self._has_told_version = True
-                    self._heard()
-                await self._turns.maybe_yield()
+                    self._has_received_version = True
+                    self._record_contact()
+                await self._loop_yield.maybe_yield()
         finally:
             if is_changed:
                 self._on_change(self.objects)
 
     def _put(self, objects: dict[Key, T], metadata: ObjectMetadata, item: bytes | None) -> None:
-        """Add, replace or (None) remove an object."""
+        """Add or replace an object, or remove it if `item` is None."""
         key = (metadata.namespace, metadata.name)
-        kept = None if item is None else self._read(item)
-        if kept is None:
+        value = None if item is None else self._read(item)
+        if value is None:
             objects.pop(key, None)
         else:
-            objects[key] = kept
+            objects[key] = value
 
     def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Put the whole state in the place of the old one."""
+        """Replace the known objects by a complete new state."""
         self.objects = objects
         self._version = self._oldest = version
-        self._has_told_version = True
+        self._has_received_version = True
         self.is_synced = True
         self._on_change(objects)
 
     @property
-    def _asked(self) -> str:
-        """The question, for messages."""
+    def _request_line(self) -> str:
+        """The request in messages."""
         return f"watch {self.resource.path}"
 
-    def _heard(self) -> None:
-        self._heard_at = self._clock()
+    def _record_contact(self) -> None:
+        self._contact_at = self._clock()
         self.last_contact = self._wall_clock()

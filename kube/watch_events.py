@@ -1,4 +1,4 @@
-"""The lines of a watch and the metadata of objects, decoded no further than a watch needs."""
+"""Decodes the events of a watch and the metadata of objects, as far as a watch needs them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 class ObjectMetadata(Struct):
-    """The metadata by which a watch keeps an object."""
+    """The metadata of an object that a watch needs."""
 
     name: str = ""
     namespace: str = ""
@@ -46,7 +46,7 @@ _annotated = msgspec.json.Decoder(_Annotated)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """One event of a watch that is no error."""
+    """One event of a watch, other than an error."""
 
     metadata: ObjectMetadata
     object: bytes
@@ -55,54 +55,54 @@ class WatchEvent:
     ends_initial_events: bool = False
 
 
-def read_event(line: bytes, asked: str) -> WatchEvent:
+def read_event(line: bytes, request_line: str) -> WatchEvent:
     """Decode a line of a watch.
 
     Args:
-        line: without its end.
-        asked: what was asked, for messages.
+        line: the line, without its line end.
+        request_line: the request, for messages.
 
     Raises:
         ApiError: the line is an error of the API server.
-        Unreachable: the line is no event; a server that speaks no Kubernetes is as good as none.
+        Unreachable: the line is not an event.
     """
     try:
         event = _event.decode(line)
     except MALFORMED as error:
-        raise _malformed(asked, "no event", error) from None
+        raise _malformed(request_line, "not an event", error) from None
     if event.type == "ERROR":
-        raise status_error(event.object, asked)
+        raise status_error(event.object, request_line)
     item = bytes(event.object)
     if event.type == "BOOKMARK":
         return WatchEvent(
-            metadata=read_metadata(item, asked, is_bookmark=True),
+            metadata=read_metadata(item, request_line, is_bookmark=True),
             object=item,
             is_bookmark=True,
             ends_initial_events=_ends_initial_events(item),
         )
-    metadata = read_metadata(item, asked)
+    metadata = read_metadata(item, request_line)
     if event.type not in _CHANGES:
-        raise _malformed(asked, "no event", f"of the unknown type {event.type}")
+        raise _malformed(request_line, "not an event", f"unknown type {event.type}")
     return WatchEvent(metadata=metadata, object=item, is_deletion=event.type == "DELETED")
 
 
-def read_metadata(item: bytes, asked: str, *, is_bookmark: bool = False) -> ObjectMetadata:
+def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) -> ObjectMetadata:
     """Decode an object's metadata.
 
     Args:
         item: the object's JSON.
-        asked: what was asked, for messages.
-        is_bookmark: whether the object needs no name.
+        request_line: the request, for messages.
+        is_bookmark: whether the object may lack a name.
 
     Raises:
-        Unreachable: the bytes are no object.
+        Unreachable: the bytes are not an object.
     """
     try:
         metadata = _object.decode(item).metadata
     except MALFORMED as error:
-        raise _malformed(asked, "no object", error) from None
+        raise _malformed(request_line, "not an object", error) from None
     if not metadata.resourceVersion or not (metadata.name or is_bookmark):
-        raise _malformed(asked, "no object", "without name or resourceVersion")
+        raise _malformed(request_line, "not an object", "name or resourceVersion is missing")
     return metadata
 
 
@@ -113,5 +113,5 @@ def _ends_initial_events(bookmark: bytes) -> bool:
         return False
 
 
-def _malformed(asked: str, what: str, why: object) -> Unreachable:
-    return Unreachable(f"{asked}: {what}: {one_line(str(why))}")
+def _malformed(request_line: str, problem: str, reason: object) -> Unreachable:
+    return Unreachable(f"{request_line}: {problem}: {one_line(str(reason))}")

@@ -1,5 +1,6 @@
-"""The admission webhook: namespace labels in, the right pod out.
+"""The admission webhook: gives pods their KAI queue and GPU share from the labels of their namespace.
 
-`policy` reads labels, `decide` decides a pod's fate, `patch` writes it down; these are pure. `mutation`
-puts them together for the server and for the commands that preview what the server would do.
+`policy` parses labels and decides about pods; it is pure. `namespaces` supplies the labels, `admission`
+answers reviews, `server` listens, `certificates` supplies the serving certificate, and `registration`
+describes the webhook configurations. `explain` and `doctor` are commands of their own.
 """

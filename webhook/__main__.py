@@ -1,4 +1,4 @@
-"""`python -m webhook`: the same as `kaishare-webhook`."""
+"""Entry point of `python -m webhook`, which equals `kaishare-webhook`."""
 
 import sys
 

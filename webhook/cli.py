@@ -1,4 +1,7 @@
-"""The command `kaishare-webhook`. Exit status: 0 fine, 1 the answer is no, 2 unusable input or output."""
+"""The command `kaishare-webhook`.
+
+Exit status: 0 for success, 1 for a negative result or an internal error, 2 for unusable input or output.
+"""
 
 import argparse
 import asyncio
@@ -23,7 +26,8 @@ from webhook.policy.labels import NamespacePolicy, is_object_name
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 _CLUSTER = "cluster"
-"""The value of --policies that is no file; a file of that name is `./cluster`."""
+"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
+_NO_PODS = "The manifests contain no pods."
 
 
 class _Command(Protocol):
@@ -52,18 +56,20 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument(
         "--policies",
         metavar="cluster|FILE|DIR",
-        help="the cluster's namespaces, or Namespace objects (YAML or JSON) with their labels",
+        help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
+        " (YAML or JSON); serve: cluster if unset, explain: none if unset",
     )
     rules.add_argument(
         "--kubeconfig",
         metavar="FILE",
-        help="how to reach the cluster (default: as in a pod, else $KUBECONFIG or ~/.kube/config)",
+        help="kubeconfig of the cluster (default: the pod's service account, else $KUBECONFIG, else"
+        " ~/.kube/config)",
     )
     rules.add_argument(
         "--kai-version",
         type=read_by(Version.parse),
         metavar="X.Y.Z",
-        help="KAI's release; unset means unknown",
+        help="KAI's release (default: unknown; only shares that every release supports are injected)",
     )
     rules.add_argument(
         "--inject-shares",
@@ -72,36 +78,37 @@ def _parser() -> argparse.ArgumentParser:
         const=True,
         default=True,
         metavar="true|false",
-        help="false for a KAI whose gpuSharing is off (default true)",
+        help="whether to inject default shares; false for a KAI with gpuSharing off (default true)",
     )
     rules.add_argument(
         "--exclude-namespaces",
         type=names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
-        help="namespaces that are never touched; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
+        help="namespaces whose pods are never changed; replaces the default list "
+        + ",".join(sorted(EXCLUDED_NAMESPACES)),
     )
 
     rules.add_argument(
         "--default-priority-class",
         type=read_by(_class_name),
         metavar="NAME",
-        help="the cluster's default PriorityClass (globalDefault), which every pod without a class gets;"
-        " `serve` reads it from the cluster where it can",
+        help="the cluster's default PriorityClass (globalDefault); serve reads it from the cluster if its"
+        " policies come from there",
     )
 
-    serving = commands.add_parser("serve", parents=[rules], help="run the webhook")
+    serving = commands.add_parser("serve", parents=[rules], help="run the admission webhook")
     serving.add_argument(
         "--listen",
         default="127.0.0.1:8443",
         metavar="HOST:PORT",
-        help="admission over TLS (default %(default)s)",
+        help="address of the admission port, TLS (default %(default)s)",
     )
     serving.add_argument(
         "--ops-listen",
         default="127.0.0.1:8080",
         metavar="HOST:PORT",
-        help="metrics, health, policies (default %(default)s)",
+        help="address of the plain HTTP port for metrics, health and policies (default %(default)s)",
     )
     add_certificate_options(serving)
     serving.add_argument(
@@ -109,30 +116,30 @@ def _parser() -> argparse.ArgumentParser:
         type=read_by(parse_duration),
         default="5s",
         metavar="DURATION",
-        help="how long to serve on, not ready, after SIGTERM; up to three times that while there are new"
-        " connections (default %(default)s)",
+        help="time to keep serving, not ready, after SIGTERM; up to three times as long while clients still"
+        " connect (default %(default)s)",
     )
     serving.add_argument(
         "--max-in-flight",
         type=read_by(_positive),
         default=512,
         metavar="N",
-        help="reviews being answered at once; more get 503 and Retry-After (default %(default)s)",
+        help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
     )
     serving.set_defaults(run=_serve)
 
     explaining = commands.add_parser(
-        "explain", parents=[rules], help="show what would become of the pods of a manifest"
+        "explain", parents=[rules], help="show what the webhook would do to the pods of a manifest"
     )
     explaining.add_argument(
-        "-f", "--filename", required=True, metavar="FILE|DIR|-", help="manifests; - is standard input"
+        "-f", "--filename", required=True, metavar="FILE|DIR|-", help="manifests; - reads standard input"
     )
     explaining.add_argument(
         "-n",
         "--namespace",
         default="default",
         metavar="NAMESPACE",
-        help="for what names no namespace (default %(default)s)",
+        help="namespace of manifests that name none (default %(default)s)",
     )
     explaining.add_argument(
         "--label",
@@ -140,34 +147,37 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=read_by(_label),
         metavar="KEY=VALUE",
-        help="a label of the namespace, to try it before typing it; KEY- takes one away; may be repeated",
+        help="preview a namespace label without setting it; KEY- removes one; may be repeated",
     )
     explaining.add_argument(
         "-o",
         "--output",
         choices=sorted(_OUTPUTS),
         default="text",
-        help="json and yaml hold everything, patch a JSON Patch per line (default %(default)s)",
+        help="output format; patch writes one JSON Patch per line (default %(default)s)",
     )
     explaining.set_defaults(run=_explain)
 
     examining = commands.add_parser(
-        "doctor", help="say what in a cluster keeps pods from what their namespaces promise"
+        "doctor", help="check the cluster for problems that keep policies from taking effect"
     )
     examining.add_argument(
         "--kubeconfig",
         metavar="FILE",
-        help="way to the cluster (default: a pod's service account, else $KUBECONFIG, else ~/.kube/config)",
+        help="kubeconfig of the cluster (default: the pod's service account, else $KUBECONFIG, else"
+        " ~/.kube/config)",
     )
-    examining.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: the current one)")
+    examining.add_argument(
+        "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
+    )
     examining.add_argument(
         "--webhook-configuration",
         default=CONFIGURATION_NAME,
         metavar="NAME",
-        help="of kaishare's webhook configurations (default %(default)s)",
+        help="name of kaishare's webhook configurations (default %(default)s)",
     )
     examining.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
     examining.set_defaults(run=_doctor)
     return parser
@@ -217,20 +227,20 @@ def _explain(arguments: argparse.Namespace) -> int:
         raise UsageError("give --policies, --label, or both")
     namespaces = _namespaces(arguments)
     if arguments.label:
-        tried = dict(namespaces.get(arguments.namespace, {}))
+        labels = dict(namespaces.get(arguments.namespace, {}))
         for key, value in arguments.label:
-            tried.pop(key, None)
+            labels.pop(key, None)
             if value is not None:
-                tried[key] = value
-        namespaces[arguments.namespace] = tried
-    read = {name: NamespacePolicy.from_labels(name, labels) for name, labels in namespaces.items()}
-    policies = {name: policy for name, policy in read.items() if policy is not None}
+                labels[key] = value
+        namespaces[arguments.namespace] = labels
+    parsed = {name: NamespacePolicy.from_labels(name, labels) for name, labels in namespaces.items()}
+    policies = {name: policy for name, policy in parsed.items() if policy is not None}
     documents = _documents(arguments.filename)
     explained = list(
         explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
     )
     if arguments.output == "text":
-        lines = as_text(explained, colour=sys.stdout.isatty()) if explained else ["Nothing here makes a pod."]
+        lines = as_text(explained, colour=sys.stdout.isatty()) if explained else [_NO_PODS]
     else:
         lines = _OUTPUTS[arguments.output](explained)
     write_output("".join(f"{line}\n" for line in lines))
@@ -258,12 +268,12 @@ def _documents(filename: str) -> list[object]:
     else:
         documents = load_path(Path(filename))
     if not documents:
-        raise DocumentError(f"{filename}: there is no document in it")
+        raise DocumentError(f"{filename}: contains no document")
     return documents
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    # Imported here: explain needs neither a server nor cryptography, and starts in a third of the time.
+    # Imported here, because explain needs neither a server nor cryptography and starts three times as fast.
     from certs.directory import CertificateError  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
     from service.http.listeners import Address  # noqa: PLC0415
@@ -292,8 +302,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             asyncio.run(serve(settings, log))
         except AccessError as error:
             raise UsageError(
-                f"{error}; without a cluster name a file or directory for --policies"
-                " and a directory for --certs"
+                f"{error}; to run without a cluster, give --policies a file or directory"
+                " and --certs a directory"
             ) from None
         except CertificateError as error:
             raise UsageError(str(error)) from None
@@ -301,7 +311,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise UsageError(f"cannot listen: {error.strerror or error}") from None
         except (PoliciesError, DocumentError):
             raise
-        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+        except Exception as error:  # noqa: BLE001 - the traceback belongs in the log
             log.failure("internal error", error)
             return 1
     return 0

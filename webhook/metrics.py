@@ -1,4 +1,4 @@
-"""The webhook's metrics; docs/metrics.md describes each. Every server has a registry of its own."""
+"""The webhook's Prometheus metrics; docs/metrics.md describes each of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,78 +14,81 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Action, Reason
 
 BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds. The API server's own first bucket is 5 ms; ours resolve what lies below it."""
+"""Upper bounds in seconds.
+
+The API server's smallest bucket is 5 ms, so the lower ones resolve shorter times.
+"""
 
 STATES = ("valid", "invalid", "off")
 
 
 class Metrics:
-    """Everything the webhook counts."""
+    """All metrics of one server, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
             "kaishare_webhook_requests",
-            "Admission reviews answered, by what was done and why.",
+            "Admission reviews answered, by action and reason.",
             ["webhook", "action", "reason"],
             registry=self.registry,
         )
         self._duration = Histogram(
             "kaishare_webhook_request_duration_seconds",
-            "Time from the whole body to the whole answer.",
+            "Time from the complete request body to the complete answer.",
             ["webhook"],
             buckets=BUCKETS,
             registry=self.registry,
         )
         self.in_flight = 0
-        """Admission reviews being answered now; a plain number, since one thread counts and reads it."""
+        """Number of admission reviews in progress; a plain integer, because only one thread uses it."""
         in_flight = Gauge(
-            "kaishare_webhook_in_flight", "Admission reviews being answered now.", registry=self.registry
+            "kaishare_webhook_in_flight", "Admission reviews in progress.", registry=self.registry
         )
         in_flight.set_function(lambda: self.in_flight)
         self._children: dict[tuple[str, Action, Reason], tuple[Counter, Histogram]] = {}
         self._errors = Counter(
             "kaishare_webhook_errors",
-            "Reviews that could not be answered as meant, and changes that could not be taken up, by stage.",
+            "Failed reviews and failed updates of policies, certificates and cluster facts, by stage.",
             ["stage"],
             registry=self.registry,
         )
         self.shed = Counter(
             "kaishare_webhook_shed",
-            "Reviews answered 503 because too many were being answered.",
+            "Reviews answered with 503 because too many were in progress.",
             registry=self.registry,
         )
         self.certificate_expiry = Gauge(
             "kaishare_certificate_expiry_timestamp_seconds",
-            "When a certificate in use ends.",
+            "Expiry time of each certificate in use.",
             ["kind"],
             registry=self.registry,
         )
         self.certificate_rotations = Counter(
             "kaishare_certificate_rotations",
-            "What this replica did to certificates, by result.",
+            "Certificate and CA changes made by this replica, by result.",
             ["result"],
             registry=self.registry,
         )
-        build = Info("kaishare_build", "What is running.", registry=self.registry)
+        build = Info("kaishare_build", "Version of the running program.", registry=self.registry)
         build.info({"version": version(), "component": "webhook"})
         self._watches: list[Watch[Any]] = []
 
     def show_log(self, lines_lost: Callable[[], int]) -> None:
-        """Show how many log lines were lost, which may be read from any thread."""
+        """Export the number of lost log lines; `lines_lost` must be safe to call from any thread."""
         self.registry.register(_Log(lines_lost))
 
     def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
-        """Show managed namespaces, which may be read from any thread; nothing while there is None."""
+        """Export the state of policies; `policies` must be thread-safe, and None exports nothing."""
         self.registry.register(_Policies(policies))
 
     def show_order(self, is_ok: Callable[[], bool | None]) -> None:
-        """Show whether KAI is called after us; nothing while that is not known."""
+        """Export whether KAI's webhooks are called after kaishare's; None (unknown) exports nothing."""
         self.registry.register(_Order(is_ok))
 
     def show_watch(self, watch: Watch[Any]) -> None:
-        """Show how a watch fares."""
+        """Export the last contact and the restarts of a watch."""
         if not self._watches:
             self.registry.register(_Watches(self._watches))
         self._watches.append(watch)
@@ -94,7 +97,7 @@ class Metrics:
         """Count one answer."""
         key = (webhook, action, reason)
         children = self._children.get(key)
-        if children is None:  # a bounded set: both enums are
+        if children is None:  # bounded, because actions and reasons are enums
             children = self._children[key] = (
                 self._requests.labels(webhook, action.value, reason.code),
                 self._duration.labels(webhook),
@@ -103,27 +106,27 @@ class Metrics:
         children[1].observe(seconds)
 
     def failed(self, stage: str) -> None:
-        """Count one failure of ours, or one body that could not be read (stage `decode`)."""
+        """Count one internal failure, or one unreadable request body (stage `decode`)."""
         self._errors.labels(stage).inc()
 
     def text(self) -> bytes:
-        """Render everything in Prometheus' text format."""
+        """Render all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class _Policies(Collector):
-    """Policies by state, built fresh at every scrape: a namespace that is gone leaves no series behind."""
+    """Exports policies by state, rebuilt at every scrape so that no series of a deleted namespace stays."""
 
     def __init__(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
         self._read = policies
 
     def collect(self) -> Iterable[Metric]:
         by_state = GaugeMetricFamily(
-            "kaishare_webhook_policies", "Managed namespaces, by the state of their policy.", labels=["state"]
+            "kaishare_webhook_policies", "Managed namespaces by policy state.", labels=["state"]
         )
         invalid = GaugeMetricFamily(
             "kaishare_webhook_policy_invalid",
-            "1 for each policy label whose value is ignored because it is not allowed.",
+            "1 for each policy label that is ignored because it is invalid.",
             labels=["namespace", "label"],
         )
         policies = self._read()
@@ -140,7 +143,7 @@ class _Policies(Collector):
 
 
 class _Log(Collector):
-    """The log's own losses."""
+    """Exports the number of lost log lines."""
 
     def __init__(self, lines_lost: Callable[[], int]) -> None:
         self._lines_lost = lines_lost
@@ -154,7 +157,7 @@ class _Log(Collector):
 
 
 class _Order(Collector):
-    """The order of mutating webhooks."""
+    """Exports whether KAI's webhooks are called after kaishare's."""
 
     def __init__(self, is_ok: Callable[[], bool | None]) -> None:
         self._is_ok = is_ok
@@ -162,7 +165,7 @@ class _Order(Collector):
     def collect(self) -> Iterable[Metric]:
         order = GaugeMetricFamily(
             "kaishare_webhook_order_ok",
-            "0 while a webhook that looks at schedulerName is called before ours and so misses our pods.",
+            "1 if webhooks that match on schedulerName are called after kaishare's, else 0.",
         )
         is_ok = self._is_ok()
         if is_ok is not None:
@@ -171,7 +174,7 @@ class _Order(Collector):
 
 
 class _Watches(Collector):
-    """What the API server was last heard to say of what is watched."""
+    """Exports the last contact and the restarts of every watch."""
 
     def __init__(self, watches: Sequence[Watch[Any]]) -> None:
         self._watches = watches
@@ -179,12 +182,12 @@ class _Watches(Collector):
     def collect(self) -> Iterable[Metric]:
         contact = GaugeMetricFamily(
             "kaishare_watch_last_contact_timestamp_seconds",
-            "When the API server was last heard on this watch.",
+            "Time of the last message from the API server on this watch.",
             labels=["resource"],
         )
         restarts = CounterMetricFamily(
             "kaishare_watch_restarts",
-            "How often the watch began anew; cause closed is the ordinary end of one.",
+            "Watch restarts by cause; closed is the normal timeout.",
             labels=["resource", "cause"],
         )
         for watch in self._watches:

@@ -1,4 +1,4 @@
-"""`kaishare-webhook serve`: put the parts together, run until told to stop."""
+"""The command `kaishare-webhook serve`: starts the server and its background tasks, and stops on a signal."""
 
 import asyncio
 import gc
@@ -30,34 +30,39 @@ from webhook.server.server import PORT_LIMITS, Server
 from webhook.server.tls import CertificateSource
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread that looks at files or renders metrics may keep reviews waiting; 5 ms by default."""
+"""Interpreter switch interval in seconds (Python's default is 5 ms).
+
+It bounds how long a thread that reads files or renders metrics can delay a review.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything `serve` is told."""
+    """The settings of `serve`."""
 
     rules: Rules
     certificates: FileSettings | SelfSignedSettings
     listen: Address
     ops_listen: Address
     policies: Path | None = None
-    """File or directory; None: the namespaces of the cluster."""
+    """File or directory with policies; None reads them from the cluster's namespaces."""
     kubeconfig: str | None = None
-    """How to reach the cluster, other than as kube.access.find_access would."""
+    """Kubeconfig of the cluster; None uses the default of kube.access.find_access."""
     webhook_configuration: str = CONFIGURATION_NAME
-    """The name of our own, whose place among others is watched."""
+    """Name of kaishare's webhook configurations, whose call order is watched."""
     drain_seconds: float = DRAIN_SECONDS
     most_in_flight: int = MOST_IN_FLIGHT
 
 
 async def serve(settings: Settings, log: JsonLog) -> None:
-    """Serve until SIGTERM, then drain; until SIGINT, or a second SIGTERM, then only finish what is in flight.
+    """Serve until a signal arrives.
+
+    SIGTERM drains before the end. SIGINT, or a second SIGTERM, only finishes the requests in flight.
 
     Raises:
         webhook.namespaces.documents.PoliciesError: the policies cannot be read.
-        kube.access.AccessError: they, or the CA, are in a cluster, and there is no way to its API server.
-        certs.directory.CertificateError: no usable certificate.
+        kube.access.AccessError: a cluster is needed for policies or CA, and no access to it is configured.
+        certs.directory.CertificateError: there is no usable certificate.
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -66,7 +71,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, lambda: stop.set() if drain.is_set() else drain.set())
 
-    unheard: OSError | None = None
+    listen_error: OSError | None = None
     async with AsyncExitStack() as stack:
         metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
         metrics.show_log(lambda: log.lines_lost)
@@ -92,35 +97,35 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             if certificate.issued.is_set():
                 try:
                     admission = await server.open_admission(settings.listen, certificate.context)
-                except OSError as error:  # raised below, and not as one of a group
-                    unheard = error
+                except OSError as error:  # raised after the task group, so that it is no ExceptionGroup
+                    listen_error = error
                     stop.set()
                 else:
                     gc.collect()
-                    gc.freeze()  # a full collection of all imports would stop a review for some 15 ms
+                    gc.freeze()  # a full collection of all imports would delay a review by some 15 ms
                     log("serving", admission=f"https://{admission}", ops=f"http://{ops}", **_known(policies))
             await wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
                 server.drain()
                 if not await drained(lambda: server.has_recent_connections, settings.drain_seconds, stop):
-                    log("connections still arrive, and will be refused: a longer --drain may help", WARNING)
+                    log("drain ended while clients still connect; a longer --drain may help", WARNING)
             log("stopping")
             for task in running:
                 task.cancel()
-    if unheard is not None:
-        raise unheard
+    if listen_error is not None:
+        raise listen_error
     log("stopped")
 
 
 def _known(policies: PolicySource) -> dict[str, Any]:
-    """How many namespaces are managed, as soon as that is known."""
-    known = policies.all()
-    return {} if known is None else {"namespaces": len(known)}
+    """Return the number of managed namespaces as a log field; empty until the policies are known."""
+    managed = policies.all()
+    return {} if managed is None else {"namespaces": len(managed)}
 
 
 class _Cluster:
-    """The one connection to the API server, made when somebody needs it."""
+    """The connection to the API server, opened at the first use."""
 
     def __init__(self, kubeconfig: str | None, stack: AsyncExitStack) -> None:
         self._kubeconfig = kubeconfig
@@ -128,10 +133,10 @@ class _Cluster:
         self._client: KubeClient | None = None
 
     async def client(self) -> KubeClient:
-        """Return it.
+        """Return the client.
 
         Raises:
-            kube.access.AccessError: there is no way to an API server.
+            kube.access.AccessError: no access to an API server is configured.
         """
         if self._client is None:
             client = KubeClient(await find_access(self._kubeconfig))
@@ -141,7 +146,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Decisive:
-    """All that decisions rest on, and the work that keeps it up to date."""
+    """The inputs of decisions (policies and rules), and the tasks that keep them up to date."""
 
     source: PolicySource
     rules: Callable[[], Rules]
@@ -151,7 +156,7 @@ class _Decisive:
 async def _open_policies(
     settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
 ) -> _Decisive:
-    """Open the source of policies; in a cluster also the watches on facts about it and on webhooks' order."""
+    """Open the source of policies; in a cluster also the watches on cluster facts and webhook order."""
     if settings.policies is not None:
         opened = await open_files(settings.policies, metrics=metrics, log=log)
         return _Decisive(opened.source, lambda: settings.rules, opened.work)
@@ -166,7 +171,7 @@ async def _open_policies(
 async def _certificate(
     settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
 ) -> CertificateSource:
-    told = settings.certificates
-    if isinstance(told, SelfSignedSettings):
-        return SelfSignedCertificate(told, client=await cluster.client(), metrics=metrics, log=log)
-    return FileCertificate(told, metrics=metrics, log=log)
+    options = settings.certificates
+    if isinstance(options, SelfSignedSettings):
+        return SelfSignedCertificate(options, client=await cluster.client(), metrics=metrics, log=log)
+    return FileCertificate(options, metrics=metrics, log=log)

@@ -93,7 +93,7 @@ class Participant:
         seen = self.held_for(found.next, world.second) if found.next else None
         decision = decide(
             found,
-            held=self.ring,
+            known=self.ring,
             now=world.now,
             lifetimes=LIVES,
             next_is_trusted=seen is not None and seen >= LIVES.bundle_wait,

@@ -36,7 +36,7 @@ OLD, DEAD = made(70 * DAY).pair.certificate_pem, EXPIRED.pair.certificate_pem
 
 
 def decided(found: SecretContents, *, held: CASet | None = None, trusted: bool = False) -> RotationStep:
-    return decide(found, held=held, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
+    return decide(found, known=held, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
 
 
 def stored(ring: CASet) -> dict[str, bytes]:
@@ -79,7 +79,7 @@ def test_what_is_due(found: CASet, result: Result, reason: str) -> None:
         assert is_new(decision.ring.current)
         assert decision.ring.next is None
     assert DEAD not in decision.ring.certificates
-    assert decided(read(stored(decision.ring)), held=decision.ring).result is Result.KEPT
+    assert decided(read(stored(decision.ring)), known=decision.ring).result is Result.KEPT
 
 
 def test_an_empty_secret_gets_a_ca() -> None:
@@ -138,7 +138,7 @@ GARBAGE: Mapping[str, Mapping[str, bytes]] = {
     "held", [None, CASet(current=OTHER, old=(OLD,))], ids=["a new replica", "one that knows"]
 )
 def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[str, bytes], held: CASet | None) -> None:  # fmt: skip
-    decision = decided(read(data), held=held)
+    decision = decided(read(data), known=held)
     assert decision.reason.startswith("ca.crt and ca.key: ")
     if held:
         assert (decision.result, decision.ring) == (Result.RESTORED, held)
@@ -149,15 +149,15 @@ def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[st
 
 def test_an_emptied_secret_gets_back_what_is_remembered() -> None:
     held = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
-    decision = decided(read({}), held=held)
+    decision = decided(read({}), known=held)
     assert (decision.result, decision.reason) == (Result.RESTORED, "the Secret was empty")
     assert decision.ring == CASet(current=DUE, next=FRESH, old=(OLD,))
 
 
 def test_what_is_remembered_and_has_expired_is_not_restored_but_its_successor_is() -> None:
-    decision = decided(read({}), held=CASet(current=EXPIRED, next=FRESH))
+    decision = decided(read({}), known=CASet(current=EXPIRED, next=FRESH))
     assert (decision.result, decision.ring.current) == (Result.CREATED, FRESH)
-    assert is_new(decided(read({}), held=CASet(current=EXPIRED)).ring.current)
+    assert is_new(decided(read({}), known=CASet(current=EXPIRED)).ring.current)
 
 
 def test_a_broken_next_ca_is_thrown_away() -> None:
@@ -174,7 +174,7 @@ def test_old_certificates_that_cannot_be_read_are_thrown_away() -> None:
 
 
 def test_another_ca_in_the_secret_counts() -> None:
-    decision = decided(SecretContents(current=OTHER), held=CASet(current=FRESH))
+    decision = decided(SecretContents(current=OTHER), known=CASet(current=FRESH))
     assert (decision.result, decision.ring) == (Result.KEPT, CASet(current=OTHER))
 
 

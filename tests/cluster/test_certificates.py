@@ -199,7 +199,7 @@ async def test_a_fresh_installation_gets_a_ca_and_is_ready_when_it_is_trusted(
     replica = await start()
     (created,) = replica.logged("CA created")
     assert created["reason"] == "the Secret was empty"
-    missing = f"no trusted certificate yet: there is no webhook configuration {CONFIGURATION_NAME}: no API server calls this webhook\n"
+    missing = f"no trusted certificate yet: webhook configuration {CONFIGURATION_NAME} does not exist: no API server calls this webhook\n"
     await until_not_ready_because(replica, missing)
 
     services = f"/api/v1/namespaces/{NAMESPACE}/services"
@@ -258,16 +258,16 @@ async def test_without_a_secret_the_plain_port_says_how_to_make_it_and_no_review
             stderr=stream, env=pod.environment,
         )  # fmt: skip
     try:
-        await until(lambda: b'"certificate trouble"' in log.read_bytes(), "the Secret is missed")
+        await until(lambda: b'"certificate problem"' in log.read_bytes(), "the Secret is missed")
         lines = [json.loads(line) for line in log.read_bytes().splitlines()]
-        assert [line["message"] for line in lines] == ["waiting for a certificate", "certificate trouble"]
+        assert [line["message"] for line in lines] == ["waiting for a certificate", "certificate problem"]
         async with (
             aiohttp.ClientSession(trust_env=False) as session,
             session.get(f"{lines[0]['ops']}/readyz") as response,
         ):
             assert response.status == 503
             said = (
-                "no trusted certificate yet: Secret team-a/kaishare-webhook-ca does not exist: make it with"
+                "no trusted certificate yet: Secret team-a/kaishare-webhook-ca does not exist: create it with"
             )
             assert (await response.text()).startswith(said)
         with pytest.raises(ConnectionRefusedError):
@@ -404,10 +404,10 @@ async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
         await until_ready(replica)
         before = await secret(admin)
         await admin.delete(SECRET)
-        (trouble,) = await until(lambda: replica.logged("certificate trouble")[-1:], "it is missed")
+        (trouble,) = await until(lambda: replica.logged("certificate problem")[-1:], "it is missed")
         assert trouble["part"] == "secret"
         assert trouble["problem"] == (
-            "Secret team-a/kaishare-webhook-ca does not exist: make it with"
+            "Secret team-a/kaishare-webhook-ca does not exist: create it with"
             " `kubectl create secret generic kaishare-webhook-ca -n team-a`"
         )
         assert (await replica.get("/readyz"))[0] == 200
@@ -477,8 +477,8 @@ async def test_a_configuration_that_is_made_anew_gets_its_bundle(admin: Administ
         async with configured(admin.client, *configurations(NOWHERE)):
             await until_trusted(admin, (await secret(admin))["ca.crt"])
             await until_ready(replica)
-    (trouble, *_) = replica.logged("certificate trouble")
-    assert trouble["problem"].startswith("there is no webhook configuration kai-00-kaishare")
+    (trouble, *_) = replica.logged("certificate problem")
+    assert trouble["problem"].startswith("webhook configuration kai-00-kaishare does not exist")
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
     async with configured(admin.client, *configurations(NOWHERE)):
         replica = await start(rights=tuple(rule for rule in RIGHTS if rule not in lacking))
         trouble = await until(
-            lambda: [line for line in replica.logged("certificate trouble") if said in line["problem"]], said
+            lambda: [line for line in replica.logged("certificate problem") if said in line["problem"]], said
         )
         assert trouble[0]["part"] == part
         assert "webhookconfigurations" in trouble[0]["problem"]
@@ -538,7 +538,7 @@ async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
             while not any(troubles):
                 await overwrite(admin, b"theirs")
                 await asyncio.sleep(0.05)
-            said = "mutatingwebhookconfigurations kai-00-kaishare: its caBundle is overwritten again and again: its annotation cert-manager.io/inject-ca-from tells somebody else to"
+            said = "mutatingwebhookconfigurations kai-00-kaishare: its caBundle is overwritten repeatedly: its annotation cert-manager.io/inject-ca-from makes another controller write it"
             assert next(filter(None, troubles)) == said
             changes = (await admin.read(MUTATING))["metadata"]["generation"]
             await asyncio.sleep(0.5)
@@ -574,7 +574,7 @@ async def test_this_machines_clock_has_no_part_in_it(admin: Administrator, start
         await asyncio.wait([task])
     ((_, said),) = [trouble for trouble in troubles if trouble[0] == "clock"]
     assert said.startswith("this machine's clock is 1576")
-    assert said.endswith(" s ahead of the API server's: set it right")
+    assert said.endswith(" s ahead of the API server's: correct it")
     in_a_week = datetime.now(UTC) + timedelta(days=7)
     assert abs(leaves[0].pair.not_after - in_a_week) < timedelta(minutes=1)
 
@@ -588,10 +588,10 @@ async def test_a_replica_serves_on_while_the_api_server_is_away(
         before = await asyncio.to_thread(leaf_of, replica)
         plane.kill()
         try:
-            await until(lambda: replica.logged("certificate trouble"), "it is missed")
+            await until(lambda: replica.logged("certificate problem"), "it is missed")
             assert (await replica.get("/readyz"))[0] == 200
             assert await asyncio.to_thread(leaf_of, replica) == before
         finally:
             await asyncio.to_thread(plane.start)
-        await until(lambda: replica.logged("certificate trouble is over"), "it is back")
+        await until(lambda: replica.logged("certificate problem resolved"), "it is back")
         assert (await rotations(replica)).keys() - {"failed"} == {"created"}  # 403 until its rights are read

@@ -96,10 +96,10 @@ async def test_each_change_is_said_once(admin: Administrator, client: KubeClient
     await until(lambda: watching.figure == 1.0, "KAI is behind again")
     await until(lambda: len(watching.said) == 4, "the last change is said")
     assert watching.said == [
-        "our webhook configuration is not there",
-        "webhooks are called in the right order",
-        "KAI does not see the pods that are made its own: its webhook is called before ours",
-        "webhooks are called in the right order",
+        "webhook configuration not found",
+        "webhook order correct",
+        "webhook order wrong: KAI's webhook is called before kaishare's",
+        "webhook order correct",
     ]
     running.cancel()
 
@@ -111,7 +111,7 @@ async def test_without_the_right_nothing_is_claimed(plane: ControlPlane, admin: 
         watching = Watching(client, CONFIGURATION_NAME)
         running = asyncio.create_task(watching.order.run())
         await until(lambda: watching.said, "the refusal is said")
-        assert watching.said == ["the order of webhooks is not known"]
+        assert watching.said == ["webhook order unknown"]
         assert watching.figure is None
         running.cancel()
 
@@ -135,7 +135,7 @@ async def test_serve_shows_the_order_as_it_is_now(
         await until(is_ok, "nobody is called before ours")
         await admin.create(of_kai("a-kai"))
         await until(is_wrong, "KAI is in front")
-        message = "KAI does not see the pods that are made its own: its webhook is called before ours"
+        message = "webhook order wrong: KAI's webhook is called before kaishare's"
         (said,) = await until(lambda: serving.logged(message), "the log says so")
         assert said["called_before"] == ["a-kai"]
         contact = 'kaishare_watch_last_contact_timestamp_seconds{resource="mutatingwebhookconfigurations"}'

@@ -95,7 +95,7 @@ async def test_a_label_is_policy_within_a_second_until_it_is_gone(
         assert policies.all()["labelled"].queue == "speech"
         await namespaces.label("labelled", {QUEUE: None})
         assert await until(lambda: "labelled" not in follow.names) < 1
-        assert follow.said("trouble with the API server") == []
+        assert follow.said("API server unavailable") == []
 
 
 async def test_a_namespace_made_a_moment_ago_is_known(
@@ -132,7 +132,7 @@ async def test_without_the_right_to_read_namespaces_there_is_one_line_and_no_rea
     token = await admin.token("webhook", EVENTS)
     async with KubeClient(plane.access(token)) as client, following(client) as follow:
         await until(lambda: follow.policies.watch.restarts["403"] >= 3)
-        (line,) = follow.said("trouble with the API server")
+        (line,) = follow.said("API server unavailable")
         assert 'cannot watch resource "namespaces"' in line["error"]
         assert not follow.policies.ready
         with pytest.raises(PolicyUnknown, match='cannot get resource "namespaces"'):
@@ -265,13 +265,13 @@ async def test_a_webhook_without_rights_starts_and_says_which(
 ) -> None:
     token = await admin.token("webhook", EVENTS)
     async with webhook(plane, token, tmp_path) as running:
-        await until_true(lambda: running.logged("trouble with the API server"), "the trouble is said")
+        await until_true(lambda: running.logged("API server unavailable"), "the trouble is said")
         status, text = await running.get("/readyz")
-        assert (status, text) == (503, "no policies, or none that are recent; the log says why\n")
+        assert (status, text) == (503, "policies not loaded or stale; see the log\n")
         listed = await running.get("/policies")
-        assert listed == (503, "no policies are known yet; the log says why\n"), "not an empty list"
+        assert listed == (503, "policies not loaded yet; see the log\n"), "not an empty list"
         assert (await running.get("/healthz"))[0] == 200
-        (line,) = running.logged("trouble with the API server")
+        (line,) = running.logged("API server unavailable")
         assert 'cannot watch resource "namespaces"' in line["error"]
         assert not any(name.startswith("kaishare_webhook_policies") for name in await running.series())
         assert "namespaces" not in running.logged("serving")[0], "what is not known is not zero"

@@ -206,7 +206,7 @@ async def test_an_object_without_end_is_given_up(
 ) -> None:
     monkeypatch.setattr("kube.list_splitter.LONGEST_OBJECT", 100_000)
     server.answers = [lists(pod("a", data="x" * 1_000_000))]
-    with pytest.raises(Unreachable, match=f"GET {PODS}: no list: an object of more than 100000 bytes"):
+    with pytest.raises(Unreachable, match=f"GET {PODS}: not a list: an object of more than 100000 bytes"):
         await read_list(client)
 
 

@@ -146,8 +146,8 @@ async def test_a_cluster_whose_certificate_nobody_checks(server: ApiServer, tmp_
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "kubeconfig: no kubeconfig$"),
-        ("[1, 2]", "kubeconfig: no kubeconfig$"),
+        ("", "kubeconfig: not a kubeconfig$"),
+        ("[1, 2]", "kubeconfig: not a kubeconfig$"),
         ("a: [", "kubeconfig: "),
         ("current-context: x", "kubeconfig: Invalid kube-config file"),
         ("\0", "kubeconfig: "),

@@ -95,7 +95,7 @@ async def test_changes_within_the_initial_events_count_and_objects_that_went_mea
 HALF: list[tuple[str, Answer]] = [
     ("the stream ended within the initial events", streams(event("ADDED", pod("half", 9)))),
     ("the answer was cut short", streams(event("ADDED", pod("half", 9)), cut=True)),
-    ("no event", streams(event("ADDED", pod("half", 9)), b"<html>\n")),
+    ("not an event", streams(event("ADDED", pod("half", 9)), b"<html>\n")),
     (
         "500 InternalError",
         streams(event("ADDED", pod("half", 9)), event("ERROR", status_object(500, "InternalError"))),

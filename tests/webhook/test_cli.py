@@ -119,7 +119,7 @@ def test_a_value_without_quotes_is_named(capsys: pytest.CaptureFixture[str], typ
 
 def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     typed("kind: Service\napiVersion: v1\nmetadata: {name: s}\nspec: {ports: []}\n")
-    assert explain(capsys, "-f", "-") == (0, "Nothing here makes a pod.\n")
+    assert explain(capsys, "-f", "-") == (0, "The manifests contain no pods.\n")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_without_a_cluster_serve_says_what_it_takes(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(["serve", "--policies", POLICIES]) == 2
     assert capsys.readouterr().err == (
-        "kaishare-webhook: /does/not/exist: no such kubeconfig; without a cluster name a file or directory"
+        "kaishare-webhook: /does/not/exist: no such kubeconfig; to run without a cluster, give --policies a file or directory"
         " for --policies and a directory for --certs\n"
     )
 

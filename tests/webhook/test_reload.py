@@ -17,8 +17,8 @@ from tests.support.webhook_server import review_of
 from webhook.certificates.files import FileSettings
 from webhook.namespaces.documents import Labels, read_namespaces
 
-NOT_TAKEN_UP = "policies not taken up, the last good ones stay"
-CERTIFICATE_NOT_TAKEN_UP = "certificate not taken up, the last good one stays"
+NOT_TAKEN_UP = "policies not reloaded, keeping the last valid ones"
+CERTIFICATE_NOT_TAKEN_UP = "certificate not reloaded, keeping the last valid one"
 EXPIRY = 'kaishare_certificate_expiry_timestamp_seconds{kind="serving"}'
 
 
@@ -149,7 +149,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
             raise failures.pop()
         return read_namespaces(path)
 
-    monkeypatch.setattr("webhook.namespaces.files._AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.namespaces.files._RETRY_SECONDS", 0.1)
     monkeypatch.setattr("webhook.namespaces.files.read_namespaces", read)
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
@@ -210,7 +210,7 @@ async def test_new_connections_see_a_new_leaf_and_open_ones_go_on(live: Live, pa
     old, before = await live.connect(), await live.figure(EXPIRY)
     assert (await old.post()).status == 200
     pairs.exchange()
-    await until(lambda: live.logged("certificate changed"), "the new pair is served")
+    await until(lambda: live.logged("certificate reloaded"), "the new pair is served")
     new = await live.connect()
     assert new.leaf != old.leaf
     for connection in (old, new):
@@ -228,7 +228,7 @@ async def test_half_a_pair_never_replaces_a_good_one(live: Live, pairs: Pairs) -
     assert len(live.logged(CERTIFICATE_NOT_TAKEN_UP)) == 1
     assert await live.errors("certificate") == 1
     pairs.exchange()
-    await until(lambda: live.logged("certificate changed"), "a whole pair is served")
+    await until(lambda: live.logged("certificate reloaded"), "a whole pair is served")
     assert await leaf(live) != good
 
 
@@ -257,5 +257,5 @@ async def test_a_certificate_whose_time_comes_is_taken_up_then(live: Live, pairs
     lines = await until(lambda: live.logged(CERTIFICATE_NOT_TAKEN_UP), "it is not valid yet")
     assert "is not valid before" in lines[0]["problem"]
     assert await live.figure(EXPIRY) == before
-    await until(lambda: live.logged("certificate changed"), "its time has come")
+    await until(lambda: live.logged("certificate reloaded"), "its time has come")
     assert await live.figure(EXPIRY) > before

@@ -1,1 +1,1 @@
-"""The admission reviews: read, judged and answered."""
+"""Decodes admission reviews, passes them to one of the three webhooks, and encodes the answers."""

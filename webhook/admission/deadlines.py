@@ -1,49 +1,49 @@
-"""Time limits of requests, kept by one sweep.
+"""Deadlines of requests, enforced by one periodic sweep.
 
-Every review has one, and nearly none ever meets it. A timer for each (asyncio.timeout) costs as much CPU as
-deciding about the pod; an entry in a table costs next to nothing, and a tenth of a second late harms nobody.
+A timer for each review (asyncio.timeout) would cost as much CPU as the decision about the pod. An entry in a
+table costs almost nothing, and a delay of a tenth of a second is harmless.
 """
 
 import asyncio
 from typing import Final
 
 SWEEP_SECONDS: Final = 0.1
-"""How much later than its time a deadline may be kept."""
+"""Interval of the sweep: the maximum delay of a deadline."""
 
 
 class Deadline:
-    """The time limit of one task: when it is over, whatever the task waits for is cancelled."""
+    """The deadline of one task. When it expires, the task is cancelled."""
 
-    __slots__ = ("_is_over", "_task", "at", "since")
+    __slots__ = ("_is_expired", "_task", "at", "since")
 
     def __init__(self, task: "asyncio.Task[None]", since: float, seconds: float) -> None:
         self._task = task
-        self._is_over = False
+        self._is_expired = False
         self.since = since
         self.at = since + seconds
-        """On the loop's clock."""
+        """The time of expiry, on the event loop's clock."""
 
     def end(self) -> None:
         """Cancel the task now."""
-        if not self._is_over:
-            self._is_over = True
+        if not self._is_expired:
+            self._is_expired = True
             self._task.cancel()
 
     def caused(self) -> bool:
-        """Ask, on CancelledError, whether it came from here; then the task goes on as if never cancelled."""
-        if self._is_over:
+        """Return whether this deadline caused a CancelledError; if so, revoke the cancellation."""
+        if self._is_expired:
             self._task.uncancel()
-        return self._is_over
+        return self._is_expired
 
 
 class Deadlines:
-    """Every deadline that runs."""
+    """The table of running deadlines."""
 
     def __init__(self) -> None:
         self._running: dict[Deadline, None] = {}
 
     def begin(self, seconds: float) -> Deadline:
-        """Start one for the current task."""
+        """Start a deadline for the current task."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is None:
             raise RuntimeError("a deadline needs a task")
@@ -52,14 +52,14 @@ class Deadlines:
         return deadline
 
     def finish(self, deadline: Deadline) -> None:
-        """Forget one that was met, or passed."""
+        """Remove a deadline whose task has ended or been cancelled."""
         del self._running[deadline]
 
     async def sweep(self) -> None:
-        """Cancel what is late, until cancelled itself."""
+        """Cancel the tasks of expired deadlines, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = loop.time()
-            for deadline in [each for each in self._running if each.at <= now]:
-                deadline.end()
+            for expired in [deadline for deadline in self._running if deadline.at <= now]:
+                expired.end()

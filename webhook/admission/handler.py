@@ -1,4 +1,4 @@
-"""What the three webhooks have in common: a review in, one answer out, counted and logged."""
+"""The common part of the three webhooks: decodes a review, calls the webhook, counts and logs the answer."""
 
 import asyncio
 import time
@@ -16,19 +16,19 @@ from webhook.policy.reasons import Action, Finding, Reason
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What to tell the API server, and what to say of it elsewhere."""
+    """The answer to a review, and its description for metrics and log."""
 
     action: Action
     finding: Finding
     body: bytes
     pod: str = ""
-    """The pod's name, or the start of one that is still to be made, where the review has none."""
+    """The pod's name or its generateName, for reviews that carry no name."""
     fields: dict[str, Any] = {}
-    """More for the log; never a value from a pod's containers."""
+    """Additional log fields. They never contain a value from a pod's containers."""
 
 
 class AdmissionWebhook(Protocol):
-    """One webhook's own part."""
+    """One of the three webhooks."""
 
     @property
     def name(self) -> str:
@@ -38,26 +38,26 @@ class AdmissionWebhook(Protocol):
         """Answer a review.
 
         Raises:
-            BadReview: its object cannot be read, and no answer would be right.
-            webhook.namespaces.source.PolicyUnknown: its namespace's policy cannot be had now.
+            BadReview: the object of the review cannot be read.
+            webhook.namespaces.source.PolicyUnknown: the policy of the namespace is not available now.
         """
 
     def on_error(self, review: Review, finding: Finding) -> Outcome | None:
-        """Answer after an error of ours; None leaves it to the failurePolicy."""
+        """Return the answer after an internal error; None leaves the answer to the failurePolicy."""
 
 
 class LeaveToFailurePolicy(Exception):
-    """An error of ours in a webhook that may leave the answer to its failurePolicy.
+    """An internal error whose answer is left to the webhook's failurePolicy.
 
-    It is already logged; the message says as much as its caller may know.
+    The error is already logged. The message is safe to send to the API server.
     """
 
 
 class ReviewHandler:
-    """Answers reviews on one path."""
+    """Answers the reviews of one path."""
 
-    def __init__(self, judge: AdmissionWebhook, *, metrics: Metrics, log: JsonLog) -> None:
-        self._judge = judge
+    def __init__(self, webhook: AdmissionWebhook, *, metrics: Metrics, log: JsonLog) -> None:
+        self._webhook = webhook
         self._metrics = metrics
         self._log = log
 
@@ -66,22 +66,22 @@ class ReviewHandler:
 
         Args:
             body: the review.
-            request_id: what the log calls this request.
-            deadline: until when the API server waits; None: nobody said.
+            request_id: the request's ID in the log.
+            deadline: the time until which the API server waits; None for no limit.
 
         Raises:
-            BadReview: the body cannot be answered at all.
-            Unanswered: an error of ours, which the failurePolicy is to settle.
+            BadReview: the body is not a review that can be answered.
+            LeaveToFailurePolicy: an internal error, whose answer is left to the failurePolicy.
         """
         started = time.perf_counter()
-        judge = self._judge
+        webhook = self._webhook
         try:
             review = decode(body)
         except BadReview:
             self._metrics.failed("decode")
             raise
         try:
-            answer = await judge.review(review)
+            answer = await webhook.review(review)
         except BadReview:
             self._metrics.failed("decode")
             raise
@@ -92,37 +92,41 @@ class ReviewHandler:
         except PolicyUnknown as error:
             self._metrics.failed("policies")
             self._log("policy unknown", ERROR, request=request_id, problem=str(error), **_names(review, ""))
-            answer = self._settled(review, Finding(Reason.POLICY_UNKNOWN, {"problem": error}))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the judge knows what is safe
-            answer = self._failed(judge.name, error, review, request_id)
-        took = time.perf_counter() - started
-        self._metrics.answered(judge.name, answer.action, answer.finding.reason, took)
+            answer = self._safe_outcome(review, Finding(Reason.POLICY_UNKNOWN, {"problem": error}))
+        except Exception as error:  # noqa: BLE001 - after any error the webhook returns its safe answer
+            answer = self._failed(webhook.name, error, review, request_id)
+        seconds = time.perf_counter() - started
+        self._metrics.answered(webhook.name, answer.action, answer.finding.reason, seconds)
         self._log(
             "decision",
             ERROR if answer.action is Action.ERROR else INFO,
-            webhook=judge.name,
+            webhook=webhook.name,
             request=request_id,
             **_names(review, answer.pod),
             action=answer.action.value,
             reason=answer.finding.reason.code,
             detail=answer.finding.sentence,
             **answer.fields,
-            milliseconds=round(took * 1000, 3),
+            milliseconds=round(seconds * 1000, 3),
         )
         return answer.body
 
     def _failed(self, stage: str, error: BaseException, review: Review, request_id: str) -> Outcome:
-        """Count and log an error of ours; return the answer that is safe, if there is one."""
+        """Count and log an internal error; return the webhook's safe answer."""
         self._metrics.failed(stage)
         self._log.failure("internal error", error, request=request_id, stage=stage, **_names(review, ""))
-        return self._settled(review, Finding(Reason.INTERNAL_ERROR))
+        return self._safe_outcome(review, Finding(Reason.INTERNAL_ERROR))
 
-    def _settled(self, review: Review, finding: Finding) -> Outcome:
-        """Return the answer that is safe after an error of ours, if there is one."""
-        settled = self._judge.on_error(review, finding)
-        if settled is None:
+    def _safe_outcome(self, review: Review, finding: Finding) -> Outcome:
+        """Return the webhook's safe answer after an internal error.
+
+        Raises:
+            LeaveToFailurePolicy: the webhook leaves the answer to its failurePolicy.
+        """
+        outcome = self._webhook.on_error(review, finding)
+        if outcome is None:
             raise LeaveToFailurePolicy(finding.sentence) from None
-        return settled
+        return outcome
 
 
 def _names(review: Review, pod: str) -> dict[str, Any]:

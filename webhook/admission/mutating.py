@@ -1,4 +1,4 @@
-"""The mutating webhook: fills in what a pod leaves open. It never denies."""
+"""The mutating webhook: adds queue, scheduler and share to new pods. It never denies a pod."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,11 +14,11 @@ from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.reasons import Action, Finding, Reason
 
 _MODES: Final = frozenset(Mode) - {Mode.OFF}
-"""The webhook configuration leaves out namespaces in mode off."""
+"""Modes of the namespaces whose pods the API server sends: the webhook configuration excludes mode off."""
 
 
 class MutatingWebhook:
-    """Judges what is posted to `/mutate`."""
+    """Changes new pods by the policy of their namespace; answers the reviews of `/mutate`."""
 
     name = "mutate"
 
@@ -28,7 +28,7 @@ class MutatingWebhook:
         self._metrics = metrics
 
     async def review(self, review: Review) -> Outcome:
-        """Answer a review with a patch, or with none."""
+        """Admit a pod, with a patch if the pod needs one."""
         if not review.is_about("Pod", "CREATE"):
             return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
         policy = await self._policies.find(review.namespace or "", modes=_MODES)
@@ -45,12 +45,12 @@ class MutatingWebhook:
         )
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
-        """Admit the pod unchanged: an error of ours is never the user's."""
+        """Admit the pod unchanged, so that an internal error never blocks a user."""
         return _without_patch(review, Action.ERROR, finding)
 
 
 def name_of(pod: PodView | None) -> str:
-    """A pod's name, or the start of the one it will get."""
+    """Return a pod's name, or its generateName followed by `*`."""
     if pod is None:
         return ""
     return pod.name or f"{pod.generate_name}*"
@@ -61,10 +61,10 @@ def _without_patch(review: Review, action: Action, finding: Finding) -> Outcome:
 
 
 def _encode(review: Review, mutation: Mutation) -> bytes:
-    """Encode the answer. Warnings and audit annotations come only with a patch.
+    """Encode the answer; warnings and audit annotations are sent only with a patch.
 
-    So a reinvocation round, in which there is nothing left to patch, repeats nothing; the API server refuses
-    a second, different value of an audit annotation anyway.
+    A reinvocation finds nothing to patch, so it does not repeat them. The API server refuses a second,
+    different value of an audit annotation.
     """
     if not mutation.sent:
         return allow(review.uid)
@@ -77,7 +77,7 @@ def _encode(review: Review, mutation: Mutation) -> bytes:
 
 
 def _fields(mutation: Mutation) -> dict[str, Any]:
-    """What the log says of a decision: keys that change, and what the author was warned of."""
+    """Return the log fields of a decision: the keys that change, and the warnings."""
     decision = mutation.decision
     fields: dict[str, Any] = {}
     if decision.changes:

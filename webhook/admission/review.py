@@ -1,6 +1,6 @@
-"""AdmissionReview (admission.k8s.io/v1): bytes in, the few fields that decide; an answer, bytes out.
+"""Decodes an AdmissionReview (admission.k8s.io/v1) and encodes its answer.
 
-The object itself stays raw: a typed round trip would drop every field the API grew since.
+The reviewed object stays raw bytes, because a typed round trip would drop fields that newer APIs add.
 """
 
 import base64
@@ -19,7 +19,7 @@ API_VERSION: Final = "admission.k8s.io/v1"
 
 
 class BadReview(ValueError):
-    """The body is no AdmissionReview that could be answered; the message says what is wrong with it."""
+    """The body is not an AdmissionReview that can be answered; the message says what is wrong with it."""
 
 
 class GroupKind(Struct):
@@ -36,7 +36,7 @@ class UserInfo(Struct):
 
 
 class Review(Struct):
-    """`request` of an AdmissionReview: what the API server asks, under its names in JSON."""
+    """The `request` of an AdmissionReview; attributes are named as in JSON."""
 
     uid: str
     operation: str
@@ -50,14 +50,13 @@ class Review(Struct):
     oldObject: Raw = Raw(b"null")
 
     def is_about(self, kind: str, *operations: str) -> bool:
-        """Whether this is one of the operations on an object of a core kind, not on a subresource of it."""
-        asked = self.kind
-        is_kind = asked is not None and asked.kind == kind and not asked.group
+        """Whether the review is for one of the operations on a core kind, and not for a subresource."""
+        is_kind = self.kind is not None and self.kind.kind == kind and not self.kind.group
         return is_kind and self.operation in operations and not self.subResource
 
     @property
     def username(self) -> str:
-        """Who asks."""
+        """The authenticated user of the request; empty if there is none."""
         return (self.userInfo.username if self.userInfo else None) or ""
 
 
@@ -69,14 +68,14 @@ class _Envelope(Struct):
 
 _decoder = msgspec.json.Decoder(_Envelope)
 _LONGEST_UID: Final = 253
-"""Characters of a review's uid, which the answer repeats; API servers send 36."""
+"""Maximum length of a review's uid, which the answer repeats. API servers send 36 characters."""
 
 
 def decode(body: bytes) -> Review:
-    """Read a review.
+    """Decode a review.
 
     Raises:
-        BadReview: not JSON, not an AdmissionReview of v1, or without what an answer needs.
+        BadReview: the body is not JSON, not an AdmissionReview of v1, or lacks uid or operation.
     """
     try:
         envelope = _decoder.decode(body)
@@ -87,8 +86,8 @@ def decode(body: bytes) -> Review:
     except RecursionError:
         raise BadReview("the body is nested too deep") from None
     if envelope.kind != "AdmissionReview" or envelope.apiVersion != API_VERSION:
-        found = f"kind {quoted(envelope.kind)} of apiVersion {quoted(envelope.apiVersion)}"
-        raise BadReview(f"{found} is not AdmissionReview of {API_VERSION}")
+        kind = f"kind {quoted(envelope.kind)} of apiVersion {quoted(envelope.apiVersion)}"
+        raise BadReview(f"{kind} is not AdmissionReview of {API_VERSION}")
     if envelope.request is None:
         raise BadReview("no AdmissionReview: request is missing")
     if not envelope.request.uid or not envelope.request.operation:
@@ -105,9 +104,9 @@ def allow(
     warnings: Sequence[str] = (),
     audit: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Encode an answer that admits the object, with a patch or without one.
+    """Encode an answer that admits the object, with or without a patch.
 
-    An empty patch leaves out both `patch` and `patchType`: one without the other is an invalid answer.
+    For an empty patch both `patch` and `patchType` are omitted, because one without the other is invalid.
     """
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
@@ -121,7 +120,7 @@ def allow(
 
 
 def deny(uid: str, message: str, *, audit: Mapping[str, str]) -> bytes:
-    """Encode an answer that refuses the object; the API server puts its own words before the message."""
+    """Encode an answer that denies the object. The API server prefixes the message with its own text."""
     status = {"code": 403, "reason": "Forbidden", "message": message}
     return _encode({"uid": uid, "allowed": False, "status": status, "auditAnnotations": audit})
 

@@ -1,4 +1,4 @@
-"""The validating webhooks: pods under enforce, and the labels of namespaces as they are typed."""
+"""The validating webhooks: pods in namespaces with mode enforce, and the policy labels of namespaces."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -27,11 +27,11 @@ from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.verify import Requester, verify
 
 _MODES: Final = frozenset({Mode.ENFORCE})
-"""The webhook configuration selects namespaces by this mode."""
+"""Mode of the namespaces whose pods the API server sends, by the webhook configuration."""
 
 
 class PodValidator:
-    """Judges what is posted to `/validate/pods`, for namespaces in mode enforce."""
+    """Validates new pods in namespaces with mode enforce; answers the reviews of `/validate/pods`."""
 
     name = "validate-pods"
 
@@ -40,11 +40,11 @@ class PodValidator:
         self._rules = rules
 
     async def review(self, review: Review) -> Outcome:
-        """Admit or refuse a pod.
+        """Admit or deny a pod.
 
         Raises:
-            BadReview: the pod cannot be read. The API server sends none like that, so this is no pod's fault.
-            PolicyUnknown: what to hold the pod to cannot be had now, which the failurePolicy is to settle.
+            BadReview: the pod cannot be read. The API server never sends such a pod.
+            PolicyUnknown: the policy is not available now; the failurePolicy decides.
         """
         if not review.is_about("Pod", "CREATE"):
             return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
@@ -66,11 +66,11 @@ class PodValidator:
         )
 
     def on_error(self, _review: Review, _finding: Finding) -> None:
-        """Leave it to the failurePolicy: the one place that may."""
+        """Leave the answer to the failurePolicy, which is Fail for this webhook."""
 
 
-_MOST_TOLD = 8
-"""Labels named in one refusal: the rest is told at the next try."""
+_MAX_PROBLEMS = 8
+"""Maximum number of labels named in one denial. Further ones are reported at the next attempt."""
 
 
 class _Metadata(Struct):
@@ -86,15 +86,15 @@ _namespace = msgspec.json.Decoder(_Namespace | None)
 
 
 class NamespaceValidator:
-    """Judges what is posted to `/validate/namespaces`."""
+    """Validates policy labels of namespaces; answers the reviews of `/validate/namespaces`."""
 
     name = "validate-namespaces"
 
     async def review(self, review: Review) -> Outcome:
-        """Admit or refuse a namespace's labels.
+        """Admit or deny the policy labels of a namespace.
 
-        Only labels that this request sets or changes are judged: a bad one that slipped in earlier must not
-        block other edits, the one that switches everything off least of all.
+        Only labels that the request sets or changes are checked. An invalid label that exists already must
+        not block other edits, such as the one that sets mode off.
 
         Raises:
             BadReview: the namespace cannot be read.
@@ -115,7 +115,7 @@ class NamespaceValidator:
         return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
-        """Admit: a label that slips in is reported as invalid and ignored."""
+        """Admit the namespace. An invalid label is ignored and reported later."""
         return Outcome(action=Action.ERROR, finding=finding, body=allow(review.uid))
 
 
@@ -133,7 +133,7 @@ def _labels(document: Raw, field: str) -> dict[str, str]:
 
 
 def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
-    """Say what a set of allowed labels does not do, though its owner may expect it to."""
+    """Yield warnings for valid labels that have no effect, or not the expected one."""
     if idle := idle_labels(labels):
         yield Finding(Reason.NO_QUEUE_LABEL, {"label": idle[0]})
     for share, cap, comparable in ((FRACTION, MAX_MEMORY, MAX_FRACTION), (MEMORY, MAX_FRACTION, MAX_MEMORY)):
@@ -142,16 +142,16 @@ def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _refused(review: Review, problems: LabelProblems) -> Outcome:
-    told = [str(problem) for problem in problems.shown[:_MOST_TOLD]]
-    if problems.count > len(told):
-        told.append(f"and {problems.count - len(told)} more")
+    messages = [str(problem) for problem in problems.shown[:_MAX_PROBLEMS]]
+    if problems.count > len(messages):
+        messages.append(f"and {problems.count - len(messages)} more")
     return Outcome(
         action=Action.DENIED,
         finding=Finding(Reason.LABEL_INVALID, {"problem": problems.shown[0]}),
         body=deny(
-            review.uid, "; ".join(told), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
+            review.uid, "; ".join(messages), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
         ),
-        fields={"problems": told},
+        fields={"problems": messages},
     )
 
 

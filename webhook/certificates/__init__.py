@@ -1,1 +1,1 @@
-"""Where the serving certificate comes from: files that somebody keeps, or the webhook itself in a cluster."""
+"""Sources of the serving certificate: files, or a CA that the webhook's replicas share in a Secret."""

@@ -1,4 +1,4 @@
-"""A serving certificate that the replicas make themselves, from a CA in a Secret."""
+"""A self-signed serving certificate: each replica issues its own from a CA in a Secret."""
 
 import asyncio
 import ssl
@@ -18,18 +18,18 @@ from webhook.server.tls import ServingContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfSignedSettings:
-    """A CA in a Secret, trusted through the caBundle of our webhook configurations."""
+    """Settings for a CA in a Secret that the caBundle of kaishare's webhook configurations trusts."""
 
     configuration: str
-    """The name of both configurations."""
+    """Name of both webhook configurations."""
     secret: str
-    """Its name."""
+    """Name of the Secret."""
     namespace: str = ""
-    """Of Secret and Service; empty: our own."""
+    """Namespace of Secret and Service; empty for the caller's own namespace."""
     service: str
-    """The name of the Service that leads here."""
+    """Name of the Service in front of the webhook."""
     host_names: Sequence[str] = ()
-    """What the certificate is for besides the Service."""
+    """Names for the certificate in addition to the Service's."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
 
 
@@ -39,11 +39,11 @@ class SelfSignedCertificate:
     def __init__(
         self, settings: SelfSignedSettings, *, client: KubeClient, metrics: Metrics, log: JsonLog
     ) -> None:
-        """Prepare; `run` gets a certificate.
+        """Set up the certificate manager; call `run` to obtain a certificate.
 
         Raises:
-            CertificateError: a name is no host name.
-            AccessError: our own namespace is not known.
+            CertificateError: a name is not a valid host name.
+            AccessError: the caller's own namespace is not known.
         """
         namespace = settings.namespace or client.namespace
         host = f"{settings.service}.{namespace}"
@@ -57,25 +57,25 @@ class SelfSignedCertificate:
             canonical_names(names)
         except ValueError as error:
             raise CertificateError(str(error)) from None
-        self._replica = CertificateManager(
+        self._manager = CertificateManager(
             client,
             namespace=namespace,
             secret=settings.secret,
             configuration=settings.configuration,
             names=names,
             lifetimes=settings.lifetimes,
-            on_leaf=self._take,
-            on_look=self._show,
-            on_result=self._tell,
-            on_trouble=self._complain,
+            on_leaf=self._serve,
+            on_look=self._update_metrics,
+            on_result=self._log_result,
+            on_trouble=self._log_problem,
         )
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What to serve with.
+        """The TLS context of the admission port.
 
         Raises:
-            RuntimeError: there is no certificate yet.
+            RuntimeError: no certificate has been issued yet.
         """
         if self._serving is None:
             raise RuntimeError("there is no certificate yet")
@@ -83,14 +83,14 @@ class SelfSignedCertificate:
 
     @property
     def problem(self) -> str:
-        """Why API servers cannot trust the certificate yet."""
-        return self._replica.problem
+        """Why API servers cannot trust the certificate yet, in one line; empty when they can."""
+        return self._manager.problem
 
     async def run(self) -> None:
-        """Have a certificate until cancelled."""
-        await restart_on_error(self._replica.run, on_error=self._fail)
+        """Keep the certificate valid until cancelled."""
+        await restart_on_error(self._manager.run, on_error=self._fail)
 
-    def _take(self, leaf: Leaf, reason: str) -> None:
+    def _serve(self, leaf: Leaf, reason: str) -> None:
         if self._serving is None:
             self._serving = ServingContext(leaf.pair)
         else:
@@ -100,8 +100,8 @@ class SelfSignedCertificate:
         self._log("certificate issued", reason=reason, not_after=leaf.pair.not_after.isoformat())
         self.issued.set()
 
-    def _show(self) -> None:
-        ring, failures = self._replica.ring, self._replica.failures
+    def _update_metrics(self) -> None:
+        ring, failures = self._manager.ring, self._manager.failures
         if ring is not None:
             self._metrics.certificate_expiry.labels("ca").set(ring.current.pair.not_after.timestamp())
         if failures > self._failures:
@@ -109,7 +109,7 @@ class SelfSignedCertificate:
             self._metrics.failed("certificate")
             self._failures = failures
 
-    def _tell(self, result: Result, reason: str) -> None:
+    def _log_result(self, result: Result, reason: str) -> None:
         self._metrics.certificate_rotations.labels(result.value).inc()
         level = WARNING if result in (Result.REPLACED, Result.RESTORED) else INFO
         self._log(f"CA {result.value}", level, reason=reason)
@@ -118,8 +118,8 @@ class SelfSignedCertificate:
         self._metrics.failed("certificate")
         self._log.failure("internal error", error, stage="certificate")
 
-    def _complain(self, part: str, problem: str) -> None:
+    def _log_problem(self, part: str, problem: str) -> None:
         if problem:
-            self._log("certificate trouble", WARNING, part=part, problem=problem)
+            self._log("certificate problem", WARNING, part=part, problem=problem)
         else:
-            self._log("certificate trouble is over", part=part)
+            self._log("certificate problem resolved", part=part)

@@ -1,4 +1,4 @@
-"""A serving certificate in two files, taken up anew when they change."""
+"""A serving certificate from two files, reloaded when they change."""
 
 import asyncio
 import ssl
@@ -20,23 +20,23 @@ LOCAL_NAMES: Final = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """A directory with a certificate, filled by us if it is empty; or two given files."""
+    """Settings for certificate files: a directory, which is filled if it is empty, or two given files."""
 
     directory: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     host_names: Sequence[str] = LOCAL_NAMES
-    """For a certificate that is made here."""
+    """Names for a certificate that is created in the directory."""
 
 
 class FileCertificate:
-    """The serving certificate of some files."""
+    """The serving certificate of a pair of files."""
 
     problem: Final = ""
-    """Whether anybody trusts it is the affair of whoever keeps the files."""
+    """Always empty: trust in the certificate is the responsibility of the owner of the files."""
 
     def __init__(self, files: FileSettings, *, metrics: Metrics, log: JsonLog) -> None:
-        """Read the files; a directory of ours is filled first.
+        """Read the files; an empty directory is filled first.
 
         Raises:
             CertificateError: there is no usable certificate.
@@ -52,52 +52,53 @@ class FileCertificate:
         self._metrics = metrics
         self._log = log
         self._files = FileWatch(self._certificate, self._key)
-        self._refused = ""
-        """Why what is in the files now was not taken up."""
+        self._reload_problem = ""
+        """Why the current content of the files was not loaded; empty if it was."""
         pair = load_pair(self._certificate, self._key, now=now)
         try:
             self._serving = ServingContext(pair)
         except OSError as error:  # `ssl.SSLError` too
             raise CertificateError(f"{self._certificate} cannot be served: {error}") from None
-        self._show(pair)
+        self._update_expiry(pair)
         self.issued = asyncio.Event()
         self.issued.set()
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What to serve with."""
+        """The TLS context of the admission port."""
         return self._serving.outer
 
     async def run(self) -> None:
-        """Look for a new pair until cancelled; one that does not match never replaces a good one.
+        """Reload changed files until cancelled; an invalid pair never replaces a valid one.
 
-        What could not be taken up is tried again without being changed: its time may come.
+        A pair that could not be loaded is tried again even if it has not changed, because it may become valid
+        later.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
             is_new = await asyncio.to_thread(self._files.changed)
             if is_new:
-                self._refused = ""
-            if not is_new and not self._refused:
+                self._reload_problem = ""
+            if not is_new and not self._reload_problem:
                 continue
             try:
                 pair = await asyncio.to_thread(self._load)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the last good pair stays
-                is_said = isinstance(error, CertificateError | OSError)
-                problem = str(error) if is_said else f"{type(error).__name__}: {error}"
-                if problem != self._refused:
-                    self._refused = problem
+            except Exception as error:  # noqa: BLE001 - after any error the last valid pair stays
+                is_readable = isinstance(error, CertificateError | OSError)
+                problem = str(error) if is_readable else f"{type(error).__name__}: {error}"
+                if problem != self._reload_problem:
+                    self._reload_problem = problem
                     self._metrics.failed("certificate")
-                    self._log("certificate not taken up, the last good one stays", ERROR, problem=problem)
+                    self._log("certificate not reloaded, keeping the last valid one", ERROR, problem=problem)
             else:
-                self._refused = ""
-                self._show(pair)
-                self._log("certificate changed", not_after=pair.not_after.isoformat())
+                self._reload_problem = ""
+                self._update_expiry(pair)
+                self._log("certificate reloaded", not_after=pair.not_after.isoformat())
 
     def _load(self) -> KeyPair:
         pair = load_pair(self._certificate, self._key, now=datetime.now(UTC))
         self._serving.load(pair)
         return pair
 
-    def _show(self, pair: KeyPair) -> None:
+    def _update_expiry(self, pair: KeyPair) -> None:
         self._metrics.certificate_expiry.labels("serving").set(pair.not_after.timestamp())

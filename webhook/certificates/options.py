@@ -1,4 +1,4 @@
-"""The options of `serve` that say where its certificate comes from."""
+"""The options of `serve` that select the source of its certificate."""
 
 import argparse
 from datetime import timedelta
@@ -14,86 +14,91 @@ if TYPE_CHECKING:
     from webhook.certificates.files import FileSettings
 
 SELF: Final = "self"
-"""The value of --certs that is no directory; a directory of that name is `./self`."""
+"""The value of --certs for a self-signed certificate. A directory of that name must be given as `./self`."""
 
 
 def add_certificate_options(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+    """Add the certificate options to a parser."""
     duration = read_by(parse_duration)
     parser.add_argument(
         "--certs",
         metavar="self|DIR",
-        help="self: made here, from a CA in a Secret that replaces itself in time; DIR: tls.crt and tls.key"
-        " there, both made when it is empty (default self)",
+        help="self: issue certificates from a CA in a Secret, which is rotated automatically; DIR: use"
+        " tls.crt and tls.key in that directory, created if it is empty (default self)",
     )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="in place of --certs, with --tls-key")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="certificate to serve, instead of --certs"
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of --tls-cert")
     parser.add_argument(
         "--host-name",
         action="append",
         metavar="NAME",
-        help="a name or address the certificate is for, with --certs self besides the Service; may be"
-        " repeated (default with --certs DIR: localhost and 127.0.0.1)",
+        help="DNS name or IP address for the certificate, in addition to the Service's names with --certs"
+        " self; may be repeated (default with --certs DIR: localhost and 127.0.0.1)",
     )
     own = parser.add_argument_group("with --certs self")
     own.add_argument(
         "--certs-secret",
         default="kaishare-webhook-ca",
         metavar="NAME",
-        help="the Secret that keeps the CA; it must exist, and may be empty (default %(default)s)",
+        help="Secret that stores the CA; it must exist and may be empty (default %(default)s)",
     )
     own.add_argument(
-        "--namespace", metavar="NAMESPACE", help="of Secret and Service (default the service account's)"
+        "--namespace",
+        metavar="NAMESPACE",
+        help="namespace of Secret and Service (default: the service account's)",
     )
     own.add_argument(
         "--service",
         default="kaishare-webhook",
         metavar="NAME",
-        help="the Service that leads to this webhook (default %(default)s)",
+        help="Service in front of this webhook (default %(default)s)",
     )
     own.add_argument(
         "--webhook-configuration",
         default=CONFIGURATION_NAME,
         metavar="NAME",
-        help="of our configurations, whose caBundle is kept and whose order is watched (default %(default)s)",
+        help="name of kaishare's webhook configurations, whose caBundle is maintained and whose call order is"
+        " watched (default %(default)s)",
     )
     own.add_argument(
         "--ca-lifetime",
         type=duration,
         default="2160h",
         metavar="DURATION",
-        help="of a CA; the next one is made after two thirds of it (default %(default)s)",
+        help="lifetime of a CA; its successor is created after two thirds of it (default %(default)s)",
     )
     own.add_argument(
         "--leaf-lifetime",
         type=duration,
         default="168h",
         metavar="DURATION",
-        help="of a serving certificate; renewed after two thirds of it (default %(default)s)",
+        help="lifetime of a serving certificate; it is renewed after two thirds (default %(default)s)",
     )
     own.add_argument(
         "--bundle-wait",
         type=duration,
         default="2m",
         metavar="DURATION",
-        help="how long a new CA is in the caBundle before it is used (default %(default)s)",
+        help="time between the addition of a new CA to the caBundle and its use (default %(default)s)",
     )
 
 
 def parse_certificate_options(arguments: argparse.Namespace) -> "FileSettings | SelfSignedSettings":
-    """Read them.
+    """Convert the parsed options into settings.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the options contradict each other.
     """
-    # Imported here: explain needs no cryptography.
+    # Imported here, because explain needs no cryptography.
     from certs.rotation import Lifetimes  # noqa: PLC0415
     from webhook.certificates.cluster import SelfSignedSettings  # noqa: PLC0415
     from webhook.certificates.files import LOCAL_NAMES, FileSettings  # noqa: PLC0415
 
     given = (arguments.tls_cert, arguments.tls_key)
     if any(given) and not all(given):
-        raise UsageError("--tls-cert and --tls-key belong together")
+        raise UsageError("--tls-cert and --tls-key must be given together")
     if arguments.certs is not None and all(given):
         raise UsageError("give either --certs, or --tls-cert and --tls-key")
     host_names = tuple(arguments.host_name or ())

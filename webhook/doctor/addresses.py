@@ -1,4 +1,4 @@
-"""Where the API server finds a webhook: at a URL, or behind a Service."""
+"""Finds the addresses at which the API server reaches a webhook: a URL, or the endpoints of a Service."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,13 +14,13 @@ from webhook.registration.objects import ClientConfig, ServiceReference
 
 CHECK: Final = "certificate"
 _SERVICES: Final = ListSpec(
-    resource="services", verb="get", path="", without="which certificate the webhook serves was not checked"
+    resource="services", verb="get", path="", without="the webhook's certificate was not checked"
 )
 _SLICES: Final = ListSpec(
     resource="endpointslices",
     group="discovery.k8s.io",
     path="",
-    without="which certificate the webhook serves was not checked",
+    without="the webhook's certificate was not checked",
 )
 
 
@@ -55,7 +55,7 @@ class _Slice(Struct):
 
 @dataclass(frozen=True, slots=True)
 class ProbeAddress:
-    """Where something answers for the webhook, and by what name the API server asks for it."""
+    """An address of the webhook, and the server name that the API server expects there."""
 
     host: str
     port: int
@@ -68,16 +68,16 @@ class ProbeAddress:
 async def addresses_of(
     reader: ApiReader, client: ClientConfig, place: str
 ) -> tuple[list[ProbeAddress], CheckResult | None]:
-    """Where the API server finds a webhook; or what is wrong with that."""
+    """Return the addresses of a webhook, or a finding that explains why there are none."""
     if client.service is not None:
-        return await _behind(reader, client.service, place)
-    found = _of_url(client.url or "")
-    if found:
-        return found, None
-    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is no https address")
+        return await _service_addresses(reader, client.service, place)
+    addresses = _url_addresses(client.url or "")
+    if addresses:
+        return addresses, None
+    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is not an https address")
 
 
-def _of_url(url: str) -> list[ProbeAddress]:
+def _url_addresses(url: str) -> list[ProbeAddress]:
     try:
         parts = urlsplit(url)
         port = parts.port or 443
@@ -88,21 +88,21 @@ def _of_url(url: str) -> list[ProbeAddress]:
     return [ProbeAddress(parts.hostname, port, parts.hostname)]
 
 
-async def _behind(
+async def _service_addresses(
     reader: ApiReader, service: ServiceReference, name: str
 ) -> tuple[list[ProbeAddress], CheckResult | None]:
-    """Where a Service leads; or why that is not known."""
+    """Return the addresses of a Service's endpoints, or a finding that explains why there are none."""
     path = f"/api/v1/namespaces/{service.namespace}/services"
-    found = await reader.get(
+    answer = await reader.get(
         replace(_SERVICES, path=path), service.name, msgspec.json.Decoder(_Service).decode
     )
-    shown = f"Service {service.namespace}/{service.name}"
-    if found is None:
-        return [], problem(CHECK, f"there is no {shown}: nobody answers", "install the chart")
-    if isinstance(found, Completeness):
-        return [], None  # said among the rights
-    if found.spec.type == "ExternalName":
-        return [ProbeAddress(found.spec.external_name, service.port, name)], None
+    title = f"Service {service.namespace}/{service.name}"
+    if answer is None:
+        return [], problem(CHECK, f"{title} does not exist", "install the chart")
+    if isinstance(answer, Completeness):
+        return [], None  # reported with the missing rights
+    if answer.spec.type == "ExternalName":
+        return [ProbeAddress(answer.spec.external_name, service.port, name)], None
     path = f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
     params = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
     slices = await reader.list(
@@ -110,19 +110,17 @@ async def _behind(
     )
     if not slices.is_known:
         return [], None
-    port_name = next((one.name for one in found.spec.ports or () if one.port == service.port), None)
+    port_name = next((port.name for port in answer.spec.ports or () if port.port == service.port), None)
     if port_name is None:
-        return [], problem(CHECK, f"{shown} has no port {service.port}, which the webhook is called at")
+        return [], problem(CHECK, f"{title} has no port {service.port}, which the API server calls")
     addresses = [
         ProbeAddress(endpoint.addresses[0], port.port, name)
-        for one in slices.items
-        for port in one.ports or ()
+        for endpoint_slice in slices.items
+        for port in endpoint_slice.ports or ()
         if port.name == port_name and port.port
-        for endpoint in one.endpoints or ()
+        for endpoint in endpoint_slice.endpoints or ()
         if endpoint.conditions.ready is not False and endpoint.addresses
     ]
     if not addresses:
-        return [], problem(
-            CHECK, f"{shown} has no ready endpoint: nobody answers", "look at the pods of the webhook"
-        )
+        return [], problem(CHECK, f"{title} has no ready endpoint", "look at the pods of the webhook")
     return addresses, None

@@ -1,4 +1,7 @@
-"""Asking the API server with the caller's own rights; what cannot be had is said, and is never nothing."""
+"""Reads objects with the caller's rights, and records what could not be read.
+
+An object that cannot be read is never treated as missing.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -15,134 +18,133 @@ from service.text import MALFORMED, one_line
 T = TypeVar("T")
 
 MOST_OBJECTS: Final = 20_000
-"""As many of one kind as are looked through; of some 2 kB each, 40 MB of PodGroups."""
+"""Maximum number of objects read of one kind: 40 MB for PodGroups of some 2 kB each."""
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 
 
 class Completeness(Enum):
-    """How much of what was asked for is known."""
+    """How much of a list could be read."""
 
     WHOLE = "whole"
     PART = "part"
-    """There is more than anybody looks through, or some of it cannot be read."""
+    """The list exceeds `MOST_OBJECTS`, or some objects cannot be decoded."""
     UNSERVED = "unserved"
-    """The API server has no such kind."""
+    """The API server does not serve the kind."""
     UNREAD = "unread"
+    """The request failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListResult(Generic[T]):
-    """Objects of one kind."""
+    """The objects of one kind that could be read."""
 
     items: tuple[T, ...] = ()
     extent: Completeness = Completeness.UNREAD
 
     @property
     def is_known(self) -> bool:
-        """Whether the items are all, or nearly all, there are."""
+        """Whether the items are all, or nearly all, objects of the kind."""
         return self.extent in (Completeness.WHOLE, Completeness.PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSpec:
-    """One kind of objects, and what becomes of the doctor without."""
+    """A request for objects of one kind, and the consequence if it fails."""
 
     resource: str
     path: str
-    """Of the list."""
+    """Path of the list."""
     without: str
-    """What is not checked, as the rest of a sentence."""
+    """The check that fails without the list, as a clause for a message."""
     group: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
     accept: str = "application/json"
     verb: str = "list"
     is_needed: bool = False
-    """Whether it is a problem not to know."""
+    """Whether a failed request is a problem; otherwise the finding is unknown."""
 
     @property
     def right(self) -> str:
-        """As RBAC has it: `list queues.scheduling.run.ai`."""
+        """The RBAC right that the request needs, such as `list queues.scheduling.run.ai`."""
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
 
 
 class ApiReader:
-    """Lists objects and remembers what it could not have."""
+    """Lists objects and records failed requests."""
 
     def __init__(self, client: KubeClient) -> None:
         self.client = client
         self._refused: defaultdict[tuple[str, bool], dict[str, None]] = defaultdict(dict)
-        """By what is then not checked, and whether that is a problem: the missing rights, in order."""
+        """Missing rights in order, by failed check and by whether that is a problem."""
         self._failed: dict[CheckResult, None] = {}
 
     @property
     def missing(self) -> Iterator[CheckResult]:
-        """What could not be read, each once; missing rights that matter for the same thing in one line."""
+        """The findings about failed requests, each once; missing rights for one check share a line."""
         for (without, is_needed), rights in self._refused.items():
             make = problem if is_needed else unknown
             missing = ", ".join(rights)
-            yield make("rights", f"{without}: the caller may not {missing}", f"allow it to {missing}")
+            yield make("rights", f"{without}: the caller may not {missing}", f"grant the caller {missing}")
         yield from self._failed
 
-    async def list(self, asked: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
+    async def list(self, spec: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
         """List all objects of a kind.
 
         Args:
-            asked: what.
-            read: makes of an object's JSON what is kept, None to leave it out; may raise what msgspec does.
+            spec: the request.
+            read: decodes an object's JSON; returns None to omit the object; may raise msgspec's errors.
         """
-        found: list[T] = []
+        items: list[T] = []
         count = unreadable = 0
         extent = Completeness.WHOLE
         try:
-            async with self.client.list_objects(
-                asked.path, params=asked.params, accept=asked.accept
-            ) as objects:
+            async with self.client.list_objects(spec.path, params=spec.params, accept=spec.accept) as objects:
                 async for item in objects:
                     if count == MOST_OBJECTS:
                         extent = Completeness.PART
-                        self._lack(asked, f"only the first {count} were looked at")
+                        self._fail(spec, f"only the first {count} objects were checked")
                         break
                     count += 1
                     try:
-                        kept = read(item)
+                        value = read(item)
                     except MALFORMED:
                         unreadable += 1
                         continue
-                    if kept is not None:
-                        found.append(kept)
+                    if value is not None:
+                        items.append(value)
         except ApiError as error:
-            if error.status == _NOT_FOUND and not asked.is_needed:
+            if error.status == _NOT_FOUND and not spec.is_needed:
                 return ListResult(extent=Completeness.UNSERVED)
-            self._error(asked, error)
+            self._error(spec, error)
             return ListResult()
         except (Unreachable, AccessError) as error:
-            self._error(asked, error)
+            self._error(spec, error)
             return ListResult()
         if unreadable:
             extent = Completeness.PART
-            self._lack(asked, f"{unreadable} of them cannot be read")
-        return ListResult(tuple(found), extent)
+            self._fail(spec, f"{unreadable} objects cannot be decoded")
+        return ListResult(tuple(items), extent)
 
-    async def get(self, asked: ListSpec, name: str, read: Callable[[bytes], T]) -> T | Completeness | None:
-        """Get one object; None: there is none; `Completeness.UNREAD`: no telling."""
+    async def get(self, spec: ListSpec, name: str, read: Callable[[bytes], T]) -> T | Completeness | None:
+        """Get one object; None if it does not exist, `Completeness.UNREAD` if the request failed."""
         try:
-            return read(await self.client.get(f"{asked.path}/{name}"))
+            return read(await self.client.get(f"{spec.path}/{name}"))
         except ApiError as error:
             if error.status == _NOT_FOUND:
                 return None
-            self._error(asked, error)
+            self._error(spec, error)
         except (Unreachable, AccessError, *MALFORMED) as error:
-            self._error(asked, error)
+            self._error(spec, error)
         return Completeness.UNREAD
 
-    def _error(self, asked: ListSpec, error: Exception) -> None:
+    def _error(self, spec: ListSpec, error: Exception) -> None:
         if isinstance(error, ApiError) and error.status == _FORBIDDEN:
-            self._refused[asked.without, asked.is_needed][asked.right] = None
+            self._refused[spec.without, spec.is_needed][spec.right] = None
         else:
-            self._lack(asked, f"{one_line(str(error))}: {asked.without}")
+            self._fail(spec, f"{one_line(str(error))}: {spec.without}")
 
-    def _lack(self, asked: ListSpec, what: str) -> None:
-        make = problem if asked.is_needed else unknown
-        self._failed[make(asked.resource, what)] = None
+    def _fail(self, spec: ListSpec, message: str) -> None:
+        make = problem if spec.is_needed else unknown
+        self._failed[make(spec.resource, message)] = None

@@ -1,4 +1,4 @@
-"""What is read of a cluster before anything is judged."""
+"""Reads the state of a cluster that the checks of `doctor` evaluate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ _MUTATING: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
     group=_ADMISSION,
     path=f"/apis/{_ADMISSION}/v1/mutatingwebhookconfigurations",
-    without="whether pods reach the webhook, and in which order, was not checked",
+    without="the mutating webhook and the order of webhooks were not checked",
     is_needed=True,
 )
 _VALIDATING: Final = ListSpec(
     resource="validatingwebhookconfigurations",
     group=_ADMISSION,
     path=f"/apis/{_ADMISSION}/v1/validatingwebhookconfigurations",
-    without="whether enforce is in force was not checked",
+    without="the validating webhooks were not checked",
     is_needed=True,
 )
 _NAMESPACES: Final = ListSpec(
@@ -44,14 +44,14 @@ _QUEUES: Final = ListSpec(
     resource="queues",
     group=_KAI_GROUP,
     path=f"/apis/{_KAI_GROUP}/v2/queues",
-    without="whether the queues that policies name exist was not checked",
+    without="the queues that policies name were not checked",
 )
 _PRIORITIES: Final = ListSpec(
     resource="priorityclasses",
     group="scheduling.k8s.io",
     path="/apis/scheduling.k8s.io/v1/priorityclasses",
     accept=METADATA_ONLY,
-    without="whether the priorities that policies name exist was not checked",
+    without="the PriorityClasses that policies name were not checked",
 )
 _KAI_PODS: Final = ListSpec(
     resource="pods",
@@ -72,12 +72,12 @@ class _Named(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace with labels of ours."""
+    """A namespace with policy labels."""
 
     name: str
     labels: Mapping[str, str]
     policy: NamespacePolicy | None
-    """None: it is not managed."""
+    """The parsed policy; None if the namespace is not managed."""
 
 
 class _QueueSpec(Struct, frozen=True):
@@ -85,7 +85,7 @@ class _QueueSpec(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """A queue of KAI's."""
+    """A KAI queue."""
 
     metadata: _Metadata
     spec: _QueueSpec = _QueueSpec()
@@ -98,77 +98,80 @@ _kai_pod = msgspec.json.Decoder(KaiPod).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """All of it."""
+    """The state of a cluster, as far as the caller may read it."""
 
     name: str
-    """Of our configurations, as it should be."""
+    """Expected name of kaishare's webhook configurations."""
     mutating: ListResult[WebhookConfiguration]
     validating: ListResult[WebhookConfiguration]
     namespaces: ListResult[Namespace]
     queues: ListResult[Queue]
     priorities: ListResult[str]
     installation: Installation | None
-    """None: the pods of KAI could not be listed."""
+    """The installation of KAI; None if KAI's pods could not be listed."""
     kai_namespace: str
 
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
-        """Ours, whatever it is named."""
+        """kaishare's mutating configuration, under any name."""
         return _ours(self.mutating, self.name, MUTATE)
 
     @property
     def our_validating(self) -> WebhookConfiguration | None:
-        """Ours, whatever it is named."""
+        """kaishare's validating configuration, under any name."""
         return _ours(self.validating, self.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     @property
     def mutate(self) -> Webhook | None:
-        """The webhook that fills pods in."""
+        """The webhook that changes pods."""
         return _hook(self.our_mutating, MUTATE)
 
     @property
     def validate_pods(self) -> Webhook | None:
-        """The webhook that enforces."""
+        """The webhook that validates pods."""
         return _hook(self.our_validating, VALIDATE_PODS)
 
     @property
     def excluded(self) -> frozenset[str]:
-        """Namespaces that our webhook leaves out by name."""
+        """Namespaces that kaishare's webhook configuration excludes by name."""
         return EXCLUDED_NAMESPACES if self.mutate is None else excluded_by(self.mutate)
 
     @property
     def managed(self) -> dict[str, Namespace]:
         """Namespaces with a policy that is neither off nor excluded, by name."""
         return {
-            one.name: one
-            for one in self.namespaces.items
-            if one.policy and one.policy.mode is not Mode.OFF and one.name not in self.excluded
+            namespace.name: namespace
+            for namespace in self.namespaces.items
+            if namespace.policy
+            and namespace.policy.mode is not Mode.OFF
+            and namespace.name not in self.excluded
         }
 
     @property
     def acting(self) -> dict[str, Namespace]:
-        """Managed namespaces whose pods are really changed, by name."""
+        """Managed namespaces whose pods are changed (every mode but observe), by name."""
         return {
-            name: one
-            for name, one in self.managed.items()
-            if one.policy and one.policy.mode is not Mode.OBSERVE
+            name: namespace
+            for name, namespace in self.managed.items()
+            if namespace.policy and namespace.policy.mode is not Mode.OBSERVE
         }
 
     @property
     def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
-        """KAI's own, by whatever name."""
-        return tuple(one for one in self.mutating.items if is_of_kai(one))
+        """KAI's mutating configurations, under any name."""
+        return tuple(filter(is_of_kai, self.mutating.items))
 
     @property
     def kai_validating(self) -> tuple[WebhookConfiguration, ...]:
-        """KAI's own, by whatever name."""
-        return tuple(one for one in self.validating.items if is_of_kai(one))
+        """KAI's validating configurations, under any name."""
+        return tuple(filter(is_of_kai, self.validating.items))
 
 
 def is_of_kai(configuration: WebhookConfiguration) -> bool:
-    """Whether this is KAI's own admission: its objects may be renamed, its Service and paths may not.
+    """Whether a configuration belongs to KAI's admission, by its Service and paths.
 
-    Up to v0.7 the binder is the webhook (`binder-webhook.yaml` of v0.7.11).
+    The name is not checked, because an installation may rename the object. Up to v0.7 the binder serves the
+    webhook (`binder-webhook.yaml` of v0.7.11).
     """
     for hook in configuration.hooks:
         service = hook.client_config.service
@@ -183,7 +186,7 @@ def is_of_kai(configuration: WebhookConfiguration) -> bool:
 
 
 def excluded_by(hook: Webhook) -> frozenset[str]:
-    """Return the namespaces that a webhook's selector leaves out by name."""
+    """Return the namespaces that a webhook's selector excludes by name."""
     return frozenset(
         name
         for line in hook.namespace_selector.expressions or ()
@@ -193,19 +196,19 @@ def excluded_by(hook: Webhook) -> frozenset[str]:
 
 
 async def look_at(reader: ApiReader, name: str) -> Cluster:
-    """Read everything that is judged together.
+    """Read the state of the cluster.
 
     Args:
-        reader: to the API server, as the caller.
-        name: of our configurations.
+        reader: for the API server.
+        name: expected name of kaishare's webhook configurations.
     """
     mutating = await reader.list(_MUTATING, read_configuration)
     validating = await reader.list(_VALIDATING, read_configuration)
     namespaces = await reader.list(_NAMESPACES, _namespace)
     queues = await reader.list(_QUEUES, _queue)
     priorities = await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name)
-    where = _kai_namespace(mutating)
-    pods = await reader.list(replace(_KAI_PODS, path=f"/api/v1/namespaces/{where}/pods"), _kai_pod)
+    kai_namespace = _kai_namespace(mutating)
+    pods = await reader.list(replace(_KAI_PODS, path=f"/api/v1/namespaces/{kai_namespace}/pods"), _kai_pod)
     return Cluster(
         name=name,
         mutating=mutating,
@@ -214,15 +217,18 @@ async def look_at(reader: ApiReader, name: str) -> Cluster:
         queues=queues,
         priorities=priorities,
         installation=Installation.seen_in(pods.items) if pods.is_known else None,
-        kai_namespace=where,
+        kai_namespace=kai_namespace,
     )
 
 
 def _ours(listed: ListResult[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:
-    named = {one.name: one for one in listed.items}
-    if name in named:
-        return named[name]
-    return next((one for one in listed.items if any(hook.name in hooks for hook in one.hooks)), None)
+    for configuration in listed.items:
+        if configuration.name == name:
+            return configuration
+    for configuration in listed.items:
+        if any(hook.name in hooks for hook in configuration.hooks):
+            return configuration
+    return None
 
 
 def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | None:
@@ -239,8 +245,8 @@ def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
 
 
 def _namespace(item: bytes) -> Namespace | None:
-    found = _named(item).metadata
-    labels = found.labels or {}
-    if found.deleted or not own_labels(labels):
+    metadata = _named(item).metadata
+    labels = metadata.labels or {}
+    if metadata.deleted or not own_labels(labels):
         return None
-    return Namespace(found.name, labels, NamespacePolicy.from_labels(found.name, labels))
+    return Namespace(metadata.name, labels, NamespacePolicy.from_labels(metadata.name, labels))

@@ -1,4 +1,4 @@
-"""The command `doctor`: reads the cluster with the caller's own rights, and judges whatever it may read."""
+"""The command `doctor`: reads the cluster with the caller's rights, runs all checks, prints the findings."""
 
 import asyncio
 import io
@@ -39,13 +39,13 @@ _RUNTIME_CLASSES: Final = ListSpec(
     verb="get",
     group="node.k8s.io",
     path="/apis/node.k8s.io/v1/runtimeclasses",
-    without="whether the RuntimeClass of pods with a share exists was not checked",
+    without="the RuntimeClass of pods with a share was not checked",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorSettings:
-    """Everything `doctor` is told."""
+    """The settings of `doctor`."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -55,12 +55,12 @@ class DoctorSettings:
 
 
 def run(settings: DoctorSettings) -> int:
-    """Check everything and say what was found; return 1 if something is wrong, else 0.
+    """Run all checks and print the findings; return 1 if there is a problem, else 0.
 
     Raises:
-        UsageError: there is no way to a cluster.
+        UsageError: no access to a cluster is configured.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # what they complain of, a check says better
+    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the errors that libraries would log
     server, findings = asyncio.run(_examine(settings))
     if settings.output == "json":
         text = as_json(findings, {"server": server, "configuration": settings.configuration})
@@ -80,7 +80,7 @@ async def _examine(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
 
 
 async def examine(access: Access, configuration: str) -> AsyncIterator[CheckResult]:
-    """Ask everything, going on where a part fails."""
+    """Run all checks; a failed request affects only the checks that need it."""
     async with KubeClient(access) as client:
         reached = await reach(client, without="nothing else was checked")
         yield reached
@@ -88,13 +88,13 @@ async def examine(access: Access, configuration: str) -> AsyncIterator[CheckResu
             return
         reader = ApiReader(client)
         cluster = await look_at(reader, configuration)
-        async for finding in _judged(reader, cluster, is_inside=isinstance(access, InCluster)):
+        async for finding in _findings(reader, cluster, is_inside=isinstance(access, InCluster)):
             yield finding
         for finding in reader.missing:
             yield finding
 
 
-async def _judged(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> AsyncIterator[CheckResult]:
+async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> AsyncIterator[CheckResult]:
     for finding in registration_findings(cluster):
         yield finding
     hooks = [
@@ -111,9 +111,9 @@ async def _judged(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> As
         yield finding
     for finding in kai_findings(cluster):
         yield finding
-    for name, whose in (runtime_classes(cluster.installation) if cluster.installation else {}).items():
-        found = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
-        yield runtime_class_finding(name, whose, found or False)
+    for name, users in (runtime_classes(cluster.installation) if cluster.installation else {}).items():
+        exists = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
+        yield runtime_class_finding(name, users, exists or False)
     served = await _queue_versions(reader.client) if cluster.queues.extent is Completeness.UNSERVED else ""
     for finding in queue_findings(cluster, served):
         yield finding
@@ -134,9 +134,9 @@ class _Group(Struct):
 
 
 async def _queue_versions(client: KubeClient) -> str:
-    """Which versions of KAI's API there are; empty for none."""
+    """Return the served versions of KAI's API, separated by commas; empty for none."""
     try:
-        answer = await client.get("/apis/scheduling.run.ai")
-        return ", ".join(sorted(one.version for one in msgspec.json.decode(answer, type=_Group).versions))
+        group = msgspec.json.decode(await client.get("/apis/scheduling.run.ai"), type=_Group)
+        return ", ".join(sorted(version.version for version in group.versions))
     except (ApiError, Unreachable, AccessError, *MALFORMED):
         return ""

@@ -1,4 +1,4 @@
-"""The proof: pods that the API server is asked to make and not to keep, through every webhook there is."""
+"""Checks by dry run: creates pods with `dryRun=All`, so that all webhooks run and nothing is stored."""
 
 import re
 import secrets
@@ -18,7 +18,7 @@ from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy.labels import Mode
 
 _MOST_TRIED: Final = 3
-"""Namespaces: a quota or a pod security level may refuse a pod in one and not in the next."""
+"""Maximum number of namespaces to try. A quota or a pod security level may refuse the pod in one of them."""
 
 _SHARE: Final = "0.02"
 _NO_RIGHT = re.compile(r'cannot create resource "pods"')
@@ -43,11 +43,11 @@ _pod = msgspec.json.Decoder(_Pod)
 
 
 async def trial_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[CheckResult]:
-    """Have pods made as a dry run where policies would fill them in. Nothing is ever created."""
+    """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
     check = "dry run of a pod"
     places = _places(cluster)
     if not places:
-        yield unknown(check, "no namespace whose policy would change a pod")
+        yield unknown(check, "no namespace has a policy that would change a pod")
         return
     for place in places[:_MOST_TRIED]:
         finding = await _plain(client, check, place)
@@ -66,19 +66,21 @@ async def trial_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[
 
 
 def _places(cluster: Cluster) -> list[Namespace]:
-    """Namespaces in which a plain pod must come back changed: at best those that do not enforce."""
+    """Return the namespaces in which a plain pod must be changed; those with mode enforce come last."""
     hook = cluster.mutate
-    found = [
-        one
-        for one in cluster.acting.values()
-        if one.policy
-        and one.policy.queue
-        and one.policy.scheduler != keys.DEFAULT_SCHEDULER
-        and (hook is None or hook.namespace_selector.matches(one.labels))
+    namespaces = [
+        namespace
+        for namespace in cluster.acting.values()
+        if namespace.policy
+        and namespace.policy.queue
+        and namespace.policy.scheduler != keys.DEFAULT_SCHEDULER
+        and (hook is None or hook.namespace_selector.matches(namespace.labels))
     ]
-    return sorted(
-        found, key=lambda one: (one.policy is not None and one.policy.mode is Mode.ENFORCE, one.name)
-    )
+    return sorted(namespaces, key=lambda place: (_enforces(place), place.name))
+
+
+def _enforces(namespace: Namespace) -> bool:
+    return namespace.policy is not None and namespace.policy.mode is Mode.ENFORCE
 
 
 async def _plain(client: KubeClient, check: str, place: Namespace) -> CheckResult:
@@ -88,27 +90,30 @@ async def _plain(client: KubeClient, check: str, place: Namespace) -> CheckResul
     policy = place.policy
     queue = (answer.metadata.labels or {}).get(keys.QUEUE_LABEL)
     if policy and (answer.spec.scheduler, queue) == (policy.scheduler, policy.queue):
-        return ok(check, f"in {one_line(place.name)} it comes back for {queue}, with {policy.scheduler}")
+        return ok(
+            check, f"in {one_line(place.name)} the pod gets queue {queue} and scheduler {policy.scheduler}"
+        )
     return problem(
         check,
-        f"in {one_line(place.name)} it comes back unchanged: scheduler {one_line(answer.spec.scheduler)},"
+        f"in {one_line(place.name)} the pod is not changed: scheduler {one_line(answer.spec.scheduler)},"
         f" queue {one_line(queue or 'none')}",
-        "the webhook is not called, is away, or does not know the namespace: see the other lines and its log",
+        "the webhook is not called, unreachable, or does not know the namespace: see the other findings and"
+        " its log",
     )
 
 
 async def _with_share(client: KubeClient, place: Namespace) -> CheckResult:
-    """KAI's part: it writes down where it will put what the container needs to see its share."""
+    """Check that KAI's webhook sees a pod with a share, by the annotation for its ConfigMap."""
     check = "dry run of a share"
     answer = await _try(client, check, place, {keys.GPU_FRACTION: _SHARE})
     if isinstance(answer, CheckResult):
         return answer
     if keys.SHARED_GPU_CONFIGMAP in (answer.metadata.annotations or {}):
-        return ok(check, f"in {one_line(place.name)} KAI has seen it")
+        return ok(check, f"in {one_line(place.name)} KAI's webhook saw the pod")
     return problem(
         check,
-        f"in {one_line(place.name)} KAI has not seen it: such a pod is scheduled, and never starts",
-        "see what is said of the order of webhooks, and of KAI's webhook",
+        f"in {one_line(place.name)} KAI's webhook did not see the pod: it would be scheduled and never start",
+        "see the findings about the order of webhooks and about KAI's webhook",
     )
 
 
@@ -117,7 +122,7 @@ async def _try(
 ) -> _Pod | CheckResult:
     path = f"/api/v1/namespaces/{place.name}/pods"
     body = msgspec.json.encode(_body(annotations or {}))
-    where = one_line(place.name)
+    namespace = one_line(place.name)
     try:
         answer = await client.request("POST", path, params={"dryRun": "All"}, body=body)
         return _pod.decode(answer)
@@ -125,18 +130,18 @@ async def _try(
         if error.status == 403 and _NO_RIGHT.search(error.message):
             return unknown(
                 check,
-                f"not tried in {where}: the caller may not create pods there",
-                "allow it to create pods in one managed namespace; nothing is ever created",
+                f"not tried in {namespace}: the caller may not create pods there",
+                "grant the caller to create pods in one managed namespace; the dry run stores nothing",
             )
         if _BY_A_WEBHOOK.search(error.message):
-            return problem(check, f"refused in {where}: {error.message}")
-        return unknown(check, f"refused in {where}: {error.message}")
+            return problem(check, f"refused in {namespace}: {error.message}")
+        return unknown(check, f"refused in {namespace}: {error.message}")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return unknown(check, one_line(str(error)))
 
 
 def _body(annotations: dict[str, str]) -> dict[str, Any]:
-    """A pod that the strictest pod security level lets through, and most quotas."""
+    """Return a pod that the strictest pod security level and most quotas admit."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -1,6 +1,7 @@
-"""KAI as it is installed: release, sharing, whose pods its own webhook looks at, its RuntimeClass. Pure."""
+"""Checks of the KAI installation: release, GPU sharing, webhooks, queue label and RuntimeClass. Pure."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,7 +22,7 @@ _SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 
 
 def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
-    """Say which KAI this is, and what it does with the pods of managed namespaces."""
+    """Yield findings about the KAI installation and its effect on managed namespaces."""
     installed = cluster.installation
     if installed is not None:
         yield _version(installed, cluster.kai_namespace)
@@ -32,28 +33,28 @@ def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
 
 
 def runtime_classes(installed: Installation) -> dict[str, str]:
-    """Which RuntimeClasses KAI names, and on what."""
-    found: dict[str, str] = {}
+    """Return the RuntimeClasses that KAI sets, each with a description of its pods."""
+    users: dict[str, str] = {}
     if installed.runtime_class:
         (version,) = installed.versions
-        too = " or a whole GPU" if version.sets_runtime_class_for_whole_gpus else ""
-        found[installed.runtime_class] = f"pods with a share{too}"
-    reserving = installed.reservation_runtime_class
-    if reserving and reserving not in found:
-        found[reserving] = "the reservation pods of shares"
-    return found
+        whole = " or a whole GPU" if version.sets_runtime_class_for_whole_gpus else ""
+        users[installed.runtime_class] = f"pods with a share{whole}"
+    reservation = installed.reservation_runtime_class
+    if reservation and reservation not in users:
+        users[reservation] = "the reservation pods of shares"
+    return users
 
 
-def runtime_class_finding(name: str, whose: str, is_there: bool | Completeness) -> CheckResult:
-    """Say whether a RuntimeClass is there that KAI sets."""
-    if is_there is Completeness.UNREAD:
-        return unknown(_RUNTIME_CLASS, f'whether "{one_line(name)}" exists is not known')
-    if is_there:
-        return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI gives {whose}, exists')
+def runtime_class_finding(name: str, users: str, exists: bool | Completeness) -> CheckResult:
+    """Return the finding about a RuntimeClass that KAI sets on some pods."""
+    if exists is Completeness.UNREAD:
+        return unknown(_RUNTIME_CLASS, f'could not read RuntimeClass "{one_line(name)}"')
+    if exists:
+        return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI sets on {users}, exists')
     return problem(
         _RUNTIME_CLASS,
-        f'there is no RuntimeClass "{one_line(name)}", which KAI gives {whose}: they are refused',
-        "install NVIDIA's container toolkit or operator, which makes it, or tell KAI to set none",
+        f'RuntimeClass "{one_line(name)}", which KAI sets on {users}, does not exist: these pods are refused',
+        "install NVIDIA's container toolkit or operator, which creates it, or configure KAI to set none",
     )
 
 
@@ -61,61 +62,62 @@ def _version(installed: Installation, namespace: str) -> CheckResult:
     if not installed.programs:
         return unknown(
             _VERSION,
-            f"no pod of KAI is seen in the namespace {one_line(namespace)}",
-            "is KAI installed? Inside a vCluster it may be the host's",
+            f"no KAI pods found in namespace {one_line(namespace)}",
+            "install KAI; inside a vCluster, KAI may run on the host",
         )
     if not installed.versions:
         return unknown(
             _VERSION,
-            f"its images do not tell: {listed(installed.images)}",
-            "tell serve with --kai-version",
+            f"version not found in image tags: {listed(installed.images)}",
+            "set serve's --kai-version",
         )
     if len(installed.versions) > 1:
-        shown = " and ".join(map(str, installed.versions))
-        return problem(_VERSION, f"{shown} at once", "finish, or undo, the update of KAI")
+        versions = " and ".join(map(str, installed.versions))
+        return problem(_VERSION, f"{versions} are installed together", "finish or undo the upgrade of KAI")
     (version,) = installed.versions
-    return ok(_VERSION, f"{version}; serve with --kai-version {version}")
+    return ok(_VERSION, f"{version}; run serve with --kai-version {version}")
 
 
 def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
     if installed.shares_gpus is None:
-        return unknown(_SHARING, f"no pod of KAI's admission is seen in {one_line(cluster.kai_namespace)}")
+        return unknown(_SHARING, f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
     if installed.shares_gpus:
-        return ok(_SHARING, "on, with limits that HAMi-core enforces" if installed.has_hami else "on")
-    sharing = [name for name, one in cluster.managed.items() if one.policy and one.policy.share]
-    what = "off: KAI refuses every pod with a share"
+        return ok(_SHARING, "on, with limits enforced by HAMi-core" if installed.has_hami else "on")
+    sharing = [
+        name for name, namespace in cluster.managed.items() if namespace.policy and namespace.policy.share
+    ]
+    message = "off: KAI refuses every pod with a share"
     if sharing:
         return problem(
             _SHARING,
-            f"{what}, and pods of {listed(sharing)} get one",
-            "install KAI with global.gpuSharing=true, or serve with --inject-shares=false",
+            f"{message}, and policies give shares to pods of {listed(sharing)}",
+            "install KAI with global.gpuSharing=true, or run serve with --inject-shares=false",
         )
-    return warning(_SHARING, what, "install KAI with global.gpuSharing=true")
+    return warning(_SHARING, message, "install KAI with global.gpuSharing=true")
 
 
 def _label(installed: Installation) -> Iterator[CheckResult]:
-    """Policies are followed by one label alone, and KAI may be told to read another."""
+    """Yield a problem if KAI is configured to read queues from another label than kaishare writes."""
     label = installed.queue_label
     if label is not None and label != keys.QUEUE_LABEL:
         yield problem(
             _LABEL,
-            f"it reads a pod's queue from the label {one_line(label)}: no queue"
-            f" that {keys.QUEUE_LABEL} names is used",
+            f"KAI reads a pod's queue from the label {one_line(label)} and ignores {keys.QUEUE_LABEL}",
             f"install KAI with global.queueLabelKey={keys.QUEUE_LABEL}, its default",
         )
 
 
 def _admission(cluster: Cluster) -> Iterator[CheckResult]:
-    found = cluster.kai_mutating
-    if not found:
+    configurations = cluster.kai_mutating
+    if not configurations:
         yield unknown(
             _ADMISSION,
-            "none is registered here: inside a vCluster it is the host's",
-            "without one, pods with a share cannot start",
+            "not registered here; inside a vCluster it is registered on the host",
+            "pods with a share cannot start without KAI's webhook",
         )
         return
-    yield ok(_ADMISSION, joined(_described(one) for one in (*found, *cluster.kai_validating)))
-    for configuration in found:
+    yield ok(_ADMISSION, joined(map(_described, (*configurations, *cluster.kai_validating))))
+    for configuration in configurations:
         yield from _missed(cluster, configuration)
         yield from _picked(configuration)
     yield from _schedulers(cluster)
@@ -137,32 +139,32 @@ def _missed(cluster: Cluster, configuration: WebhookConfiguration) -> Iterator[C
     hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
     missed = [
         name
-        for name, one in cluster.managed.items()
-        if not any(hook.namespace_selector.matches(one.labels) for hook in hooks)
+        for name, namespace in cluster.managed.items()
+        if not any(hook.namespace_selector.matches(namespace.labels) for hook in hooks)
     ]
     if missed:
         yield problem(
             _ADMISSION,
-            f"{one_line(configuration.name)} misses {listed(missed)}: pods with a share never start there",
-            "correct KAI's namespaceLabelSelector, or take the queue label from these namespaces",
+            f"{one_line(configuration.name)} does not select {listed(missed)}: pods with a share never start",
+            "correct KAI's namespaceLabelSelector, or remove the queue label from these namespaces",
         )
 
 
 def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
-    """KAI may be told to look only at pods with a label of their own, which no policy gives them."""
+    """Yield a warning if KAI's webhook selects only pods with a label that policies do not set."""
     hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
     if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
         labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
         yield warning(
             _ADMISSION,
-            f"{one_line(configuration.name)} looks only at pods labelled {listed(labels)}"
-            " (podLabelSelector): KAI leaves others where they are",
-            "label the pods, or take global.podLabelSelector from KAI",
+            f"{one_line(configuration.name)} selects only pods with the label {listed(labels)}"
+            " (podLabelSelector); KAI ignores other pods",
+            "label the pods, or remove global.podLabelSelector from KAI's values",
         )
 
 
 def _schedulers(cluster: Cluster) -> Iterator[CheckResult]:
-    """KAI may be told to be another scheduler than policies name."""
+    """Yield a problem for each scheduler name in policies that KAI's webhook does not match."""
     conditions = [
         condition.expression
         for configuration in cluster.kai_mutating
@@ -172,13 +174,14 @@ def _schedulers(cluster: Cluster) -> Iterator[CheckResult]:
     known = {name for expression in conditions for name in _SCHEDULER.findall(expression)}
     if not known:
         return
-    for scheduler in sorted({one.policy.scheduler for one in cluster.managed.values() if one.policy} - known):
-        by = [
-            name for name, one in cluster.managed.items() if one.policy and one.policy.scheduler == scheduler
-        ]
+    by_scheduler: defaultdict[str, list[str]] = defaultdict(list)
+    for name, namespace in cluster.managed.items():
+        if namespace.policy:
+            by_scheduler[namespace.policy.scheduler].append(name)
+    for scheduler in sorted(by_scheduler.keys() - known):
         yield problem(
             _ADMISSION,
-            f"it looks only at pods of {listed(known)}, and {listed(by)} give theirs to"
-            f' "{one_line(scheduler)}"',
+            f"KAI's webhook matches only pods of {listed(known)}, but the policies of"
+            f' {listed(by_scheduler[scheduler])} set the scheduler "{one_line(scheduler)}"',
             "correct the label kaishare.dev/scheduler",
         )

@@ -1,4 +1,4 @@
-"""LimitRanges that give nvidia.com/gpu to every container of a managed namespace."""
+"""Checks for LimitRanges that add nvidia.com/gpu to every container of a managed namespace."""
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ _CHECK: Final = "limit ranges"
 _LIMIT_RANGES: Final = ListSpec(
     resource="limitranges",
     path="/api/v1/limitranges",
-    without=f"whether a LimitRange gives {keys.GPU_RESOURCE} to every container was not checked",
+    without=f"LimitRanges with a default for {keys.GPU_RESOURCE} were not checked",
 )
 
 Amounts = dict[str, str | int] | None
@@ -46,26 +46,28 @@ _limit_range = msgspec.json.Decoder(_LimitRange).decode
 
 
 async def limit_range_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
-    """Name the LimitRanges with a default for nvidia.com/gpu in namespaces whose pods are changed."""
+    """Yield a warning about LimitRanges with a default for nvidia.com/gpu in managed namespaces."""
     if not cluster.acting:
         return
-    found = await reader.list(_LIMIT_RANGES, partial(_giving_gpus, managed=cluster.acting))
-    if found.items:
+    limit_ranges = await reader.list(_LIMIT_RANGES, partial(_with_gpu_default, managed=cluster.acting))
+    if limit_ranges.items:
         yield warning(
             _CHECK,
-            f"{counted(len(found.items), 'LimitRange')} with a default for {keys.GPU_RESOURCE}:"
-            f" {listed(found.items)}. Every container gets one; it is removed beside the policy's share only",
+            f"{counted(len(limit_ranges.items), 'LimitRange')} with a default for {keys.GPU_RESOURCE}:"
+            f" {listed(limit_ranges.items)}. Every container gets a GPU request, which kaishare removes only"
+            " from pods with the policy's share",
             f"remove {keys.GPU_RESOURCE} from default and defaultRequest",
         )
-    elif found.extent is Completeness.WHOLE:
+    elif limit_ranges.extent is Completeness.WHOLE:
         yield ok(_CHECK, f"no default for {keys.GPU_RESOURCE} in managed namespaces")
 
 
-def _giving_gpus(item: bytes, managed: Mapping[str, Namespace]) -> str | None:
-    found = _limit_range(item)
-    if found.metadata.namespace not in managed:
+def _with_gpu_default(item: bytes, managed: Mapping[str, Namespace]) -> str | None:
+    """Return a LimitRange's name if it has a default for GPUs and its namespace is managed."""
+    limit_range = _limit_range(item)
+    if limit_range.metadata.namespace not in managed:
         return None
-    for limits in found.spec.limits or ():
+    for limits in limit_range.spec.limits or ():
         if keys.GPU_RESOURCE in (limits.default or {}) or keys.GPU_RESOURCE in (limits.requests or {}):
-            return f"{found.metadata.namespace}/{found.metadata.name}"
+            return f"{limit_range.metadata.namespace}/{limit_range.metadata.name}"
     return None

@@ -1,4 +1,7 @@
-"""Pods and workloads that belong to an object without a namespace: KAI follows that owner to its queue."""
+"""Checks for pods and workloads with an owner that is not namespaced.
+
+KAI takes the queue from such an owner's label instead of the pod's.
+"""
 
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
@@ -17,7 +20,7 @@ from webhook.policy.checks import CLUSTER_SCOPED_OWNERS, is_cluster_scoped
 
 _CHECK: Final = "cluster-scoped owners"
 _MIRROR_OWNER: Final = ("", "Node")
-"""The kubelet makes its node the owner of a static pod's mirror."""
+"""Group and kind of a mirror pod's owner: the kubelet sets its node as the owner."""
 
 
 class _Metadata(Struct, frozen=True):
@@ -36,12 +39,12 @@ _owned = msgspec.json.Decoder(_Owned).decode
 async def owner_findings(
     reader: ApiReader, cluster: Cluster, kinds: Iterable[tuple[str, str, str]]
 ) -> AsyncIterator[CheckResult]:
-    """Name pods and workloads of managed namespaces with an owner that is not namespaced.
+    """Yield a warning about pods and workloads of managed namespaces with an owner that is not namespaced.
 
     Args:
         reader: for the API server.
-        cluster: what was read of it.
-        kinds: group, version and resource of the workloads.
+        cluster: the state of the cluster.
+        kinds: group, version and resource of each workload kind.
     """
     managed = frozenset(cluster.managed)
     if not managed:
@@ -49,33 +52,35 @@ async def owner_findings(
     is_known = True
     owned: list[str] = []
     for group, version, resource in (("", "v1", "pods"), *kinds):
-        question = ListSpec(
+        spec = ListSpec(
             resource=resource,
             group=group,
             path=f"/apis/{group}/{version}/{resource}" if group else f"/api/{version}/{resource}",
             accept=METADATA_ONLY,
-            without="whether workloads belong to an object without a namespace was not checked",
+            without="owners of workloads that are not namespaced were not checked",
         )
-        found = await reader.list(question, partial(_with_owner, managed=managed, resource=resource))
-        is_known &= found.extent in (Completeness.WHOLE, Completeness.UNSERVED)
-        owned += found.items
+        objects = await reader.list(spec, partial(_with_owner, managed=managed, resource=resource))
+        is_known &= objects.extent in (Completeness.WHOLE, Completeness.UNSERVED)
+        owned += objects.items
     if owned:
         yield warning(
             _CHECK,
-            f"{counted(len(owned), 'object')} with an owner that is not namespaced, and KAI follows"
-            f" the queue label of that owner: {listed(owned)}",
-            "remove the owner reference; pods that run keep their queue",
+            f"{counted(len(owned), 'object')} with an owner that is not namespaced; KAI uses"
+            f" that owner's queue label: {listed(owned)}",
+            "remove the owner reference; running pods keep their queue",
         )
     elif is_known:
-        yield ok(_CHECK, "no pod or workload of managed namespaces has one")
+        yield ok(_CHECK, "no pod or workload of a managed namespace has one")
 
 
 def _with_owner(item: bytes, managed: frozenset[str], resource: str) -> str | None:
-    found = _owned(item).metadata
-    if found.namespace not in managed:
+    """Describe a managed namespace's object and its first owner that is not namespaced; None without one."""
+    metadata = _owned(item).metadata
+    if metadata.namespace not in managed:
         return None
-    for owner in found.owners or ():
+    title = f"{resource.removesuffix('s')} {metadata.namespace}/{metadata.name}"
+    for owner in metadata.owners or ():
         is_mirror = resource == "pods" and (owner.group, owner.kind) == _MIRROR_OWNER
         if not is_mirror and is_cluster_scoped(owner, CLUSTER_SCOPED_OWNERS):
-            return f"{resource.removesuffix('s')} {found.namespace}/{found.name} of {owner.kind} {owner.name}"
+            return f"{title} of {owner.kind} {owner.name}"
     return None

@@ -1,7 +1,7 @@
-"""Queues and priorities that policies name, against those that KAI has. Pure.
+"""Checks that the queues and PriorityClasses that policies name exist and can be used. Pure.
 
-A pod of a queue that KAI cannot use stays Pending. Up to v0.9 nothing says why; of a queue that has children
-nothing does in v0.13.4 either.
+A pod in a queue that KAI cannot use stays Pending. KAI up to v0.9 never reports the reason, and v0.13.4 does
+not report it for a queue with children.
 """
 
 from collections import defaultdict
@@ -20,19 +20,19 @@ _PRIORITIES: Final = "priorities"
 
 
 def queue_findings(cluster: Cluster, served: str) -> Iterator[CheckResult]:
-    """Check what managed namespaces name.
+    """Yield findings about the queues and PriorityClasses that managed namespaces name.
 
     Args:
-        cluster: as it was read.
-        served: versions of KAI's API that the API server has instead, if it has no queues of v2.
+        cluster: the state of the cluster.
+        served: the served versions of KAI's API if queues of v2 are not served; empty for none.
     """
     if cluster.queues.extent is Completeness.UNSERVED:
         yield unknown(
             _QUEUES,
-            f"not checked: the API server has queues of {served}, and not of v2"
+            f"not checked: the API server serves queues of {served}, not of v2"
             if served
-            else "not checked: the API server knows no queues",
-            "" if served else "is KAI installed? Inside a vCluster the queues are the host's: look there",
+            else "not checked: the API server serves no queues",
+            "" if served else "install KAI; inside a vCluster, run doctor on the host, which has the queues",
         )
         return
     if cluster.queues.is_known:
@@ -43,73 +43,76 @@ def queue_findings(cluster: Cluster, served: str) -> Iterator[CheckResult]:
 
 def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     named: defaultdict[str, list[str]] = defaultdict(list)
-    for name, one in cluster.managed.items():
-        if one.policy and one.policy.queue:
-            named[one.policy.queue].append(name)
+    for name, namespace in cluster.managed.items():
+        if namespace.policy and namespace.policy.queue:
+            named[namespace.policy.queue].append(name)
     parents = {queue.metadata.name: queue.spec.parent for queue in cluster.queues.items}
     children: defaultdict[str, list[str]] = defaultdict(list)
     for queue, parent in parents.items():
         children[parent].append(queue)
     is_whole = cluster.queues.extent is Completeness.WHOLE
-    wrong = []
+    problems = []
     for queue in sorted(named):
-        by = f'"{one_line(queue)}" (for {listed(named[queue])})'
+        title = f'"{one_line(queue)}" (for {listed(named[queue])})'
         if queue not in parents:
             if is_whole:
-                wrong.append(
+                problems.append(
                     problem(
-                        _QUEUES, f"there is no queue {by}: pods stay Pending", "make it, or correct the label"
+                        _QUEUES,
+                        f"queue {title} does not exist: its pods stay Pending",
+                        "create the queue, or correct the label",
                     )
                 )
         elif children[queue]:
-            wrong.append(
+            problems.append(
                 problem(
                     _QUEUES,
-                    f"{by} has queues below it ({listed(children[queue])}): KAI places no pod in it, and does"
-                    " not say so",
-                    "name one of those below it",
+                    f"{title} has child queues ({listed(children[queue])}): KAI schedules none of its pods",
+                    "name one of the child queues",
                 )
             )
         elif not parents[queue]:
-            what = _of_root(cluster.installation)
-            if what:
-                wrong.append(problem(_QUEUES, f"{by} has no parent: {what}", "give it a spec.parentQueue"))
+            effect = _root_queue_effect(cluster.installation)
+            if effect:
+                problems.append(
+                    problem(_QUEUES, f"{title} has no parent: {effect}", "set its spec.parentQueue")
+                )
         elif parents[queue] not in parents and is_whole:
-            wrong.append(
+            problems.append(
                 problem(
                     _QUEUES,
-                    f'{by} is below "{one_line(parents[queue])}", which does not exist',
-                    "make that queue, or correct spec.parentQueue",
+                    f'{title} has the parent "{one_line(parents[queue])}", which does not exist',
+                    "create the parent queue, or correct spec.parentQueue",
                 )
             )
-    yield from islice(wrong, MOST_LINES)
-    if len(wrong) > MOST_LINES:
-        yield problem(_QUEUES, f"and {counted(len(wrong) - MOST_LINES, 'more queue')} that KAI cannot use")
-    if named and not wrong:
+    yield from islice(problems, MOST_LINES)
+    if len(problems) > MOST_LINES:
+        yield problem(_QUEUES, f"and {counted(len(problems) - MOST_LINES, 'more queue')} that KAI cannot use")
+    if named and not problems:
         yield ok(_QUEUES, f"{counted(len(named), 'queue')} that policies name: {listed(named)}")
 
 
-def _of_root(installed: Installation | None) -> str:
-    """What is wrong with pods in a queue without a parent; empty if nothing is."""
+def _root_queue_effect(installed: Installation | None) -> str:
+    """Describe how KAI fails for a queue without a parent; empty if it does not."""
     versions = installed.versions if installed else ()
     if versions and all(version.survives_root_queues for version in versions):
         return ""
     if versions and all(version.places_pods_of_root_queues for version in versions):
-        return "before v0.16.5 KAI's scheduler crashes when it takes GPUs back for it or from it"
-    return "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"
+        return "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"
+    return "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"
 
 
 def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
     if cluster.priorities.extent is not Completeness.WHOLE:
         return
     missing: defaultdict[str, list[str]] = defaultdict(list)
-    for name, one in cluster.managed.items():
-        priority = one.policy.priority if one.policy else None
+    for name, namespace in cluster.managed.items():
+        priority = namespace.policy.priority if namespace.policy else None
         if priority and priority not in cluster.priorities.items:
             missing[priority].append(name)
     for priority, names in islice(sorted(missing.items()), MOST_LINES):
         yield warning(
             _PRIORITIES,
-            f'there is no PriorityClass "{one_line(priority)}" (for {listed(names)}): KAI takes its default',
-            "make it, or correct the label",
+            f'PriorityClass "{one_line(priority)}" (for {listed(names)}) does not exist; KAI uses its own',
+            "create the PriorityClass, or correct the label",
         )

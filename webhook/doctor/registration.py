@@ -1,6 +1,6 @@
-"""Our webhook configurations as they are, against how they are meant; and their order. Pure."""
+"""Checks of kaishare's webhook configurations: their content and their order among others. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,9 +21,9 @@ from webhook.registration.order import Mutator, called_before_us
 
 _ORDER: Final = "order"
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
-"""Of KAI's family; they look at shares that we give (KRM, HAMi)."""
-_AGAIN: Final = "install this version's chart again, or write the configuration as it has it"
-_MUST: Final = {
+"""Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
+_REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
+_REQUIRED: Final = {
     "rules": "rules",
     "match_conditions": "matchConditions",
     "object_selector": "objectSelector",
@@ -32,13 +32,13 @@ _MUST: Final = {
     "side_effects": "sideEffects",
     "admission_review_versions": "admissionReviewVersions",
 }
-_MAY: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
-"""What an administrator may have reasons to change."""
+_ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
+"""Fields that an administrator may have reasons to change; a difference is only a warning."""
 
 
 def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
-    """Say whether both are there and as they are meant, and in what order they are called."""
-    for kind, all_of_them, own, build in (
+    """Yield findings about the existence, content and order of both configurations."""
+    for kind, configurations, own, build in (
         ("MutatingWebhookConfiguration", cluster.mutating, cluster.our_mutating, mutating_configuration),
         (
             "ValidatingWebhookConfiguration",
@@ -47,89 +47,91 @@ def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
             validating_configuration,
         ),
     ):
-        if all_of_them.is_known:
-            meant = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
-            yield from _registered(kind, own, meant, cluster.name)
+        if configurations.is_known:
+            expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
+            yield from _registered(kind, own, expected, cluster.name)
     yield from _order(cluster)
 
 
 def _registered(
-    kind: str, own: WebhookConfiguration | None, meant: WebhookConfiguration, name: str
+    kind: str, own: WebhookConfiguration | None, expected: WebhookConfiguration, name: str
 ) -> Iterator[CheckResult]:
     check = "mutating webhook" if kind.startswith("Mutating") else "validating webhooks"
     if own is None:
         yield problem(
             check,
-            f'there is no {kind} "{one_line(name)}": no pod reaches kaishare'
+            f'{kind} "{one_line(name)}" does not exist: kaishare is called for no pod'
             if kind.startswith("Mutating")
-            else f'there is no {kind} "{one_line(name)}": nothing is enforced, and no label is checked',
-            "install the chart; if it has another name, give it with --webhook-configuration",
+            else f'{kind} "{one_line(name)}" does not exist: pods and labels are not validated',
+            "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
     if own.name != name:
         yield warning(
             check,
-            f'it is named "{one_line(own.name)}", not "{one_line(name)}"',
-            "rename it, or tell serve and doctor its name with --webhook-configuration",
+            f'the object is named "{one_line(own.name)}", not "{one_line(name)}"',
+            "rename it, or set --webhook-configuration of serve and doctor to its name",
         )
-    found = {hook.name: hook for hook in own.hooks}
-    expected = {hook.name: hook for hook in meant.hooks}
-    is_as_meant = True
-    for hook_name, hook in expected.items():
-        if hook_name not in found:
-            is_as_meant = False
-            yield problem(check, f"{hook_name} is missing from {one_line(own.name)}", _AGAIN)
+    actual_hooks = {hook.name: hook for hook in own.hooks}
+    expected_hooks = {hook.name: hook for hook in expected.hooks}
+    is_as_expected = True
+    for hook_name, hook in expected_hooks.items():
+        if hook_name not in actual_hooks:
+            is_as_expected = False
+            yield problem(check, f"{hook_name} is missing from {one_line(own.name)}", _REMEDY)
             continue
-        for finding in _differences(check, found[hook_name], hook):
-            is_as_meant = False
+        for finding in _differences(check, actual_hooks[hook_name], hook):
+            is_as_expected = False
             yield finding
-    strange = found.keys() - expected.keys()
-    if strange:
-        is_as_meant = False
-        yield warning(check, f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(strange)}")
-    if is_as_meant:
-        yield ok(check, f"{one_line(own.name)} is as it is meant")
+    foreign = actual_hooks.keys() - expected_hooks.keys()
+    if foreign:
+        is_as_expected = False
+        yield warning(check, f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}")
+    if is_as_expected:
+        yield ok(check, f"{one_line(own.name)} is as expected")
 
 
-def _differences(check: str, found: Webhook, meant: Webhook) -> Iterator[CheckResult]:
-    conditions = found.match_conditions or []
+def _differences(check: str, actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
+    conditions = actual.match_conditions or []
     if any("namespaceObject" in condition.expression for condition in conditions):
         yield problem(
             check,
-            f"{found.name} asks for namespaceObject in its matchConditions, which fails for every pod"
-            f" (with failurePolicy {one_line(found.failure_policy)})",
-            _AGAIN,
+            f"{actual.name} uses namespaceObject in its matchConditions, which fails for every pod"
+            f" (with failurePolicy {one_line(actual.failure_policy)})",
+            _REMEDY,
         )
-    elif found.match_conditions != meant.match_conditions:
-        yield problem(check, f"{found.name} has other matchConditions: {_conditions(found, meant)}", _AGAIN)
-    wrong = [
-        f"{shown} is {_said(getattr(found, field))}, not {_said(getattr(meant, field))}"
-        for field, shown in _MUST.items()
-        if field != "match_conditions" and not _alike(getattr(found, field), getattr(meant, field))
-    ]
-    if _requirements(found) != _requirements(meant):
-        wrong.append("namespaceSelector is another")
-    path = found.client_config.service.path if found.client_config.service else found.client_config.url or ""
-    if not path.rstrip("/").endswith(PATHS[meant.name]):
-        wrong.append(f"it calls {_said(path)}, which must end in {PATHS[meant.name]}")
-    if wrong:
-        yield problem(check, f"{found.name}: {joined(wrong)}", _AGAIN)
-    other = [
-        f"{shown} is {_said(getattr(found, field))}, not {_said(getattr(meant, field))}"
-        for field, shown in _MAY.items()
-        if getattr(found, field) != getattr(meant, field)
-    ]
-    if other:
-        yield warning(check, f"{found.name}: {joined(other)}")
+    elif actual.match_conditions != expected.match_conditions:
+        difference = _condition_difference(actual, expected)
+        yield problem(check, f"{actual.name} has unexpected matchConditions: {difference}", _REMEDY)
+    differences = list(_field_differences(actual, expected, _REQUIRED))
+    if _namespace_requirements(actual) != _namespace_requirements(expected):
+        differences.append("namespaceSelector differs")
+    client = actual.client_config
+    path = client.service.path if client.service else client.url or ""
+    if not path.rstrip("/").endswith(PATHS[expected.name]):
+        differences.append(f"its path is {_formatted(path)}, which must end in {PATHS[expected.name]}")
+    if differences:
+        yield problem(check, f"{actual.name}: {joined(differences)}", _REMEDY)
+    adjusted = list(_field_differences(actual, expected, _ADJUSTABLE))
+    if adjusted:
+        yield warning(check, f"{actual.name}: {joined(adjusted)}")
 
 
-def _alike(found: Any, meant: Any) -> bool:
-    if isinstance(found, LabelSelector) and isinstance(meant, LabelSelector):
-        return found.requirements == meant.requirements
-    return bool(found == meant)
+def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
+    """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
+    for field, title in fields.items():
+        value, expected_value = getattr(actual, field), getattr(expected, field)
+        if field != "match_conditions" and not _is_equal(value, expected_value):
+            yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
 
 
-def _said(value: Any) -> str:
+def _is_equal(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, LabelSelector) and isinstance(expected, LabelSelector):
+        return actual.requirements == expected.requirements
+    return bool(actual == expected)
+
+
+def _formatted(value: Any) -> str:
     if isinstance(value, LabelSelector):
         lines = (
             f"{key} {operator} {' '.join(values)}" for key, operator, values in sorted(value.requirements)
@@ -140,22 +142,30 @@ def _said(value: Any) -> str:
     return one_line(msgspec.json.encode(value).decode())
 
 
-def _conditions(found: Webhook, meant: Webhook) -> str:
-    own, expected = (
-        {one.name: one.expression for one in hook.match_conditions or ()} for hook in (found, meant)
+def _condition_difference(actual_hook: Webhook, expected_hook: Webhook) -> str:
+    actual, expected = (
+        {condition.name: condition.expression for condition in hook.match_conditions or ()}
+        for hook in (actual_hook, expected_hook)
     )
     parts = {
-        "missing": expected.keys() - own.keys(),
-        "not kaishare's": own.keys() - expected.keys(),
-        "changed": {name for name in own.keys() & expected.keys() if own[name] != expected[name]},
+        "missing": expected.keys() - actual.keys(),
+        "not kaishare's": actual.keys() - expected.keys(),
+        "changed": {name for name in actual.keys() & expected.keys() if actual[name] != expected[name]},
     }
-    return joined(f"{what}: {listed(names)}" for what, names in parts.items() if names) or "in another order"
+    return joined(f"{kind}: {listed(names)}" for kind, names in parts.items() if names) or "in another order"
 
 
-def _requirements(hook: Webhook) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-    """What namespaces must be like, but for the list of excluded ones, which is the administrator's."""
+def _namespace_requirements(hook: Webhook) -> frozenset[tuple[str, str, tuple[str, ...]]]:
+    """Return the namespaceSelector's requirements without the list of excluded names.
+
+    The administrator may choose that list.
+    """
     names = tuple(sorted(excluded_by(hook)))
-    return frozenset(one for one in hook.namespace_selector.requirements if not names or one[2] != names)
+    return frozenset(
+        requirement
+        for requirement in hook.namespace_selector.requirements
+        if not names or requirement[2] != names
+    )
 
 
 def _order(cluster: Cluster) -> Iterator[CheckResult]:
@@ -166,23 +176,29 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
     if early:
         yield problem(
             _ORDER,
-            f"{listed(early)} is called before {one_line(own.name)} and looks at schedulerName: it never sees"
-            " the pods that kaishare makes KAI's, and they are never bound",
-            f"give our configuration a name that sorts before it, such as {CONFIGURATION_NAME}",
+            f"{listed(early)} is called before {one_line(own.name)} and matches on schedulerName: it skips"
+            " the pods that kaishare gives to KAI, and KAI never binds them",
+            f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
         )
-    others = [one for one in cluster.mutating.items if one.covers_new_pods and one.name != own.name]
+    others = [
+        configuration
+        for configuration in cluster.mutating.items
+        if configuration.covers_new_pods and configuration.name != own.name
+    ]
     for other in others:
         yield from _neighbour(cluster, own.name, other)
     if not early:
-        after = [one.name for one in others if sorts_behind(one.name, own.name)]
+        after = [other.name for other in others if sorts_behind(other.name, own.name)]
         yield ok(
             _ORDER,
-            f"{one_line(own.name)} is called before {listed(after)}" if after else "nobody else changes pods",
+            f"{one_line(own.name)} is called before {listed(after)}"
+            if after
+            else "no other webhook changes pods",
         )
 
 
 def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
-    """What the place of another mutating webhook for pods means."""
+    """Yield findings about the place of another mutating webhook in the call order."""
     is_family = other in cluster.kai_mutating or other.name in _NEIGHBOURS
     hooks = [hook for hook in other.hooks if hook.covers_new_pods]
     if is_family:
@@ -190,9 +206,9 @@ def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Itera
         if sorts_behind(own, other.name) and is_once and not other.matches_on_scheduler_name:
             yield problem(
                 _ORDER,
-                f"{one_line(other.name)} is called before {one_line(own)} and never again (reinvocationPolicy"
-                " Never): it does not see what kaishare does",
-                f"give our configuration a name that sorts before it, such as {CONFIGURATION_NAME}",
+                f"{one_line(other.name)} is called before {one_line(own)} and only once (reinvocationPolicy"
+                " Never): it does not see kaishare's changes",
+                f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
             )
         return
     versions = cluster.installation.versions if cluster.installation else ()
@@ -200,7 +216,7 @@ def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Itera
     if sorts_behind(other.name, own) and not reads_name:
         yield warning(
             _ORDER,
-            f"{one_line(other.name)} changes pods after kaishare: if it puts a container first, KAI before"
-            " v0.9.12 gives that one the share",
-            "name it so that it sorts before ours, or use KAI v0.9.12 or newer",
+            f"{one_line(other.name)} changes pods after kaishare: if it puts a container in first place,"
+            " KAI before v0.9.12 gives the share to that one",
+            "rename it to sort before kaishare's configuration, or use KAI v0.9.12 or newer",
         )

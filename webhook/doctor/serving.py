@@ -1,7 +1,7 @@
-"""Whether the API server will trust what answers for the webhook: the caBundle, and the certificate served.
+"""Checks whether the API server trusts the webhook: the caBundle, and the certificate that is served.
 
-The API server offers no way to see a certificate behind a Service. So the addresses behind it are dialled
-from here; where that cannot be done, it is said.
+The API server cannot show the certificate behind a Service. The check therefore connects to the endpoints
+from this machine, and reports addresses that it cannot reach.
 """
 
 import asyncio
@@ -29,42 +29,44 @@ _CA: Final = "caBundle"
 _MOST_DIALLED: Final = 4
 _DIAL_SECONDS: Final = 3.0
 _LATE: Final = 5 / 6
-"""Certificates are renewed after two thirds of their life; by then something is wrong with that."""
+"""Fraction of a certificate's life after which renewal has failed; it is due at two thirds."""
 
 
 async def serving_findings(
     reader: ApiReader, hooks: Sequence[Webhook], *, is_inside: bool, now: datetime
 ) -> AsyncIterator[CheckResult]:
-    """Check every place that our webhooks are at.
+    """Check the caBundle and the certificate of every address of kaishare's webhooks.
 
     Args:
-        reader: to the API server.
-        hooks: ours, as they are registered.
-        is_inside: whether this runs in the cluster, so that addresses of its pods are theirs.
+        reader: for the API server.
+        hooks: kaishare's webhooks, as they are registered.
+        is_inside: whether doctor runs in the cluster, where pod addresses lead to the pods.
         now: the time, in UTC.
     """
     by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
     for hook in hooks:
         by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
-    for (place, bundle), there in by_place.items():
-        names = listed([hook.name for hook in there])
-        client = there[0].client_config
-        trusted = _bundle_finding(bundle, names, now, is_service=client.service is not None)
-        yield trusted
-        addresses, finding_of_service = await addresses_of(reader, client, place)
-        if finding_of_service is not None:
-            yield finding_of_service
-        asked = addresses[:_MOST_DIALLED]
-        for address, seen in zip(asked, await asyncio.gather(*map(_dial, asked)), strict=True):
-            if isinstance(seen, str):
+    for (place, bundle), hooks_there in by_place.items():
+        names = listed([hook.name for hook in hooks_there])
+        client = hooks_there[0].client_config
+        bundle_finding = _bundle_finding(bundle, names, now, is_service=client.service is not None)
+        yield bundle_finding
+        addresses, address_finding = await addresses_of(reader, client, place)
+        if address_finding is not None:
+            yield address_finding
+        dialled = addresses[:_MOST_DIALLED]
+        for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
+            if isinstance(served, str):
                 is_here = (
                     client.service is None and _is_loopback(address.host) and _is_loopback(_host(reader))
                 )
-                yield _away(address, seen) if is_here else _elsewhere(address, seen)
-            elif client.service is None or is_inside or address.name in names_of(seen):
-                yield await _judged(address, seen, None if trusted.state is State.PROBLEM else bundle, now)
+                yield _unreachable(address, served) if is_here else _not_checked(address, served)
+            elif client.service is None or is_inside or address.name in names_of(served):
+                usable_bundle = None if bundle_finding.state is State.PROBLEM else bundle
+                yield await _certificate_finding(address, served, usable_bundle, now)
             else:
-                yield _elsewhere(address, f"somebody else answers, for {listed(names_of(seen)) or 'no name'}")
+                other_names = listed(names_of(served)) or "no name"
+                yield _not_checked(address, f"another server answers, with a certificate for {other_names}")
 
 
 def _place(client: ClientConfig) -> str:
@@ -78,43 +80,43 @@ def _place(client: ClientConfig) -> str:
 
 def _bundle_finding(bundle: bytes, names: str, now: datetime, *, is_service: bool) -> CheckResult:
     if not bundle.strip():
-        make = problem if is_service else warning  # nobody else issues for a name that ends in .svc
+        make = problem if is_service else warning  # no public CA issues for a name that ends in .svc
         return make(
             _CA,
-            f"empty for {names}: the API server trusts only the CAs of its own system there",
-            "serve writes it; does it run, and may it patch the webhook configurations?",
+            f"empty for {names}: the API server then trusts only its system's CAs",
+            "check that serve runs and may patch the webhook configurations; it writes the caBundle",
         )
     try:
         authorities = x509.load_pem_x509_certificates(bundle)
     except (ValueError, x509.InvalidVersion):
-        return problem(_CA, f"for {names}: no readable PEM certificate", "let serve write it again")
-    alive = [one for one in authorities if one.not_valid_before_utc <= now < one.not_valid_after_utc]
-    if not alive:
-        ended = max(one.not_valid_after_utc for one in authorities)
+        return problem(_CA, f"for {names}: no readable PEM certificate", "restart serve, which writes it")
+    valid = [ca for ca in authorities if ca.not_valid_before_utc <= now < ca.not_valid_after_utc]
+    if not valid:
+        last_end = max(ca.not_valid_after_utc for ca in authorities)
         return problem(
             _CA,
-            f"for {names}: no CA in it is valid now; the last until {_day(ended)}",
-            "let serve make another",
+            f"for {names}: contains no CA that is valid now; the last one ended {_time(last_end)}",
+            "check that serve runs; it creates a new CA",
         )
-    newest = max(alive, key=lambda one: one.not_valid_after_utc)
-    ends = newest.not_valid_after_utc
+    newest = max(valid, key=lambda ca: ca.not_valid_after_utc)
+    end = newest.not_valid_after_utc
     if _is_late(newest, now):
         return warning(
-            _CA, f"for {names}: valid until {_day(ends)} only", "serve was to renew it: see its log"
+            _CA, f"for {names}: valid only until {_time(end)}", "renewal by serve is overdue: see its log"
         )
-    return ok(_CA, f"for {names}: valid until {_day(ends)}")
+    return ok(_CA, f"for {names}: valid until {_time(end)}")
 
 
-def _away(address: ProbeAddress, why: str) -> CheckResult:
-    return problem(CHECK, f"{address}: {why}", "is the webhook running?")
+def _unreachable(address: ProbeAddress, error: str) -> CheckResult:
+    return problem(CHECK, f"{address}: {error}", "check that the webhook is running")
 
 
-def _elsewhere(address: ProbeAddress, why: str) -> CheckResult:
-    """The same address may be another machine's as seen from outside the cluster, or nobody's."""
+def _not_checked(address: ProbeAddress, error: str) -> CheckResult:
+    """Return the finding for an address that, from outside the cluster, may lead to another machine."""
     return unknown(
         CHECK,
-        f"not checked from here: {address}: {why}",
-        "run the doctor where that address can be reached, such as in a pod",
+        f"not checked from here: {address}: {error}",
+        "run doctor where the address can be reached, such as in a pod",
     )
 
 
@@ -130,54 +132,56 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _dial(address: ProbeAddress) -> x509.Certificate | str:
-    """Return the certificate that is served there, whatever it is worth; or why there is none."""
+    """Return the certificate that is served at an address, without verifying it; or the error."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    seen = await _handshake(address, context)
-    if isinstance(seen, BaseException):
-        return _said(seen)
+    served = await _handshake(address, context)
+    if isinstance(served, BaseException):
+        return _error_text(served)
     try:
-        return x509.load_der_x509_certificate(seen)
+        return x509.load_der_x509_certificate(served)
     except (ValueError, x509.InvalidVersion):
-        return "its certificate cannot be read"
+        return "its certificate cannot be decoded"
 
 
-async def _judged(
+async def _certificate_finding(
     address: ProbeAddress, served: x509.Certificate, bundle: bytes | None, now: datetime
 ) -> CheckResult:
     start, end = served.not_valid_before_utc, served.not_valid_after_utc
     names = listed(names_of(served)) or "no name"
-    shown = f"{address}: for {names}, until {_day(end)}"
+    title = f"{address}: for {names}, until {_time(end)}"
     if not start <= now < end:
-        return problem(CHECK, f"{shown}: not valid now", "serve was to renew it: see its log, and its clock")
+        return problem(
+            CHECK, f"{title}: not valid now", "renewal by serve is overdue: see its log, check its clock"
+        )
     if bundle is None:
-        return unknown(CHECK, f"{shown}; nothing to check it with")
+        return unknown(CHECK, f"{title}; not verified, because the caBundle is unusable")
     context = ssl.create_default_context(cadata=_as_der(bundle) or None)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Go asks for less
-    seen = await _handshake(address, context)
-    if isinstance(seen, ssl.SSLCertVerificationError):
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Go is less strict
+    result = await _handshake(address, context)
+    if isinstance(result, ssl.SSLCertVerificationError):
         return problem(
             CHECK,
-            f"{shown}: not trusted for {one_line(address.name)}: {one_line(seen.verify_message)}",
-            "the caBundle and the certificate must come from the same CA, and the certificate name the"
-            " Service: see serve's --service and --host-name",
+            f"{title}: not trusted for {one_line(address.name)}: {one_line(result.verify_message)}",
+            "the same CA must be in the caBundle and have issued the certificate, and the certificate must"
+            " name the Service: see serve's --service and --host-name",
         )
-    if isinstance(seen, BaseException):
-        return unknown(CHECK, f"{shown}: {_said(seen)}")
+    if isinstance(result, BaseException):
+        return unknown(CHECK, f"{title}: {_error_text(result)}")
     if _is_late(served, now):
-        return warning(CHECK, f"{shown}: near its end", "serve was to renew it: see its log")
-    by = "the caBundle" if bundle.strip() else "the CAs of this system"
-    return ok(CHECK, f"{shown}, trusted by {by}")
+        return warning(CHECK, f"{title}: near its end", "renewal by serve is overdue: see its log")
+    anchor = "the caBundle" if bundle.strip() else "the CAs of this system"
+    return ok(CHECK, f"{title}, trusted by {anchor}")
 
 
 def _as_der(bundle: bytes) -> bytes:
-    """For OpenSSL, which takes no comments in other languages; empty stands for the system's own CAs."""
-    found = x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
-    return b"".join(one.public_bytes(Encoding.DER) for one in found)
+    """Convert PEM to DER, because OpenSSL rejects comments outside ASCII; empty for the system's CAs."""
+    certificates = x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
+    return b"".join(certificate.public_bytes(Encoding.DER) for certificate in certificates)
 
 
 async def _handshake(address: ProbeAddress, context: ssl.SSLContext) -> bytes | BaseException:
-    """Return the certificate (DER), or what went wrong."""
+    """Return the certificate (DER), or the error."""
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
             _, writer = await asyncio.open_connection(
@@ -186,19 +190,19 @@ async def _handshake(address: ProbeAddress, context: ssl.SSLContext) -> bytes | 
     except (OSError, ValueError, TimeoutError) as error:  # `ssl.SSLError` is an OSError
         return error
     try:
-        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return found
+        certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return certificate
     finally:
         writer.transport.abort()
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {_DIAL_SECONDS:.0f} s"
     if isinstance(error, ssl.SSLError):
         return f"no TLS: {one_line(error.reason or str(error))}"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno)  # asyncio's own text is about its call
+        return os.strerror(error.errno)  # asyncio's own text describes its call
     if isinstance(error, OSError) and error.strerror:
         return one_line(error.strerror)
     return one_line(str(error))
@@ -209,5 +213,5 @@ def _is_late(certificate: x509.Certificate, now: datetime) -> bool:
     return now > start + (end - start) * _LATE
 
 
-def _day(moment: datetime) -> str:
+def _time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,7 @@
-"""Workloads in another queue than their namespace's: KAI takes a top owner's label before the pod's own."""
+"""Checks for workloads in another queue than their namespace's.
+
+KAI uses the queue label of a pod's topmost owner before the pod's own label.
+"""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -34,13 +37,16 @@ WORKLOAD_KINDS: Final = (
     ("ray.io", "v1", "rayservices"),
     ("serving.knative.dev", "v1", "services"),
 )
-"""What KAI has a pod grouper for and clusters commonly have; a kind that is not served is left out."""
+"""Common kinds for which KAI has a pod grouper: group, version, resource.
+
+Kinds that are not served are skipped.
+"""
 
 _POD_GROUPS: Final = ListSpec(
     resource="podgroups",
     group="scheduling.run.ai",
     path="/apis/scheduling.run.ai/v2alpha2/podgroups",
-    without="which queues pods really are in was not checked",
+    without="the queues of running pods were not checked",
 )
 
 
@@ -69,79 +75,82 @@ class _Group(Struct, frozen=True):
 
 
 Managed = Mapping[str, Namespace]
-Astray = tuple[str, str]
-"""Namespace, and what is in another queue than its policy names."""
+Misplaced = tuple[str, str]
+"""A namespace, and the description of an object in another queue than the namespace's policy names."""
 
 _owning = msgspec.json.Decoder(_Owning).decode
 _group = msgspec.json.Decoder(_Group).decode
 
 
 async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
-    """List what belongs to a queue, and keep what is in another than its namespace says."""
+    """Yield findings about workloads and PodGroups in another queue than their namespace's."""
     managed = cluster.acting
     if not managed:
         return
-    astray: list[Astray] = []
+    misplaced: list[Misplaced] = []
     is_known = True
     for group, version, resource in WORKLOAD_KINDS:
-        asked = ListSpec(
+        spec = ListSpec(
             resource=resource,
             group=group,
             path=f"/apis/{group}/{version}/{resource}",
             params={"labelSelector": keys.QUEUE_LABEL},
             accept=METADATA_ONLY,
-            without="whether workloads are labelled with another queue was not checked",
+            without="queue labels of workloads were not checked",
         )
-        found = await reader.list(asked, partial(_owner_astray, managed=managed, kind=resource))
-        is_known &= found.extent in (Completeness.WHOLE, Completeness.UNSERVED)
-        astray += found.items
-    for finding in _told(
-        _OWNERS, "workload", managed, astray, "labelled with another queue, and KAI goes by that"
+        workloads = await reader.list(spec, partial(_misplaced_owner, managed=managed, kind=resource))
+        is_known &= workloads.extent in (Completeness.WHOLE, Completeness.UNSERVED)
+        misplaced += workloads.items
+    for finding in _summary(
+        _OWNERS, "workload", managed, misplaced, "labelled with another queue, which KAI uses"
     ):
         yield finding
-    if is_known and not astray:
-        yield ok(_OWNERS, "no label of a workload names another queue than its namespace")
-    groups = await reader.list(_POD_GROUPS, partial(_group_astray, managed=managed))
-    for finding in _told(_GROUPS, "PodGroup", managed, groups.items, "in another queue than the namespace's"):
+    if is_known and not misplaced:
+        yield ok(_OWNERS, "no workload is labelled with another queue than its namespace")
+    groups = await reader.list(_POD_GROUPS, partial(_misplaced_group, managed=managed))
+    for finding in _summary(
+        _GROUPS, "PodGroup", managed, groups.items, "in another queue than the namespace's"
+    ):
         yield finding
     if groups.extent is Completeness.WHOLE and not groups.items:
-        yield ok(_GROUPS, "all of managed namespaces are in their namespace's queue")
+        yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
 
 
-def _owner_astray(item: bytes, managed: Managed, kind: str) -> Astray | None:
-    found = _owning(item).metadata
-    if any(owner.controller for owner in found.owners or ()):
-        return None  # KAI looks further up
-    return _astray(
-        managed, found, f"{kind.removesuffix('s')} ", (found.labels or {}).get(keys.QUEUE_LABEL, "")
-    )
+def _misplaced_owner(item: bytes, managed: Managed, kind: str) -> Misplaced | None:
+    metadata = _owning(item).metadata
+    if any(owner.controller for owner in metadata.owners or ()):
+        return None  # KAI uses the topmost owner
+    queue = (metadata.labels or {}).get(keys.QUEUE_LABEL, "")
+    return _misplaced(managed, metadata, f"{kind.removesuffix('s')} ", queue)
 
 
-def _group_astray(item: bytes, managed: Managed) -> Astray | None:
-    found = _group(item)
-    return _astray(managed, found.metadata, "", found.spec.queue)
+def _misplaced_group(item: bytes, managed: Managed) -> Misplaced | None:
+    group = _group(item)
+    return _misplaced(managed, group.metadata, "", group.spec.queue)
 
 
-def _astray(managed: Managed, found: _Metadata, kind: str, queue: str) -> Astray | None:
-    here = managed.get(found.namespace)
-    if here is None or here.policy is None or not here.policy.queue or queue in ("", here.policy.queue):
+def _misplaced(managed: Managed, metadata: _Metadata, kind: str, queue: str) -> Misplaced | None:
+    """Describe an object whose queue differs from its namespace's policy; None for any other object."""
+    namespace = managed.get(metadata.namespace)
+    expected = namespace.policy.queue if namespace and namespace.policy else None
+    if not expected or queue in ("", expected):
         return None
-    return found.namespace, f"{kind}{found.namespace}/{found.name} in {queue}"
+    return metadata.namespace, f"{kind}{metadata.namespace}/{metadata.name} in {queue}"
 
 
-def _told(
-    check: str, one: str, managed: Managed, astray: Iterable[Astray], what: str
+def _summary(
+    check: str, kind: str, managed: Managed, misplaced: Iterable[Misplaced], problem_text: str
 ) -> Iterator[CheckResult]:
-    """One line for those that enforce forbids, and one for those that default allows."""
+    """Yield one problem for objects in namespaces with mode enforce, and one warning for the others."""
     by_mode: defaultdict[bool, list[str]] = defaultdict(list)
-    for namespace, name in astray:
+    for namespace, name in misplaced:
         policy = managed[namespace].policy
         by_mode[policy is not None and policy.mode is Mode.ENFORCE].append(name)
     for is_enforced, names in sorted(by_mode.items(), reverse=True):
         make = problem if is_enforced else warning
-        where = " of namespaces that enforce" if is_enforced else ""
+        where = " in namespaces with mode enforce" if is_enforced else ""
         yield make(
             check,
-            f"{counted(len(names), one)}{where}, {what}: {listed(names)}",
-            f"correct the label {keys.QUEUE_LABEL} of the workload; pods that run keep their queue",
+            f"{counted(len(names), kind)}{where}, {problem_text}: {listed(names)}",
+            f"correct the label {keys.QUEUE_LABEL} of the workload; running pods keep their queue",
         )

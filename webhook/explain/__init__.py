@@ -1,1 +1,1 @@
-"""The preview of a policy: what it does to the pods of a manifest."""
+"""The command `explain`: previews the effect of policies on the pods of a manifest."""

@@ -1,4 +1,4 @@
-"""`kaishare-webhook explain`: what the webhooks would do to a manifest, pod by pod, and why."""
+"""Computes what the webhooks would do to each pod of a manifest, with the same code as the server."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,47 +18,47 @@ from webhook.policy.reasons import Finding, Reason
 from webhook.policy.verify import Requester, Verification, verify
 
 _DAEMON_SET_CONTROLLER = Requester("system:serviceaccount:kube-system:daemon-set-controller")
-_SOMEBODY = Requester("")
+_USER = Requester("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """One pod of a manifest and what becomes of it."""
+    """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
     namespace: str
     policy: NamespacePolicy | None
     mutation: Mutation
     verdict: Verification | None
-    """What the validating webhook would say of the result; None if the pod cannot be read."""
+    """The verdict of the validating webhook about the patched pod; None if the pod cannot be read."""
     warnings: tuple[Finding, ...]
     before: Mapping[str, object]
-    """The pod as its creation would ask for it."""
+    """The pod as its controller would create it."""
 
     @property
     def after(self) -> Mapping[str, object]:
-        """The pod that comes out; in mode observe, the one that would."""
+        """The patched pod; in mode observe, the pod with the patch that is held back."""
         return apply_to_document(self.mutation.planned, self.before)
 
     @property
     def is_denied(self) -> bool:
-        """Whether the pod would not get in."""
+        """Whether the validating webhook would deny the pod."""
         return self.verdict is not None and not self.verdict.is_allowed
 
 
 def explain(
     documents: list[object], *, namespace: str, policies: Mapping[str, NamespacePolicy], rules: Rules
 ) -> Iterator[Explained]:
-    """Run every pod of the documents through the server's own path.
+    """Decide about every pod of the documents as the server would.
 
     Args:
-        documents: what was read from manifests.
-        namespace: for whatever names no namespace itself.
-        policies: by namespace.
+        documents: the parsed manifests.
+        namespace: the namespace of objects that name none.
+        policies: policies by namespace.
         rules: the administrator's settings.
 
     Raises:
-        DocumentError: a manifest allows something JSON has no form for.
+        DocumentError: a manifest contains a value that JSON cannot represent.
     """
     for document in flatten_lists(documents):
         for pod in find_pods(document):
@@ -72,15 +72,15 @@ def _explain(
     created = pod.as_created(namespace)
     mutation = mutate(policy, as_json(created), rules)
     after = apply_to_document(mutation.sent, created)
-    requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _SOMEBODY
+    requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
     owners = pod.owners_above
     try:
-        result = decode_pod(as_json(after))
-        verdict = verify(policy, result, rules, requester)
+        patched = decode_pod(as_json(after))
+        verdict = verify(policy, patched, rules, requester)
     except MalformedPod:
-        verdict = None  # the API server refuses it, and `mutation` says why
+        verdict = None  # the API server refuses the pod; `mutation` has the reason
     else:
-        owners = (*result.owners, *owners)
+        owners = (*patched.owners, *owners)
     denials = verdict.denials if verdict else ()
     return Explained(
         pod=pod,
@@ -100,7 +100,7 @@ def _explain(
 def _cluster_scoped(
     policy: NamespacePolicy | None, owners: Iterable[Owner], rules: Rules
 ) -> Iterator[Finding]:
-    """Name the owners of a pod and of its workload that are not namespaced, in every mode."""
+    """Yield a finding for each owner of a pod or its workload that is not namespaced, in every mode."""
     if policy is not None and exempt(policy, rules) is None:
         yield from islice(cluster_scoped_owners(owners, rules.cluster_scoped), MOST_WARNINGS)
 
@@ -108,15 +108,16 @@ def _cluster_scoped(
 def _owner_warnings(
     pod: FoundPod, policy: NamespacePolicy | None, after: Mapping[str, object]
 ) -> Iterator[Finding]:
-    """Say where the workload's own queue label would beat the one its pods end with.
+    """Yield a warning if the workload's queue label differs from that of its pods.
 
-    KAI's pod grouper looks at the owner's label first (default_grouper.go, all releases).
+    KAI's pod grouper uses the owner's label first (default_grouper.go, all releases).
     """
-    owners = pod.owner_labels.get(keys.QUEUE_LABEL)
-    if policy is None or not pod.path or not owners:
+    owner_queue = pod.owner_labels.get(keys.QUEUE_LABEL)
+    if policy is None or not pod.path or not owner_queue:
         return
     metadata = after.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     queue = labels.get(keys.QUEUE_LABEL) if isinstance(labels, dict) else None
-    if owners != queue:
-        yield Finding(Reason.OWNER_QUEUE, {"owner": pod.kind, "queue": quoted(owners), "pods": quoted(queue)})
+    if owner_queue != queue:
+        details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
+        yield Finding(Reason.OWNER_QUEUE, details)

@@ -1,7 +1,7 @@
-"""Every pod in a manifest, with what surrounds it.
+"""Finds the pods and pod templates of a manifest, together with their workload.
 
-Pods are found by structure, not by a list of kinds: whatever holds a list of containers is a pod's spec, be
-it in a Deployment, a JobSet or a kind that does not exist yet.
+Pods are found by structure instead of by kind: any object with a list of containers is a pod spec, in a
+Deployment, a JobSet or any future kind.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,49 +13,49 @@ import msgspec
 from kai.pod import Owner
 from service.documents import DocumentError
 
-_DEEPEST = 60  # levels; no manifest nests half as deep
+_DEEPEST = 60  # levels; real manifests nest less than half as deep
 
 
 def as_json(document: Any) -> bytes:
-    """Write what was parsed as JSON; YAML's dates become text, as kubectl has them.
+    """Encode a parsed document as JSON. YAML dates become text, as in kubectl.
 
     Raises:
-        DocumentError: YAML allowed something JSON has no form for.
+        DocumentError: the document contains a value that JSON cannot represent.
     """
     try:
         return msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
-        raise DocumentError(f"a manifest has no form in JSON: {error}") from None
+        raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
-    """A pod, or the template of pods, in a manifest."""
+    """A pod or pod template of a manifest."""
 
     kind: str
-    """Of the innermost object around it that has a kind."""
+    """Kind of the innermost object that contains the template."""
     api_version: str
-    """Of the same object."""
+    """apiVersion of the same object."""
     name: str
     namespace: str
-    """Empty where the manifest names none."""
+    """Namespace in the manifest; empty if there is none."""
     path: str
-    """Where in that object the template stands; empty for a Pod."""
+    """Path of the template in that object; empty for a Pod."""
     template: dict[str, Any]
     """`metadata` and `spec`, as written."""
     owner_labels: dict[str, str]
-    """Labels of the outermost object: KAI takes a queue from there before it looks at the pod."""
+    """Labels of the outermost object. KAI prefers the queue label there to the pod's."""
     owners_above: Sequence[Owner]
-    """Owners of the outermost object, of which KAI takes the topmost; empty for a Pod."""
+    """Owners of the outermost object, of which KAI uses the topmost; empty for a Pod."""
 
     @property
     def title(self) -> str:
-        """How a person would name it."""
+        """The title in reports: kind, name, and path of the template."""
         name = f"{self.kind} {self.name or '(no name)'}"
         return f"{name}, {self.path}" if self.path else name
 
     def as_created(self, namespace: str) -> dict[str, Any]:
-        """The pod as its creation would ask for it: named and owned as the workload's controller does."""
+        """Return the pod as the workload's controller would create it, with its name and owner."""
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
         metadata["namespace"] = namespace
@@ -63,14 +63,14 @@ class FoundPod:
             return pod
         if not metadata.get("name"):
             metadata["generateName"] = f"{self.name or 'pod'}-"
-        # The controller's own name stands for its ReplicaSet's or Job's, which begins with it.
+        # The workload's name stands in for the name of its ReplicaSet or Job, which begins with it.
         owner = {"apiVersion": self.api_version or "v1", "kind": self.kind or "Workload"}
         metadata["ownerReferences"] = [{**owner, "name": self.name or "pod", "controller": True}]
         return pod
 
 
 def find_pods(document: Any) -> list[FoundPod]:
-    """Find every pod and pod template in one document, in the order they stand there."""
+    """Return every pod and pod template of one document, in order of occurrence."""
     if not isinstance(document, dict):
         return []
     metadata = document.get("metadata")
@@ -83,7 +83,7 @@ def find_pods(document: Any) -> list[FoundPod]:
 
 @dataclass(frozen=True, slots=True)
 class _Outermost:
-    """What a pod inherits of the outermost object around it."""
+    """Properties of the outermost object that apply to its pods."""
 
     namespace: str
     labels: dict[str, str]
@@ -91,9 +91,9 @@ class _Outermost:
 
 
 def _owners(metadata: Any) -> tuple[Owner, ...]:
-    written = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    references = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
     try:
-        return tuple(msgspec.convert(written, list[Owner])) if written else ()
+        return tuple(msgspec.convert(references, list[Owner])) if references else ()
     except msgspec.ValidationError:
         return ()  # the API server refuses the object
 
@@ -110,7 +110,7 @@ def _walk(
     if not isinstance(node, dict):
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
-        holder, path = node, ("",)  # an object inside an object, as AppWrapper and ManifestWork carry them
+        holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
     template = _template(node, is_root=path in ((), ("",)))
     if template is not None:
         metadata = holder.get("metadata")
@@ -137,7 +137,7 @@ def _template(node: dict[str, Any], *, is_root: bool) -> dict[str, Any] | None:
     if _is_pod_spec(spec):
         if not is_root or node.get("kind") == "Pod":
             return {key: node[key] for key in ("metadata", "spec") if key in node}
-        return {"spec": spec}  # the root's metadata is the workload's, not the pod's
+        return {"spec": spec}  # the root's metadata belongs to the workload
     return {"spec": node} if _is_pod_spec(node) else None
 
 

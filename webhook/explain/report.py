@@ -1,4 +1,4 @@
-"""What `explain` found, written for a person or for a program."""
+"""Formats the results of `explain` as text, JSON, YAML or patches."""
 
 import difflib
 import json
@@ -25,7 +25,7 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -
 
 
 def paint(text: str, sign: str, *, colour: bool) -> str:
-    """Colour a line by its sign: `+`, `-`, or `@` for what is only said about it."""
+    """Colour a line by its sign: `+` for added, `-` for removed, `@` for a title."""
     return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
 
 
@@ -34,7 +34,7 @@ def _yaml(pod: Mapping[str, Any]) -> list[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML without anchors: a value that stands twice is written twice."""
+    """A YAML dumper that repeats equal values instead of writing anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
         return True
@@ -49,19 +49,19 @@ _VERBS = {
 
 
 def as_text(explained: Iterable[Explained], *, colour: bool) -> Iterator[str]:
-    """Yield the lines of a report: per pod a title, what and why, warnings, and the diff."""
+    """Yield the lines of a text report: for each pod its title, action, reason, warnings and diff."""
     for item in explained:
         decision = item.mutation.decision
         yield paint(f"{one_line(item.pod.title)} in namespace {one_line(item.namespace)}", "@", colour=colour)
-        yield f"  {_VERBS.get(decision.action, 'left alone')}: {_said(decision.finding)}"
+        yield f"  {_VERBS.get(decision.action, 'left alone')}: {_with_code(decision.finding)}"
         for denial in item.verdict.denials if item.verdict else ():
-            yield paint(f"  denied: {_said(denial)}", "-", colour=colour)
+            yield paint(f"  denied: {_with_code(denial)}", "-", colour=colour)
         for finding in item.warnings:
-            yield f"  warning: {_said(finding)}"
+            yield f"  warning: {_with_code(finding)}"
         for problem in item.policy.problems if item.policy else ():
             yield f"  policy: {problem}"
         if item.mutation.planned:
-            before, after = _shown(item.before, item), _shown(item.after, item)
+            before, after = _without_additions(item.before, item), _without_additions(item.after, item)
             yield from (f"  {line}" for line in diff(before, after, colour=colour))
         yield ""
 
@@ -72,7 +72,7 @@ def as_json(explained: Iterable[Explained]) -> Iterator[str]:
 
 
 def as_yaml(explained: Iterable[Explained]) -> Iterator[str]:
-    """Yield the same as YAML."""
+    """Yield the content of `as_json` as YAML."""
     fields = [_fields(item) for item in explained]
     yield yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000).rstrip()
 
@@ -83,7 +83,7 @@ def as_patch(explained: Iterable[Explained]) -> Iterator[str]:
         yield json.dumps(list(item.mutation.sent), ensure_ascii=False)
 
 
-def _said(finding: Finding) -> str:
+def _with_code(finding: Finding) -> str:
     return f"{finding.sentence} ({finding.reason.code})"
 
 
@@ -103,7 +103,7 @@ def _fields(item: Explained) -> dict[str, Any]:
             for problem in (item.policy.problems if item.policy else ())
         ],
         "patch": [dict(operation) for operation in item.mutation.sent],
-        "pod": _shown(item.after, item),
+        "pod": _without_additions(item.after, item),
     }
 
 
@@ -111,12 +111,12 @@ def _finding(finding: Finding) -> dict[str, str]:
     return {"reason": finding.reason.code, "message": finding.sentence}
 
 
-def _shown(pod: Mapping[str, object], item: Explained) -> dict[str, object]:
-    """Leave out what the manifest's author did not write: names and owners that a controller adds."""
+def _without_additions(pod: Mapping[str, object], item: Explained) -> dict[str, object]:
+    """Return the pod without the names and owners that a controller adds to the manifest."""
     metadata = pod.get("metadata")
     written = item.pod.template.get("metadata") or {}
     if not isinstance(metadata, dict) or not isinstance(written, dict):
         return dict(pod)
     added = {"generateName", "ownerReferences", "namespace"} - set(written)
-    kept = {key: value for key, value in metadata.items() if key not in added}
-    return {"metadata": kept, "spec": pod.get("spec")}
+    original = {key: value for key, value in metadata.items() if key not in added}
+    return {"metadata": original, "spec": pod.get("spec")}

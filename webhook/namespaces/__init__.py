@@ -1,1 +1,1 @@
-"""Where policies come from: the labels of namespaces, in files or in a cluster."""
+"""Sources of policies: Namespace objects in files, or the namespaces of a cluster."""

@@ -1,7 +1,7 @@
-"""Facts about a cluster that decisions rest on: its default PriorityClass, and its kinds without a namespace.
+"""Cluster facts that decisions need: the default PriorityClass, and the kinds that are not namespaced.
 
-They are read in the background; a review uses the last known `Rules`. Without these facts the administrator's
-settings and the built-in kinds hold.
+The facts are read in the background, and a review uses the last known `Rules`. Until the facts are known, the
+administrator's settings and the built-in kinds apply.
 """
 
 import asyncio
@@ -28,9 +28,12 @@ from webhook.policy.decide import Rules
 
 PRIORITY_CLASSES: Final = Resource(name="priorityclasses", path="/apis/scheduling.k8s.io/v1/priorityclasses")
 DISCOVERY_SECONDS: Final = 300.0
-"""Time between two discoveries. A new kind without a namespace is rare; until then it counts as unknown."""
+"""Time between two discoveries.
+
+New kinds that are not namespaced are rare; they count as namespaced until then.
+"""
 _SPREAD: Final = 0.8
-"""Replicas discover after 0.8 to 1 of that time, so that those started together drift apart."""
+"""Smallest random fraction of that time, so that replicas that start together drift apart."""
 
 
 class _Metadata(Struct):
@@ -54,7 +57,7 @@ _priority_class = msgspec.json.Decoder(_PriorityClass)
 
 
 class ClusterRules:
-    """The `Rules` in force: the administrator's settings, completed with facts about the cluster."""
+    """The current `Rules`: the administrator's settings, completed with facts about the cluster."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class ClusterRules:
 
         Args:
             client: for the API server.
-            rules: the administrator's settings; their default class holds until the classes were listed.
+            rules: the administrator's settings; their default class applies until the classes are listed.
             log: for facts that become unavailable or available again, each once.
             on_error: called for each unexpected error.
             clock: monotonic seconds.
@@ -87,7 +90,7 @@ class ClusterRules:
             PRIORITY_CLASSES,
             read=_read,
             on_change=self._set_default_class,
-            on_trouble=partial(self._say, PRIORITY_CLASSES.name),
+            on_trouble=partial(self._log_availability, PRIORITY_CLASSES.name),
             clock=clock,
             timing=timing,
         )
@@ -100,17 +103,17 @@ class ClusterRules:
                 group.create_task(restart_on_error(work, on_error=self._failed))
 
     async def discover(self) -> None:
-        """Ask the API server once for its kinds without a namespace; on failure the known ones stay."""
+        """Ask the API server once for kinds that are not namespaced; after a failure the known ones stay."""
         try:
-            found = await discover_cluster_scoped(self._client)
+            kinds = await discover_cluster_scoped(self._client)
         except (ApiError, Unreachable, AccessError) as error:
             problem = str(error)
         else:
             problem = ""
-            self.current = replace(self.current, cluster_scoped=CLUSTER_SCOPED_OWNERS | found)
+            self.current = replace(self.current, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds)
         if problem != self._discovery_problem:
             self._discovery_problem = problem
-            self._say("discovery", problem)
+            self._log_availability("discovery", problem)
 
     async def _keep_discovering(self) -> None:
         while True:
@@ -118,14 +121,14 @@ class ClusterRules:
             await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(_SPREAD, 1.0))  # noqa: S311 - no secret
 
     def _set_default_class(self, classes: Mapping[tuple[str, str], DefaultClass]) -> None:
-        """Take the default class; of several the API server takes the one with the lowest value.
+        """Store the default class. Of several, the API server uses the one with the lowest value.
 
         Source: Kubernetes 1.36 plugin/pkg/admission/priority, getDefaultPriorityClass.
         """
-        default = min(classes.values(), key=lambda found: found.value, default=None)
+        default = min(classes.values(), key=lambda priority_class: priority_class.value, default=None)
         self.current = replace(self.current, default_priority_class=default.name if default else None)
 
-    def _say(self, resource: str, problem: str) -> None:
+    def _log_availability(self, resource: str, problem: str) -> None:
         if problem:
             self._log("resource unavailable", WARNING, resource=resource, error=problem)
         else:
@@ -138,7 +141,9 @@ class ClusterRules:
 
 def _read(document: bytes) -> DefaultClass | None:
     try:
-        found = _priority_class.decode(document)
+        priority_class = _priority_class.decode(document)
     except MALFORMED:  # no API server stores such a PriorityClass
         return None
-    return DefaultClass(found.metadata.name, found.value) if found.is_default else None
+    if not priority_class.is_default:
+        return None
+    return DefaultClass(priority_class.metadata.name, priority_class.value)

@@ -1,4 +1,4 @@
-"""Namespace objects as the API server sends them, of which nothing is kept but the policy."""
+"""Decodes Namespace objects from the API server and keeps only their policy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,20 +21,20 @@ ONE: Final = METADATA_ONLY.replace("List;", ";")
 
 _MOST_ALIKE = 1024
 _MOST_LABELS = 64
-"""Labels of a namespace that shares its values with others; larger sets would fill the memory."""
+"""Maximum number of labels of a namespace whose policy is cached; larger sets would fill the memory."""
 
 
 class NamespaceError(ValueError):
-    """What should be a Namespace is none; the message is one line."""
+    """An object is not a valid Namespace; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedNamespace:
-    """What is kept of a namespace with the queue label."""
+    """The policy of a managed namespace."""
 
     policy: NamespacePolicy
     uid: str
-    """Empty where nothing is to be told in the namespace: it has no problem, or is about to end."""
+    """UID for Events; empty if the namespace gets none, because it has no problem or is being deleted."""
 
 
 class _Metadata(Struct):
@@ -52,33 +52,35 @@ _namespace = msgspec.json.Decoder(_Namespace)
 
 
 def decode_labels(data: bytes) -> tuple[str, Labels]:
-    """Read a namespace's name and its labels that are policy.
+    """Decode a namespace's name and policy labels.
 
     Raises:
-        NamespaceError: it is no object with labels.
+        NamespaceError: the data is not an object with metadata.
     """
     metadata = _decode(data)
     return metadata.name, own_labels(metadata.labels or {})
 
 
 def reader() -> Callable[[bytes], ManagedNamespace | None]:
-    """Make a function that reads a namespace, None if it is not managed.
+    """Return a function that decodes a namespace; it returns None for a namespace that is not managed.
 
-    Namespaces with the same labels share their values: a cluster has thousands of namespaces and a handful of
-    kinds of them. Raises as `decode_labels`.
+    Parsed policies are cached by labels, because thousands of namespaces share a few sets of labels. The
+    function raises as `decode_labels`.
     """
     policy_of = lru_cache(maxsize=_MOST_ALIKE)(_nameless_policy)
 
     def read(data: bytes) -> ManagedNamespace | None:
         metadata = _decode(data)
         own = own_labels(metadata.labels or {})
-        is_usual = len(own) <= _MOST_LABELS
-        policy = policy_of(tuple(sorted(own.items()))) if is_usual else NamespacePolicy.from_labels("", own)
+        if len(own) <= _MOST_LABELS:
+            policy = policy_of(tuple(sorted(own.items())))
+        else:
+            policy = NamespacePolicy.from_labels("", own)
         if policy is None:
             return None
-        is_told = policy.problems and not metadata.ends_at
+        gets_event = policy.problems and not metadata.ends_at
         named = replace(policy, namespace=metadata.name)
-        return ManagedNamespace(policy=named, uid=metadata.uid if is_told else "")
+        return ManagedNamespace(policy=named, uid=metadata.uid if gets_event else "")
 
     return read
 
@@ -91,4 +93,4 @@ def _decode(data: bytes) -> _Metadata:
     try:
         return _namespace.decode(data).metadata
     except MALFORMED as error:
-        raise NamespaceError(f"no namespace: {one_line(str(error))}") from None
+        raise NamespaceError(f"not a Namespace: {one_line(str(error))}") from None

@@ -11,24 +11,24 @@ Labels = Mapping[str, str]
 
 
 class PoliciesError(ValueError):
-    """Policies cannot be read; the message is one line that names the input and what is wrong."""
+    """Policies cannot be read; the message is one line that names the input and the problem."""
 
 
 def read_namespaces(path: Path) -> dict[str, Labels]:
     """Read the labels of every namespace in a file or directory.
 
     Raises:
-        PoliciesError: something in it is not a Namespace with labels, or stands there twice.
+        PoliciesError: a document is not a valid Namespace, or a namespace occurs twice.
     """
     labels: dict[str, Labels] = {}
     seen: dict[str, Path] = {}
     for file in _files(path):
-        for name, found in _namespaces(file):
+        for name, namespace_labels in _namespaces(file):
             if name in seen:
                 also = "twice" if seen[name] == file else f"also in {seen[name]}"
                 raise PoliciesError(f"{file}: namespace {quoted(name)} is {also}; name it once")
             seen[name] = file
-            labels[name] = found
+            labels[name] = namespace_labels
     return labels
 
 
@@ -53,7 +53,9 @@ def _namespaces(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
 def _namespace(file: Path, document: Any) -> tuple[str, Mapping[str, str]]:
     if not isinstance(document, dict) or document.get("kind") != "Namespace":
         kind = document.get("kind") if isinstance(document, dict) else document
-        raise PoliciesError(f"{file}: {quoted(kind)} is not a Namespace; a policies file holds only those")
+        raise PoliciesError(
+            f"{file}: {quoted(kind)} is not a Namespace; a policies file may contain only Namespaces"
+        )
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(name, str) or not name:

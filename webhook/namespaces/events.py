@@ -1,4 +1,4 @@
-"""Reports of invalid policies: an Event in the namespace, and a line in the log."""
+"""Reports invalid policies as Events in their namespaces and as log lines."""
 
 import asyncio
 import random
@@ -15,36 +15,36 @@ from webhook.policy.labels import LabelProblem, NamespacePolicy
 
 REASON: Final = "PolicyInvalid"
 NAME: Final = "kaishare-policy-invalid"
-"""The same for every replica, and for whatever is wrong: they all write one event a namespace."""
+"""Name of the Event. All replicas use the same name, so that each namespace has one Event."""
 
 REFRESH_SECONDS: Final = 45 * 60.0
-"""API servers forget an event an hour after it was last written (`--event-ttl`)."""
+"""Time between two writes of an Event. API servers delete it an hour after the last one (`--event-ttl`)."""
 
 _SPREAD: Final = 0.9
-"""Replicas that began together should not go on together: a refresh comes after 0.9 to 1 of its time."""
+"""Smallest random fraction of that time, so that replicas that start together drift apart."""
 
 _MOST_WAITING: Final = 32
-"""Events that the writer holds at once; the others wait here, where none is lost."""
+"""Maximum number of Events in the writer's queue. The rest waits here, so that none is dropped."""
 
 _LOOK_EVERY_SECONDS: Final = 1.0
-_MOST_TOLD: Final = 8
-"""Labels named in one event; the log and the metric name more."""
+_MAX_LABELS: Final = 8
+"""Maximum number of labels named in one Event; the log and the metric name more."""
 
 
 class Writer(Protocol):
-    """Where events go: a kube.events.EventWriter."""
+    """The sink of Events, such as a kube.events.EventWriter."""
 
     @property
     def waiting(self) -> int:
-        """How many it has not written yet."""
+        """Number of Events that are not written yet."""
 
     def emit(self, event: Event) -> None:
-        """Take one more; never waits."""
+        """Queue an Event, without waiting."""
 
 
 @dataclass(slots=True)
-class _Telling:
-    """What is told of one namespace, and when to tell it (again)."""
+class _PendingEvent:
+    """The Event of one namespace, and the time of its next write."""
 
     uid: str
     message: str
@@ -52,87 +52,87 @@ class _Telling:
 
 
 class PolicyEvents:
-    """Writes one Event a namespace while its policy is invalid: at once, when that changes, and every 45 min.
+    """Writes one Event for each namespace with an invalid policy: at once, after changes, and every 45 min.
 
-    Each replica does: the second one to write makes the count of the same event grow, which harms nobody.
-    Told only what the namespaces are like, so that no review causes an event, dry runs included.
+    Every replica writes the same Event, which only increases its count. Events depend on namespaces and never
+    on reviews, so that a dry run causes none.
     """
 
     def __init__(self, writer: Writer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._clock = clock
-        self._tellings: dict[str, _Telling] = {}
+        self._pending: dict[str, _PendingEvent] = {}
 
     def take(self, managed: Managed) -> None:
-        """Know how all managed namespaces are now."""
-        tellings: dict[str, _Telling] = {}
-        for name, found in managed.items():
-            if found.policy.problems and found.uid:
-                before = self._tellings.get(name)
-                message = describe(found.policy.problems, found.policy.more_problems)
-                if before and (before.uid, before.message) == (found.uid, message):
-                    tellings[name] = before
+        """Update the Events to write from the current state of all managed namespaces."""
+        pending: dict[str, _PendingEvent] = {}
+        for name, namespace in managed.items():
+            if namespace.policy.problems and namespace.uid:
+                before = self._pending.get(name)
+                message = describe(namespace.policy.problems, namespace.policy.more_problems)
+                if before and (before.uid, before.message) == (namespace.uid, message):
+                    pending[name] = before
                 else:
-                    tellings[name] = _Telling(found.uid, message, due=self._clock())
-        self._tellings = tellings
+                    pending[name] = _PendingEvent(namespace.uid, message, due=self._clock())
+        self._pending = pending
         self.emit()
 
     def emit(self) -> None:
-        """Tell what is due, as far as the writer keeps up."""
+        """Pass due Events to the writer until its queue is full."""
         now = self._clock()
-        for name, telling in self._tellings.items():
-            if telling.due > now:
+        for name, entry in self._pending.items():
+            if entry.due > now:
                 continue
             if self._writer.waiting >= _MOST_WAITING:
                 return
-            self._writer.emit(_event(name, telling.uid, telling.message))
-            telling.due = now + REFRESH_SECONDS * random.uniform(_SPREAD, 1.0)  # noqa: S311 - no secret
+            self._writer.emit(_event(name, entry.uid, entry.message))
+            entry.due = now + REFRESH_SECONDS * random.uniform(_SPREAD, 1.0)  # noqa: S311 - no secret
 
     async def run(self) -> None:
-        """Tell what is due later, until cancelled."""
+        """Pass Events to the writer when they are due, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
             self.emit()
 
 
 def describe(problems: Sequence[LabelProblem], more: int = 0) -> str:
-    """Say which labels of a namespace are not followed, and what is allowed.
+    """Return the message of an Event: the invalid labels of a namespace and their allowed values.
 
     Args:
-        problems: with labels.
-        more: how many there are beside them.
+        problems: the invalid labels.
+        more: number of invalid labels that `problems` omits.
     """
-    told = [str(problem) for problem in problems[:_MOST_TOLD]]
-    more += len(problems) - len(told)
+    messages = [str(problem) for problem in problems[:_MAX_LABELS]]
+    more += len(problems) - len(messages)
     if more:
-        told.append(f"and {more} more")
-    return f"not followed: {'; '.join(told)}"
+        messages.append(f"and {more} more")
+    return f"invalid labels are ignored: {'; '.join(messages)}"
 
 
 def _event(namespace: str, uid: str, message: str) -> Event:
-    """Make the event, about the namespace and in it: `kubectl get events -n` shows it, not `describe ns`.
+    """Create the Event about a namespace, in that namespace; `kubectl describe ns` does not show it.
 
-    API servers want the namespace of what it is about to be the event's own, for a Namespace too.
+    API servers require the involved object's namespace to equal the Event's, even for a Namespace.
     """
     about = ObjectReference(api_version="v1", kind="Namespace", namespace=namespace, name=namespace, uid=uid)
     return Event(name=NAME, namespace=namespace, about=about, reason=REASON, message=message)
 
 
 class ProblemLog:
-    """Says once what is wrong with policies, and once more when a different thing is."""
+    """Logs each problem of a policy once."""
 
     def __init__(self, log: JsonLog) -> None:
         self._log = log
-        self._said: set[tuple[str, LabelProblem]] = set()
+        self._logged: set[tuple[str, LabelProblem]] = set()
 
     async def report(self, policies: Mapping[str, NamespacePolicy]) -> None:
-        """Say what is wrong now and was not before."""
+        """Log the problems that are new since the last call."""
         loop_yield = LoopYield()
-        found: set[tuple[str, LabelProblem]] = set()
+        current: set[tuple[str, LabelProblem]] = set()
         for name, policy in sorted(policies.items()):
             for problem in policy.problems:
-                found.add((name, problem))
-                if (name, problem) not in self._said:
+                current.add((name, problem))
+                if (name, problem) not in self._logged:
                     self._log(
                         "policy invalid",
                         WARNING,
@@ -141,4 +141,4 @@ class ProblemLog:
                         problem=str(problem),
                     )
             await loop_yield.maybe_yield()
-        self._said = found
+        self._logged = current

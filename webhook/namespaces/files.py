@@ -12,14 +12,14 @@ from webhook.namespaces.documents import Labels, PoliciesError, read_namespaces
 from webhook.namespaces.source import ANY_MODE
 from webhook.policy.labels import Mode, NamespacePolicy, own_labels
 
-_AGAIN_SECONDS: Final = 30.0
-"""When to read again what could not be read through no fault of its own."""
+_RETRY_SECONDS: Final = 30.0
+"""Time until the next attempt after an unexpected error, such as a failed subprocess."""
 
 
 class FilePolicies:
     """Policies from Namespace objects in a file, or in the .yaml, .yml and .json files of a directory.
 
-    A change on disk is taken up within two seconds; a broken edit keeps the last good policies.
+    A change on disk is loaded within two seconds. After an invalid edit the last valid policies stay.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class FilePolicies:
 
         Args:
             path: file or directory.
-            on_change: told the policies each time they were taken up anew.
-            on_broken: told why an edit was not taken up, once per edit.
+            on_change: called with the policies after each reload.
+            on_broken: called once for each edit that cannot be loaded, with the error.
 
         Raises:
-            PoliciesError: they cannot be read.
+            PoliciesError: the files cannot be read.
         """
         self._path = path
         self._on_change = on_change
@@ -50,52 +50,52 @@ class FilePolicies:
         self,
         namespace: str,
         *,
-        modes: Collection[Mode] = ANY_MODE,  # noqa: ARG002 - files are never behind
+        modes: Collection[Mode] = ANY_MODE,  # noqa: ARG002 - part of the protocol
     ) -> NamespacePolicy | None:
         """Return the namespace's policy, or None if it is not managed."""
         return self._policies.get(namespace)
 
     def all(self) -> Mapping[str, NamespacePolicy]:
-        """Return every managed namespace's policy."""
+        """Return the policies by namespace."""
         return self._policies
 
     @property
     def ready(self) -> bool:
-        """Files were read in full before there was a source."""
+        """Always True, because the constructor reads all files."""
         return True
 
     async def run(self) -> None:
-        """Look for changes until cancelled."""
+        """Reload changed files until cancelled."""
         loop = asyncio.get_running_loop()
-        again_at = math.inf
+        retry_at = math.inf
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-            if not await asyncio.to_thread(self._files.changed) and loop.time() < again_at:
+            if not await asyncio.to_thread(self._files.changed) and loop.time() < retry_at:
                 continue
-            again_at = math.inf
+            retry_at = math.inf
             try:
-                await self._take_up(await asyncio.to_thread(_read, self._path))
+                await self._reload(await asyncio.to_thread(_read, self._path))
             except PoliciesError as error:
                 self._on_broken(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the last good policies stay
+            except Exception as error:  # noqa: BLE001 - after any error the last valid policies stay
                 self._on_broken(PoliciesError(f"{self._path}: {type(error).__name__}: {error}"))
-                again_at = loop.time() + _AGAIN_SECONDS
+                retry_at = loop.time() + _RETRY_SECONDS
 
-    async def _take_up(self, labels: Mapping[str, Labels]) -> None:
-        """Read what changed, a little at a time, and swap everything in at once."""
-        kept = {name: self._policies[name] for name in labels if name in self._policies}
-        changed = {name: found for name, found in labels.items() if self._labels.get(name) != found}
+    async def _reload(self, labels: Mapping[str, Labels]) -> None:
+        """Parse changed labels, yielding to other tasks, and then replace all policies at once."""
+        policies = {name: self._policies[name] for name in labels if name in self._policies}
+        changed = {name: own for name, own in labels.items() if self._labels.get(name) != own}
         loop_yield = LoopYield()
-        for name, found in changed.items():
-            policy = NamespacePolicy.from_labels(name, found)
+        for name, own in changed.items():
+            policy = NamespacePolicy.from_labels(name, own)
             if policy is None:
-                kept.pop(name, None)
+                policies.pop(name, None)
             else:
-                kept[name] = policy
+                policies[name] = policy
             await loop_yield.maybe_yield()
-        self._labels, self._policies = labels, kept
+        self._labels, self._policies = labels, policies
         if self._on_change is not None:
-            await self._on_change(kept)
+            await self._on_change(policies)
 
 
 def _read(path: Path) -> dict[str, Labels]:
@@ -104,7 +104,7 @@ def _read(path: Path) -> dict[str, Labels]:
 
 
 def _policies(labels: Mapping[str, Labels]) -> Iterator[tuple[str, NamespacePolicy]]:
-    for name, found in labels.items():
-        policy = NamespacePolicy.from_labels(name, found)
+    for name, own in labels.items():
+        policy = NamespacePolicy.from_labels(name, own)
         if policy is not None:
             yield name, policy

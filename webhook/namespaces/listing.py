@@ -1,4 +1,4 @@
-"""The namespaces of a cluster, read once: for who looks, and does not serve."""
+"""Lists the cluster's namespaces once, for `explain`."""
 
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
@@ -8,13 +8,13 @@ from webhook.namespaces.documents import Labels, PoliciesError
 
 
 async def list_namespaces(kubeconfig: str | None) -> dict[str, Labels]:
-    """Read the labels that are policy of every namespace, managed or not.
+    """Read the policy labels of every namespace, managed or not.
 
     Args:
-        kubeconfig: how to reach the cluster, other than as kube.access.find_access would.
+        kubeconfig: kubeconfig of the cluster; None uses the default of kube.access.find_access.
 
     Raises:
-        PoliciesError: there is no way to it, or it says no.
+        PoliciesError: the API server cannot be reached, or it refuses the request.
     """
     try:
         async with (

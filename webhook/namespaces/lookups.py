@@ -1,4 +1,4 @@
-"""Asking the API server for one namespace: for a review that is ahead of the watch."""
+"""Fetches single namespaces by name, for reviews that arrive before the watch has the namespace."""
 
 import asyncio
 import re
@@ -17,38 +17,39 @@ from webhook.namespaces.source import PolicyUnknown
 from webhook.policy.labels import NamespacePolicy
 
 LONGEST_SECONDS: Final = 1.0
-"""How long a review waits for it: a small part of a sensible timeoutSeconds. One that has less time than that
-is ended by its own deadline."""
+"""Maximum time that a review waits for a fetch: a small part of a sensible timeoutSeconds."""
 
 _FOUND_SECONDS: Final = 5.0
-"""How long a policy counts that the watch does not have yet; the watch takes milliseconds where it runs."""
+"""Time for which a fetched policy is cached. A running watch has the namespace within milliseconds."""
 
 _OTHER_SECONDS: Final = 1.0
-"""How long it counts that a namespace is not managed, or could not be asked for. Long enough for a Job's
-thousand pods; short, because a label that is set meanwhile would be missed."""
+"""Time for which the absence of a policy, or an error, is cached.
+
+It covers the thousand pods of a Job. It is short, because a label that is set meanwhile has no effect.
+"""
 
 _MOST_REMEMBERED: Final = 1024
-_MOST_AT_ONCE: Final = 8  # requests; the client has 16 connections, one of which is the watch's
+_MOST_AT_ONCE: Final = 8  # requests; the client has 16 connections, one of which serves the watch
 _PER_SECOND: Final = 50.0
 _BURST: Final = 200
-"""More requests than that are somebody's who invents namespaces: the port knows no callers."""
+"""Maximum number of requests in a burst. More would come from a client that invents namespace names."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(slots=True)
 class _Entry:
-    """What was heard of one namespace."""
+    """The cached result for one namespace."""
 
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Who holds it asks; whoever else wants to know waits for the answer."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request in flight; concurrent callers wait for its result."""
     until: float = float("-inf")
     policy: NamespacePolicy | None = None
     problem: str = ""
 
 
 class NamespaceLookups:
-    """Policies fetched by name, one request a namespace whoever waits for it, and remembered for a moment."""
+    """Fetches policies by namespace name, caches them briefly, and combines concurrent requests."""
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -59,19 +60,19 @@ class NamespaceLookups:
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def find(self, namespace: str) -> NamespacePolicy | None:
-        """Ask for a namespace; None if it is not managed, or there is none of that name.
+        """Return a namespace's policy; None if the namespace is not managed or does not exist.
 
         Raises:
-            PolicyUnknown: there was no answer within `LONGEST_SECONDS`, or one that says nothing.
+            PolicyUnknown: the request failed, or took longer than `LONGEST_SECONDS`.
         """
-        if not _NAME.fullmatch(namespace):  # anybody can post a review; this becomes part of a path
+        if not _NAME.fullmatch(namespace):  # any client can post a review; guards the path
             return None
         entry = self._entry(namespace)
         if entry.until <= self._clock():
             try:
-                async with asyncio.timeout(LONGEST_SECONDS), entry.turn:
+                async with asyncio.timeout(LONGEST_SECONDS), entry.lock:
                     if entry.until <= self._clock():
-                        await self._ask(namespace, entry)
+                        await self._fetch(namespace, entry)
             except TimeoutError:
                 self._remember(entry, None, f"GET {PATH}/{namespace}: no answer in time")
         if entry.problem:
@@ -88,19 +89,19 @@ class NamespaceLookups:
             self._entries.move_to_end(namespace)
         return entry
 
-    async def _ask(self, namespace: str, entry: _Entry) -> None:
+    async def _fetch(self, namespace: str, entry: _Entry) -> None:
         if not self._bucket.take():
-            self._remember(entry, None, f"GET {PATH}/{namespace}: too many namespaces are asked for")
+            self._remember(entry, None, f"GET {PATH}/{namespace}: too many namespaces are requested")
             return
         try:
             async with self._at_once:
-                found = self._read(await self._client.get(f"{PATH}/{namespace}", accept=ONE))
+                managed = self._read(await self._client.get(f"{PATH}/{namespace}", accept=ONE))
         except ApiError as error:
             self._remember(entry, None, "" if error.status == 404 else str(error))
         except (Unreachable, AccessError, NamespaceError) as error:
             self._remember(entry, None, str(error))
         else:
-            self._remember(entry, found.policy if found else None)
+            self._remember(entry, managed.policy if managed else None)
 
     def _remember(self, entry: _Entry, policy: NamespacePolicy | None, problem: str = "") -> None:
         entry.policy, entry.problem = policy, problem

@@ -1,4 +1,4 @@
-"""Opening a source of policies, with what it has to say going to log and metrics."""
+"""Opens a source of policies and connects its callbacks to log, metrics and Events."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from webhook.namespaces.source import PolicySource
 from webhook.policy.labels import NamespacePolicy
 
 COMPONENT: Final = "kaishare-webhook"
-"""Who its events are from."""
+"""The component that Events name as their source."""
 
 _LOST: Final = frozenset({"dropped", "failed"})
 
@@ -28,18 +28,18 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A source of policies."""
+    """A source of policies and its background tasks."""
 
     source: PolicySource
     work: Sequence[Work]
-    """What is to run as long as it is used, `source.run` included."""
+    """Tasks to run while the source is in use, including `source.run`."""
 
 
 async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> Opened:
-    """Read policies from a file or directory.
+    """Open policies from a file or directory.
 
     Raises:
-        PoliciesError: they cannot be read.
+        PoliciesError: the files cannot be read.
     """
     problems = ProblemLog(log)
 
@@ -49,7 +49,7 @@ async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> Opened:
 
     def broken(error: PoliciesError) -> None:
         metrics.failed("policies")
-        log("policies not taken up, the last good ones stay", ERROR, problem=str(error))
+        log("policies not reloaded, keeping the last valid ones", ERROR, problem=str(error))
 
     policies = FilePolicies(path, on_change=changed, on_broken=broken)
     metrics.show_policies(policies.all)
@@ -58,18 +58,18 @@ async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> Opened:
 
 
 def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> Opened:
-    """Follow the namespaces of a cluster, and tell in them what is wrong with their policies."""
+    """Open policies from the namespaces of a cluster; invalid policies are reported by Events in them."""
     problems = ProblemLog(log)
 
-    def wrote(_reason: str, result: str) -> None:
+    def on_result(_reason: str, result: str) -> None:
         if result in _LOST:
             metrics.failed("events")
 
-    def trouble(problem: str) -> None:
+    def on_trouble(problem: str) -> None:
         if problem:
-            log("events are not written", WARNING, problem=problem)
+            log("event writing failed", WARNING, problem=problem)
         else:
-            log("events are written again")
+            log("event writing works again")
 
     def failed(error: Exception) -> None:
         metrics.failed("events")
@@ -77,9 +77,9 @@ def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> Opene
 
     async def changed(managed: Managed) -> None:
         events.take(managed)
-        await problems.report({name: found.policy for name, found in managed.items()})
+        await problems.report({name: namespace.policy for name, namespace in managed.items()})
 
-    writer = EventWriter(client, component=COMPONENT, on_result=wrote, on_trouble=trouble)
+    writer = EventWriter(client, component=COMPONENT, on_result=on_result, on_trouble=on_trouble)
     events = PolicyEvents(writer)
     policies = ClusterPolicies(
         client=client, log=log, on_change=changed, on_error=lambda: metrics.failed("policies")

@@ -1,4 +1,4 @@
-"""The seam between policies and where they come from."""
+"""The interface of policy sources."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
@@ -9,30 +9,30 @@ ANY_MODE: Final = frozenset(Mode)
 
 
 class PolicyUnknown(Exception):
-    """Whether a namespace is managed, and how, cannot be had now; the message is one line that says why."""
+    """The policy of a namespace is not available now; the message is one line with the reason."""
 
 
 class PolicySource(Protocol):
-    """Namespace name to policy. Reading is cheap, and never waits while the answer is known."""
+    """Provides policies by namespace name. A lookup does not wait while the policy is known."""
 
     async def find(self, namespace: str, *, modes: Collection[Mode] = ANY_MODE) -> NamespacePolicy | None:
         """Return the namespace's policy, or None if it is not managed.
 
         Args:
-            namespace: its name.
-            modes: those whose pods the API server sends to who asks. A source that can be behind asks again
-                before it says that there is no policy, or one of another mode.
+            namespace: the namespace's name.
+            modes: the modes whose reviews the API server sends to the caller. A source that may be behind
+                checks again before it returns None or a policy with another mode.
 
         Raises:
-            PolicyUnknown: it cannot be had now.
+            PolicyUnknown: the policy is not available now.
         """
 
     def all(self) -> Mapping[str, NamespacePolicy] | None:
-        """Return every managed namespace's policy as known now; for any thread. None: none yet."""
+        """Return the known policies by namespace; None if they are not known yet. Thread-safe."""
 
     @property
     def ready(self) -> bool:
-        """Whether the source knows enough, and what it knows is recent enough, to serve."""
+        """Whether the policies are complete and recent enough to serve."""
 
     async def run(self) -> None:
         """Keep the policies up to date until cancelled."""

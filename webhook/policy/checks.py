@@ -1,6 +1,6 @@
-"""What a pod itself asks for, judged: by KAI's rules, by the namespace's caps, by whose keys they are.
+"""Checks of a pod's own content: its share, the namespace's caps, reserved keys, owners, framework options.
 
-Warnings of `decide` come from here; what enforce denies rests on the same findings.
+`decide` turns the findings into warnings, and `verify` turns some of them into denials.
 """
 
 import math
@@ -23,35 +23,37 @@ from webhook.policy.reasons import Finding, Reason
 
 _T = TypeVar("_T")
 SHARE_ANNOTATIONS = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
+DOTTED_NAME: Final = "names with a dot before v0.16.5"
+"""The detail of `name-unsupported` for a pod or owner whose name contains a dot."""
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
-_ROUNDING = 1e-9  # 3 × 0.1 is not above a cap of 0.3
+_ROUNDING = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
 _KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
 RESERVED_ANNOTATIONS = _KAI_ANNOTATIONS | {keys.SHARED_GPU_CONFIGMAP}
-"""Annotations of KAI. vCluster's begin with `keys.VCLUSTER_PREFIX`."""
+"""Annotations that only KAI may write. Annotations of vCluster begin with `keys.VCLUSTER_PREFIX`."""
 RESERVED_PREFIXES = (keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
-"""How labels begin that only KAI or vCluster may write, beside `keys.GPU_GROUP`."""
+"""Prefixes of labels that only KAI or vCluster may write. The label `keys.GPU_GROUP` is reserved, too."""
 _RESERVED_LABELS = (keys.GPU_GROUP, *RESERVED_PREFIXES)
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
 LONGEST_RESOURCE = 100
-"""Characters of a resource's name that are shown."""
+"""Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40
-"""Characters of a share's value that a cap is compared with; every number so short can be read."""
-_LONGEST_NAME = 253  # of any object
-_SHORTENED = 28  # 33, less dots and hyphens at the end, and the digits of a container's index
+"""Maximum length of a share value that is compared with a cap. Every number of this length can be parsed."""
+_LONGEST_NAME = 253  # characters of any object's name
+_SHORTENED = 28  # 33 characters, less trailing dots and hyphens and the digits of a container's index
 
 
 def writes_own_share(pod: PodView) -> bool:
-    """Whether the pod says something about a share itself, if only the number of devices."""
+    """Whether the pod has any share annotation of its own, even one that only sets the number of devices."""
     return own_share_key(pod) is not None
 
 
 def own_share_key(pod: PodView) -> str | None:
-    """Return the first annotation by which the pod says something about a share itself."""
+    """Return the key of the pod's first share annotation, or None."""
     return next(_share_keys(pod), None)
 
 
 def shares_written(pod: PodView) -> int:
-    """Count the annotations by which the pod says something about a share; two stand for more than one."""
+    """Count the pod's share annotations; counting stops at two."""
     return sum(1 for _ in islice(_share_keys(pod), 2))
 
 
@@ -62,14 +64,14 @@ def _share_keys(pod: PodView) -> Iterator[str]:
 
 
 def has_share(pod: PodView) -> bool:
-    """Whether KAI places the pod on part of a GPU."""
+    """Whether KAI schedules the pod on part of a GPU."""
     return asks_for_share(pod) or any(map(is_container_memory_key, pod.nvidia_annotations))
 
 
 def whole_gpus(pod: PodView) -> int:
-    """Whole GPUs the pod holds at once, as Kubernetes counts them (KEP-753).
+    """Return how many whole GPUs the pod holds at once, as Kubernetes counts them (KEP-753).
 
-    Sidecars add up with the containers. A plain init container runs beside the sidecars before it.
+    Sidecars add to the containers. A plain init container runs beside the sidecars that precede it.
 
     Raises:
         ValueError: a quantity cannot be read.
@@ -87,7 +89,7 @@ def whole_gpus(pod: PodView) -> int:
 
 
 def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int:
-    """Read what one container asks for, rounded up; `counts` holds the quantities read so far."""
+    """Return one container's GPU request, rounded up; `counts` caches the quantities parsed so far."""
     value = container.asks(keys.GPU_RESOURCE)
     count = counts.get(value)
     if count is None:
@@ -97,11 +99,11 @@ def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int
 
 
 def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str | None:
-    """Return the first GPU resource that a container asks for in an amount other than zero.
+    """Return the first GPU resource that a container requests in an amount other than zero, or None.
 
     Args:
         pod: the pod.
-        beside_whole_gpus: leave out `nvidia.com/gpu`.
+        beside_whole_gpus: whether to ignore `nvidia.com/gpu`.
     """
     left_out = keys.GPU_RESOURCE if beside_whole_gpus else ""
     named: Set[str] = pod.gpu_resources.keys() - {left_out}
@@ -128,10 +130,10 @@ def _is_zero(amount: Quantity) -> bool:
 
 
 def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
-    """Say where KAI refuses what the pod writes about its share, or counts it otherwise than it reads.
+    """Yield findings for a share that KAI refuses, or that KAI counts differently from its written value.
 
-    Without a version the newest release is asked: it refuses whatever an older one refuses, but for names
-    with dots, which are looked at here.
+    Without a version the rules of the newest known release apply. That release refuses all that older ones
+    refuse, except names with dots, which are checked here.
     """
     if not (writes_own_share(pod) or keys.MPS in pod.annotations):
         return
@@ -140,11 +142,11 @@ def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> I
         yield Finding(Reason.KAI_REFUSES, {"message": refused.message})
         return
     if version is None and asks_for_share(pod) and "." in (pod.owner_name or pod.name):
-        yield Finding(Reason.NAME_UNSUPPORTED, {"what": "a name with a dot before v0.16.5"})
+        yield Finding(Reason.NAME_UNSUPPORTED, {"what": DOTTED_NAME})
     try:
         share = Share.from_annotations(pod.annotations)
     except ValueError:
-        return  # of a pod without containers, which KAI does not look at and the API server refuses
+        return  # the pod has no containers: KAI ignores it, and the API server refuses it
     if share is None:
         return
     difference = _difference(share, pod.annotations.get(keys.GPU_FRACTION, ""))
@@ -156,32 +158,33 @@ def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> I
 
 
 def _difference(share: Share, text: str) -> str | None:
+    """Describe how KAI counts a share differently from its written value; None if it does not."""
     if share.fraction is None:
-        return None if share.seen_by_scheduler else "ignores a number this large, and gives no GPU"
+        return None if share.seen_by_scheduler else "ignores a number this large and assigns no GPU"
     if share.portion is None or share.counted_gpus is None:
         return None
     if math.isnan(share.fraction):
-        return "never places such a pod: write a plain decimal"
+        return "never schedules such a pod: write a plain decimal"
     if not is_quantity(text):
-        return "runs the pod but leaves it out of its queue's figures: write a plain decimal"
+        return "runs the pod but does not count it in its queue: write a plain decimal"
     counted = share.counted_gpus / share.devices
     if counted <= 0.01:
-        return f"counts it as {counted:g} GPUs, too small to place: write 0.02 or more"
+        return f"counts it as {counted:g} GPUs, too small to schedule: write 0.02 or more"
     if abs(counted - share.fraction) > _ROUNDING or abs(float(share.portion) - share.fraction) > _ROUNDING:
-        return f"counts it as {counted:g} and hands over {share.portion}: write two decimals"
+        return f"counts it as {counted:g} but allocates {share.portion}: write two decimals"
     return None
 
 
 def hints(
     pod: PodView, version: Version | None, *, injected: DefaultShare | None, container: Container | None
 ) -> Iterator[Finding]:
-    """Say where a framework in the pod would take more than the share that its container ends with.
+    """Yield findings for a framework that would use more GPU memory than its container's share.
 
     Args:
         pod: the pod as received.
-        version: KAI's release, which decides whose a pod's own share is.
-        injected: the namespace's default, if the pod gets it.
-        container: who gets it.
+        version: KAI's release, which decides the container of a pod's own share.
+        injected: the namespace's default share, if the pod gets it.
+        container: the container that gets the injected share.
     """
     try:
         if container is None:
@@ -198,24 +201,24 @@ def hints(
 
 
 def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare | None) -> Iterator[Finding]:
-    """Compare what the pod ends with (its own share, an injected one, whole GPUs) with the caps.
+    """Compare the pod's GPU requests (own share, injected share, whole GPUs) with the namespace's caps.
 
-    Each is looked at by itself: releases differ in which of them they refuse together, and a value that one
-    release cannot read must not hide what another would hand out.
+    Each request is compared separately. KAI releases differ in which combinations they refuse, and a value
+    that one release cannot parse must not hide an amount that another release would allocate.
     """
     if policy.max_fraction is None and policy.max_memory_mib is None:
         return
     annotations = {injected.annotation: injected.value} if injected else pod.annotations
     share = _readable(lambda: Share.from_annotations(annotations))
     whole = 0 if injected else _readable(lambda: whole_gpus(pod))  # an injected share replaces them
-    if whole is None:  # the API server reads amounts in more forms
-        yield _not_comparable(policy, f"an amount of {keys.GPU_RESOURCE} that cannot be read")
+    if whole is None:  # the API server parses more forms of a quantity
+        yield _not_comparable(policy, f"an unreadable amount of {keys.GPU_RESOURCE}")
         whole = 0
     by_container = _readable(lambda: requested_by_container(annotations))
     if by_container is None:
         memory_keys = filter(is_container_memory_key, annotations)
         if any(is_quantity(annotations[key]) for key in memory_keys):  # else KAI refuses the pod
-            yield _not_comparable(policy, "an amount of container memory that cannot be read")
+            yield _not_comparable(policy, "an unreadable amount of container memory")
         by_container = 0
     long = next((key for key in SHARE_ANNOTATIONS if len(annotations.get(key, "")) > _LONGEST_SHARE), None)
     if long is not None:  # KAI reads hundreds of leading zeros
@@ -223,17 +226,17 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare |
     gpus: float = whole
     if share is not None and share.fraction is not None:
         gpus += share.fraction * share.devices
-        said = f"{gpus:g} of a GPU"
+        amount = f"{gpus:g} of a GPU"
     else:
-        said = f"{whole} whole GPU{'s' if whole > 1 else ''}"
+        amount = f"{whole} whole GPU{'s' if whole > 1 else ''}"
     if gpus:
-        yield from _cap_fraction(policy, gpus, said)
+        yield from _cap_fraction(policy, gpus, amount)
     other = asked_gpu_resource(pod, beside_whole_gpus=True)
     if other is None and pod.uses_mig:
         other = keys.MIG_PREFIX + "…"
     if other is not None or pod.uses_claims:
         yield _not_comparable(
-            policy, quoted(other, LONGEST_RESOURCE) if other is not None else "a resource claim"
+            policy, quoted(other, LONGEST_RESOURCE) if other is not None else "a ResourceClaim"
         )
     mib = -(-by_container // MIB)
     if share is not None and share.memory_mib is not None:
@@ -242,36 +245,38 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare |
         yield from _cap_memory(policy, mib)
 
 
-def _not_comparable(policy: NamespacePolicy, asked: str) -> Finding:
+def _not_comparable(policy: NamespacePolicy, amount: str) -> Finding:
     key = keys.GPU_MEMORY if policy.max_fraction is None else keys.GPU_FRACTION
-    return Finding(Reason.CAP_UNIT, {"asked": asked, "key": key})
+    return Finding(Reason.CAP_UNIT, {"amount": amount, "key": key})
 
 
 def _readable(read: Callable[[], _T]) -> _T | None:
-    """Read something, or None where KAI or the API server cannot read it either and refuses the pod."""
+    """Return a parsed value, or None for a value that KAI or the API server cannot parse either."""
     try:
         return read()
     except ValueError:
         return None
 
 
-def _cap_fraction(policy: NamespacePolicy, asked: float, said: str) -> Iterator[Finding]:
+def _cap_fraction(policy: NamespacePolicy, gpus: float, amount: str) -> Iterator[Finding]:
     if policy.max_fraction is None:
-        yield _not_comparable(policy, said)
-    elif not asked <= policy.max_fraction + _ROUNDING:
-        yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_fraction:g} ({MAX_FRACTION})"})
+        yield _not_comparable(policy, amount)
+    elif not gpus <= policy.max_fraction + _ROUNDING:
+        cap = f"{policy.max_fraction:g} ({MAX_FRACTION})"
+        yield Finding(Reason.ABOVE_CAP, {"amount": amount, "cap": cap})
 
 
-def _cap_memory(policy: NamespacePolicy, asked_mib: int) -> Iterator[Finding]:
-    said = f"{asked_mib} MiB"
+def _cap_memory(policy: NamespacePolicy, mib: int) -> Iterator[Finding]:
+    amount = f"{mib} MiB"
     if policy.max_memory_mib is None:
-        yield _not_comparable(policy, said)
-    elif asked_mib > policy.max_memory_mib:
-        yield Finding(Reason.ABOVE_CAP, {"asked": said, "cap": f"{policy.max_memory_mib} MiB ({MAX_MEMORY})"})
+        yield _not_comparable(policy, amount)
+    elif mib > policy.max_memory_mib:
+        cap = f"{policy.max_memory_mib} MiB ({MAX_MEMORY})"
+        yield Finding(Reason.ABOVE_CAP, {"amount": amount, "cap": cap})
 
 
 def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
-    """Name the keys on the pod that only KAI, or vCluster, may write."""
+    """Yield a finding for each label or annotation of the pod that only KAI or vCluster may write."""
     is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
     for label in pod.labels:
         if label.startswith(_RESERVED_LABELS) and (label == keys.GPU_GROUP or "/" in label):
@@ -296,24 +301,24 @@ def _configmap_is_kais(pod: PodView) -> bool:
 
 
 def _names_own_configmap(pod: PodView) -> bool:
-    """Whether the annotation is as KAI makes it: the owner's name or the pod's, and 7 random characters.
+    """Whether the ConfigMap's name has KAI's form: the name of the owner or pod, and 7 random characters.
 
-    A name that is there already KAI keeps, and has the container read it (`config_map.go`, all releases;
-    seen on v0.13.4), so that it is read says nothing of who wrote it. A long name is shortened to 33
-    characters or a few less.
+    KAI keeps a name that the annotation already has and lets the container read that ConfigMap
+    (`config_map.go`, all releases; seen on v0.13.4). A container that reads it does therefore not prove that
+    KAI wrote the name. KAI shortens a long base name to 33 characters or a few less.
     """
     name = pod.annotations[keys.SHARED_GPU_CONFIGMAP]
-    made = _CONFIGMAP.fullmatch(name) if len(name) <= _LONGEST_NAME else None
-    if made is None:
+    match = _CONFIGMAP.fullmatch(name) if len(name) <= _LONGEST_NAME else None
+    if match is None:
         return False
-    base, stem = pod.owner_name or pod.name, made[1]
+    base, stem = pod.owner_name or pod.name, match[1]
     return stem == base or (len(stem) >= _SHORTENED and base.startswith(stem))
 
 
 def _reads_configmap(pod: PodView) -> bool:
-    """Whether KAI's mutating webhook has run: a container's GPU_PORTION comes from the named ConfigMap.
+    """Whether a container reads GPU_PORTION from the named ConfigMap, which KAI's mutating webhook sets up.
 
-    KAI names it `<annotation>-<container index>` (gpu_access.go, all releases).
+    KAI names the ConfigMap `<annotation>-<container index>` (gpu_access.go, all releases).
     """
     prefix = pod.annotations[keys.SHARED_GPU_CONFIGMAP] + "-"
     for container in pod.all_containers:
@@ -323,7 +328,7 @@ def _reads_configmap(pod: PodView) -> bool:
 
 
 def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
-    """Name kaishare's own pod labels whose value means nothing, before somebody waits for an effect."""
+    """Yield a finding for each kaishare pod label whose value has no effect."""
     for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, ("shared",))):
         value = pod.labels.get(key)
         if value is not None and value not in allowed:
@@ -334,17 +339,17 @@ def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
 
 
 def may_run_framework(container: Container) -> bool:
-    """Whether a framework's name stands in what the container runs: a cheap no for nearly all."""
-    said = bytes(container.command) + bytes(container.args) + (container.image or "").encode()
-    return any(mark in said for mark in MARKS)
+    """Whether the container's command, arguments or image contain a framework's name: a cheap pre-check."""
+    text = bytes(container.command) + bytes(container.args) + (container.image or "").encode()
+    return any(mark in text for mark in MARKS)
 
 
 def framework_findings(container: Container, share: Share) -> Iterator[Finding]:
-    """Say where a framework would take more than the share of its container.
+    """Yield findings for framework options that would use more GPU memory than the container's share.
 
     Args:
-        container: the one that gets the share.
-        share: what the pod ends with.
+        container: the container that gets the share.
+        share: the pod's final share.
     """
     for setting in settings_of(
         container.command_line,
@@ -357,17 +362,19 @@ def framework_findings(container: Container, share: Share) -> Iterator[Finding]:
 
 def _findings(setting: Setting, share: Share) -> Iterator[Finding]:
     framework, value = setting.framework, setting.value
-    who = {"framework": framework.name, "option": framework.option, "takes": framework.takes}
+    details = {"framework": framework.name, "option": framework.option, "takes": framework.takes}
     if value is None:
         if setting.is_hidden:
             return
         if share.fraction is not None:
-            yield Finding(Reason.FRAMEWORK_DEFAULT, {**who, "share": f"{share.fraction:g}"})
+            yield Finding(Reason.FRAMEWORK_DEFAULT, {**details, "share": f"{share.fraction:g}"})
         else:
-            yield Finding(Reason.FRAMEWORK_MEMORY, {**who, "share": f"{share.memory_mib} MiB"})
+            yield Finding(Reason.FRAMEWORK_MEMORY, {**details, "share": f"{share.memory_mib} MiB"})
     elif share.fraction is not None and setting.is_above(share.fraction):
         share_text = f"{share.fraction:g}"
-        yield Finding(Reason.FRAMEWORK_ABOVE_SHARE, {**who, "value": shorten(value, 12), "share": share_text})
+        yield Finding(
+            Reason.FRAMEWORK_ABOVE_SHARE, {**details, "value": shorten(value, 12), "share": share_text}
+        )
 
 
 _OF_SCHEDULERS: Final = {
@@ -379,7 +386,7 @@ _OF_SCHEDULERS: Final = {
 CLUSTER_SCOPED_OWNERS: Final[frozenset[GroupKind]] = CLUSTER_SCOPED | frozenset(
     (group, kind) for group, kinds in _OF_SCHEDULERS.items() for kind in kinds.split()
 )
-"""Kinds that are known without asking a cluster: those of Kubernetes, KAI and Kueue."""
+"""Built-in list of kinds that are not namespaced: those of Kubernetes, KAI and Kueue."""
 
 
 def is_cluster_scoped(owner: Owner, kinds: frozenset[GroupKind]) -> bool:
@@ -388,8 +395,8 @@ def is_cluster_scoped(owner: Owner, kinds: frozenset[GroupKind]) -> bool:
 
 
 def cluster_scoped_owners(owners: Iterable[Owner], kinds: frozenset[GroupKind]) -> Iterator[Finding]:
-    """Name the owners whose kind is not namespaced."""
+    """Yield a finding for each owner whose kind is not namespaced."""
     for owner in owners:
         if is_cluster_scoped(owner, kinds):
-            shown = f"{owner.kind} {quoted(owner.name or '')}"
-            yield Finding(Reason.CLUSTER_SCOPED_OWNER, {"owner": shown})
+            name = f"{owner.kind} {quoted(owner.name or '')}"
+            yield Finding(Reason.CLUSTER_SCOPED_OWNER, {"owner": name})

@@ -1,7 +1,50 @@
-"""Where a pod's fate is decided: `decide(policy, pod, rules) -> Decision`, pure and never a denial.
+"""Decides what the mutating webhook changes in a pod: `decide(policy, pod, rules) -> Decision`.
 
-The first line that applies wins; the order of `decide` is the order of the table in docs/policy.md. The share
-is settled last, in `_settle_share`, and a pod that cannot get one keeps the GPU it asked for.
+The function is pure and never denies a pod. It has two parts: is the pod managed, and which share does it
+get? In each table the first line that applies wins. docs/policy.md shows the first table to users.
+
+Is the pod managed? (`exempt`, `_leave_alone`)
+
+    the namespace or the pod                                  decision
+    --------------------------------------------------------  -----------------------------------------
+    the namespace is excluded                                 skipped, `namespace-excluded`
+    the namespace's mode is off                               skipped, `mode-off`
+    the pod is a mirror pod                                   skipped, `mirror-pod`
+    spec.nodeName is set                                      skipped, `node-name-set`
+    a DaemonSet owns the pod                                  skipped, `daemonset`
+    label kaishare.dev/inject is "false"                      skipped, `opted-out`
+    another scheduler than the default or the policy's        skipped, `other-scheduler`
+    the policy's queue name is invalid                        skipped, `policy-invalid`
+    any other pod                                             managed: see below
+
+A managed pod gets the policy's scheduler, queue label, priority label and GPU toleration where it has none,
+and a share by the second table. The action is `injected`, `observed` (mode observe), or `unchanged` if
+nothing has to change. A pod that cannot be read is skipped, `malformed-pod`.
+
+Which share does a managed pod get? (`_settle_share`) Only the lines with a star change the pod's GPU.
+
+    the pod or its policy                                     reason
+    --------------------------------------------------------  -----------------------------------------
+    the policy's share, and nvidia.com/gpu beside it          `gpu-removed-again` *
+    the pod has a share of its own                            `own-share`
+    the policy's share labels are invalid                     `policy-invalid`
+    the policy has no default share                           `no-default-share`
+    --inject-shares=false                                     `shares-off`
+    the policy's scheduler is default-scheduler               `scheduler-not-kai`
+    the pod uses MIG devices                                  `mig`
+    the pod uses ResourceClaims                               `resource-claims`
+    a GPU amount is not a whole number                        `unclear-quantity`
+    too many containers name nvidia.com/gpu                   `many-gpu-containers`
+    an init container requests a GPU                          `init-container-gpu`
+    the containers request two or more GPUs                   `several-gpus`
+    one GPU, and the pod asks to keep it                      `whole-gpu-kept`
+    no GPU, and share-for does not cover the pod              `no-gpu`
+    no GPU, but another kind of GPU resource                  `other-gpu-resource`
+    gpu-fraction-container-name names another container       `container-conflict`
+    not the first container, and KAI is older than v0.9.12    `container-not-first`
+    KAI does not support the pod's name                       `name-unsupported`
+    one GPU                                                   `whole-gpu-converted` *
+    no GPU                                                    `share-injected` *
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +65,7 @@ from kai.version import Version
 from service.text import shorten
 from webhook.policy.checks import (
     CLUSTER_SCOPED_OWNERS,
+    DOTTED_NAME,
     cap_findings,
     has_share,
     hints,
@@ -36,30 +80,38 @@ from webhook.policy.reasons import Action, Finding, Reason
 
 MOST_WARNINGS: Final = 8
 MOST_GPU_CONTAINERS: Final = 256
-"""Containers that name nvidia.com/gpu, in any amount; each costs operations of the patch and their check."""
+"""Maximum number of containers with nvidia.com/gpu in their resources. Each adds operations to the patch."""
 _LONGEST_CONTAINER_NAME: Final = 63
-"""Characters of a container's name, a DNS-1123 label; the API server refuses more."""
+"""Maximum length of a container's name (a DNS-1123 label), in characters.
+
+The API server refuses longer names.
+"""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What holds for every namespace: the administrator's settings, and facts about the cluster."""
+    """Settings that hold for every namespace: the administrator's options, and facts about the cluster."""
 
     kai_version: Version | None = None
-    """None: unknown, so nothing is injected that any release would get wrong."""
+    """KAI's release. If None (unknown), only shares that every release handles correctly are injected."""
     inject_shares: bool = True
-    """False for a KAI whose gpuSharing is off: it refuses every pod with a share."""
+    """Whether shares are injected.
+
+    False suits a KAI with gpuSharing off, which refuses every pod with a share.
+    """
     excluded_namespaces: frozenset[str] = EXCLUDED_NAMESPACES
     default_priority_class: str | None = None
-    """The PriorityClass with `globalDefault`. The API server writes it into every pod without a class before
-    it calls a webhook. None: there is none, or it is not known."""
+    """The PriorityClass with `globalDefault`; None if there is none, or if it is not known.
+
+    The API server writes this class into every pod without a class before it calls a webhook.
+    """
     cluster_scoped: frozenset[GroupKind] = CLUSTER_SCOPED_OWNERS
-    """Kinds that are not namespaced: no pod may be owned by one under enforce."""
+    """Kinds that are not namespaced. Under enforce no object of these kinds may own a pod."""
 
 
 class GpuKey(Struct, frozen=True):
-    """Where one container names `nvidia.com/gpu`."""
+    """The location of one `nvidia.com/gpu` key in a pod's containers."""
 
     containers: str
     """`containers` or `initContainers`."""
@@ -69,7 +121,7 @@ class GpuKey(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What is to be written into the pod. Values of labels and annotations are strings."""
+    """The changes to make in a pod. Values of labels and annotations are strings."""
 
     scheduler: str | None = None
     labels: Mapping[str, str] = NOTHING
@@ -87,29 +139,29 @@ NO_CHANGES: Final = Changes()
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What to do with one pod, and why."""
+    """The action for one pod, its reason, and the changes."""
 
     action: Action
     finding: Finding
     changes: Changes = NO_CHANGES
-    """What is written (injected) or would be (observed)."""
+    """The changes to send (injected), or those that mode observe holds back (observed)."""
     warnings: tuple[Finding, ...] = ()
-    """What the pod's author should know; sent only along with a patch."""
+    """Warnings for the pod's author, sent only together with a patch."""
 
     @property
     def reason(self) -> Reason:
-        """The one reason that metrics, log and audit annotation show."""
+        """The reason that metrics, logs and audit annotations show."""
         return self.finding.reason
 
 
 def decide(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
-    """Decide about one pod at its creation.
+    """Decide about one pod at its creation, by the tables in this module's docstring.
 
     Args:
-        policy: its namespace's policy.
-        pod: the pod; it is only read.
+        policy: the policy of the pod's namespace.
+        pod: the pod, which is not modified.
         rules: the administrator's settings.
-        warn: look for what its author should know, too; False where only the changes matter.
+        warn: whether to compute warnings; False saves time where only the changes matter.
     """
     try:
         return exempt(policy, rules) or _leave_alone(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
@@ -118,7 +170,7 @@ def decide(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = 
 
 
 def exempt(policy: NamespacePolicy, rules: Rules) -> Decision | None:
-    """Decide what does not depend on the pod: namespaces whose pods are all left alone."""
+    """Return the decision for a namespace whose pods are all skipped, or None for other namespaces."""
     if policy.namespace in rules.excluded_namespaces:
         return _skipped(Reason.NAMESPACE_EXCLUDED, namespace=policy.namespace)
     if policy.mode is Mode.OFF:
@@ -127,7 +179,10 @@ def exempt(policy: NamespacePolicy, rules: Rules) -> Decision | None:
 
 
 def malformed(error: MalformedPod) -> Decision:
-    """Leave alone a pod that cannot be read: the API server will say what is wrong with it."""
+    """Return the decision for a pod that cannot be read.
+
+    The API server reports what is wrong with the pod.
+    """
     return _skipped(Reason.MALFORMED_POD, problem=str(error))
 
 
@@ -136,6 +191,7 @@ def _skipped(reason: Reason, **details: object) -> Decision:
 
 
 def _leave_alone(policy: NamespacePolicy, pod: PodView) -> Decision | None:
+    """Return the decision for a pod that is skipped, or None for a managed pod."""
     if keys.MIRROR_POD in pod.annotations:
         return _skipped(Reason.MIRROR_POD)
     if pod.node_name:
@@ -154,6 +210,7 @@ def _leave_alone(policy: NamespacePolicy, pod: PodView) -> Decision | None:
 
 
 def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool) -> Decision:
+    """Decide which changes a managed pod needs."""
     labels: dict[str, str] = {}
     if policy.queue and not pod.labels.get(keys.QUEUE_LABEL):
         labels[keys.QUEUE_LABEL] = policy.queue
@@ -181,10 +238,10 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool)
 
 
 def _has_own_class(pod: PodView, rules: Rules) -> bool:
-    """Whether the pod names a PriorityClass of its own.
+    """Whether the pod names another PriorityClass than the cluster's default.
 
-    The label `priorityClassName` beats `spec.priorityClassName` in KAI (default_grouper.go, all releases), so
-    the policy's label would overrule what the pod says.
+    In KAI the label `priorityClassName` overrides `spec.priorityClassName` (default_grouper.go, all
+    releases). The policy's label would therefore overrule the pod's own class.
     """
     return pod.priority_class not in ("", rules.default_priority_class)
 
@@ -194,13 +251,15 @@ NOT_MANAGED: Final = _skipped(Reason.NOT_MANAGED)
 
 
 class _Settled(Struct, frozen=True):
-    """How the question of the share came out."""
+    """The outcome of the share table: the reason and, if the pod gets a share, its changes."""
 
     finding: Finding
     annotations: Mapping[str, str] = NOTHING
     removed: tuple[GpuKey, ...] = ()
     default: DefaultShare | None = None
+    """The policy's share; None if the pod does not end with it."""
     container: Container | None = None
+    """The container that gets the share."""
 
 
 def _no_share(reason: Reason, **details: object) -> _Settled:
@@ -208,7 +267,7 @@ def _no_share(reason: Reason, **details: object) -> _Settled:
 
 
 def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settled:
-    """Settle whether the pod gets the default share, and what it gives up for it."""
+    """Decide whether the pod gets the policy's share, and which GPU keys are removed in exchange."""
     if writes_own_share(pod):
         return _remove_again(policy, pod, rules) or _no_share(Reason.OWN_SHARE)
     if policy.share is None:
@@ -221,17 +280,18 @@ def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
     kept = _kept_from_sharing(policy, pod, rules)
     if kept is not None:
         return _no_share(kept)
-    found = _container_to_share(policy, pod)
-    return found if isinstance(found, _Settled) else _give_share(policy.share, pod, rules, *found)
+    candidate = _container_to_share(policy, pod)
+    if isinstance(candidate, _Settled):
+        return candidate
+    return _give_share(policy.share, pod, rules, *candidate)
 
 
 def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settled | None:
-    """Remove nvidia.com/gpu beside the share of the policy; None where the policy would not give that share.
+    """Remove nvidia.com/gpu from a pod that has exactly the policy's share; None for any other pod.
 
-    The API server runs its own mutating plugins again after a patch, and then calls this webhook again. A
-    LimitRange with a default for nvidia.com/gpu thus puts back what the conversion removed, in every
-    container and in its own amount, and KAI refuses the pod. A LimitRange is not applied a third time (seen
-    on Kubernetes 1.36.3).
+    After a patch the API server runs its own mutating plugins again and then calls this webhook again. A
+    LimitRange with a default for nvidia.com/gpu therefore restores the removed key, in every container, and
+    KAI refuses the pod. A LimitRange is not applied a third time (seen on Kubernetes 1.36.3).
     """
     share, annotations = policy.share, pod.annotations
     if (
@@ -252,7 +312,7 @@ def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
 
 
 def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
-    """Return the reason why no pod like this one gets a share, whatever whole GPUs it asks for."""
+    """Return the reason that excludes the pod from shares whatever GPUs it requests, or None."""
     if not rules.inject_shares:
         return Reason.SHARES_OFF
     if policy.scheduler == keys.DEFAULT_SCHEDULER:
@@ -263,20 +323,20 @@ def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> R
 
 
 def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _Settled:
-    """Find the container the default share would be for and what that is called, or why there is none."""
-    asked = _asked_whole_gpus(pod)
-    if isinstance(asked, _Settled):
-        return asked
-    if asked and asked[-1][0] >= len(pod.containers):  # init containers come last in all_containers
-        first = next(container for index, container, _ in asked if index >= len(pod.containers))
+    """Return the container that the policy's share is for, with the reason; or why no container gets it."""
+    requests = _whole_gpu_requests(pod)
+    if isinstance(requests, _Settled):
+        return requests
+    if requests and requests[-1][0] >= len(pod.containers):  # init containers come last in all_containers
+        first = next(container for index, container, _ in requests if index >= len(pod.containers))
         return _no_share(Reason.INIT_CONTAINER_GPU, container=first.name)
-    count = sum(gpus for _, _, gpus in asked)
+    count = sum(gpus for _, _, gpus in requests)
     if count > 1:
-        return _no_share(Reason.SEVERAL_GPUS, count=count, containers=_some(len(asked)))
+        return _no_share(Reason.SEVERAL_GPUS, count=count, containers=_some(len(requests)))
     if count == 1:
         if pod.annotations.get(WHOLE_GPU) == "true":
             return _no_share(Reason.WHOLE_GPU_KEPT)
-        return asked[0][1], Reason.WHOLE_GPU_CONVERTED
+        return requests[0][1], Reason.WHOLE_GPU_CONVERTED
 
     is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
     if not (is_marked or policy.share_for is ShareFor.ALL):
@@ -289,16 +349,16 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
     return pod.containers[0], Reason.SHARE_INJECTED
 
 
-def _asked_whole_gpus(pod: PodView) -> list[tuple[int, Container, int]] | _Settled:
-    """Read which containers ask for how many whole GPUs, each with its index; or why that cannot be told."""
-    asked: list[tuple[int, Container, int]] = []
-    naming = 0
+def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | _Settled:
+    """Return the containers that request whole GPUs, each with its index and count; or why not readable."""
+    requests: list[tuple[int, Container, int]] = []
+    containers_with_key = 0
     for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
         value = container.asks(keys.GPU_RESOURCE)
         if value is None:
             continue
-        naming += 1
-        if naming > MOST_GPU_CONTAINERS:
+        containers_with_key += 1
+        if containers_with_key > MOST_GPU_CONTAINERS:
             return _no_share(Reason.MANY_GPU_CONTAINERS, most=MOST_GPU_CONTAINERS)
         try:
             quantity = parse_quantity(value)
@@ -311,17 +371,17 @@ def _asked_whole_gpus(pod: PodView) -> list[tuple[int, Container, int]] | _Settl
                 quantity=shorten(str(value)),
             )
         if quantity.numerator:
-            asked.append((index, container, quantity.numerator))
-    return asked
+            requests.append((index, container, quantity.numerator))
+    return requests
 
 
 def _give_share(
     share: DefaultShare, pod: PodView, rules: Rules, container: Container, reason: Reason
 ) -> _Settled:
-    """Give the container the share, unless this KAI would give it to another or refuse the pod."""
+    """Give the share to the container, unless this KAI release would misplace it or refuse the pod."""
     if not container.name:
         raise MalformedPod("a container has no name")
-    if len(container.name) > _LONGEST_CONTAINER_NAME:  # else the patch would repeat it
+    if len(container.name) > _LONGEST_CONTAINER_NAME:  # the patch repeats the name
         raise MalformedPod(f"a container's name has more than {_LONGEST_CONTAINER_NAME} characters")
     version = rules.kai_version
     named = pod.annotations.get(keys.CONTAINER_NAME)
@@ -345,7 +405,10 @@ def _give_share(
 
 
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
-    """Find every place that names nvidia.com/gpu: KAI refuses a share beside it, even at 0 (seen live)."""
+    """Yield the location of every nvidia.com/gpu key.
+
+    KAI refuses a share next to one, even at 0 (seen live).
+    """
     if keys.GPU_RESOURCE not in pod.gpu_resources:
         return
     for group, containers in (("containers", pod.containers), ("initContainers", pod.init_containers)):
@@ -357,17 +420,17 @@ def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
 
 
 def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
-    """Say what about the pod's name KAI makes an invalid volume name of, if anything.
+    """Describe the pod's name if KAI would derive an invalid volume name from it; None for a valid name.
 
-    It builds on the first owner's name, else on the pod's (config_map.go, generateConfigMapNamePrefix):
-    a bare pod with generateName has none yet and is refused by every release up to v0.17.0; dots are
-    refused before v0.16.5. Both seen live.
+    KAI uses the first owner's name, else the pod's (config_map.go, generateConfigMapNamePrefix). A pod
+    without owner that uses generateName has no name yet; every release up to v0.17.0 refuses it. Releases
+    before v0.16.5 refuse dots. Both seen live.
     """
     base = pod.owner_name if pod.owners else pod.name
     if not base:
-        return "an owner without a name" if pod.owners else "a bare pod with generateName"
+        return "an owner without a name" if pod.owners else "a pod with generateName and no owner"
     if ("." in pod.name or "." in base) and not (version and version.accepts_dotted_names):
-        return "a name with a dot before v0.16.5"
+        return DOTTED_NAME
     return None
 
 
@@ -381,7 +444,7 @@ def _some(containers: int) -> str:
 
 
 def _tolerates_gpu_taint(pod: PodView) -> bool:
-    """Whether the pod tolerates the taint nvidia.com/gpu:NoSchedule whatever the taint's value is."""
+    """Whether the pod tolerates the taint nvidia.com/gpu:NoSchedule with any value."""
     return any(
         toleration.get("operator") == "Exists"
         and toleration.get("key") in (keys.GPU_TAINT, "", None)
@@ -391,6 +454,7 @@ def _tolerates_gpu_taint(pod: PodView) -> bool:
 
 
 def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _Settled) -> Iterator[Finding]:
+    """Yield the warnings for the pod's author, most important first."""
     if share.finding.reason in (
         Reason.CONTAINER_NOT_FIRST,
         Reason.CONTAINER_CONFLICT,

@@ -1,7 +1,7 @@
-"""What a namespace's labels say: `NamespacePolicy`, read from labels and never guessed.
+"""Parses a namespace's labels into its `NamespacePolicy`.
 
-`LABELS` is the one table of labels: reading, checking and documentation all come from it. A value that is
-not allowed is ignored, never clamped, and named in `problems`; the rest of the policy holds.
+`LABELS` is the only table of policy labels: parsing, validation and documentation use it. An invalid value is
+ignored, never clamped, and reported in `problems`. The other labels of the policy still apply.
 """
 
 import difflib
@@ -38,7 +38,7 @@ MAX_MEMORY: Final = "kaishare.dev/max-gpu-memory"
 PRIORITY: Final = "kaishare.dev/priority"
 TOLERATION: Final = "kaishare.dev/gpu-toleration"
 
-# What a pod itself may say.
+# Labels and annotations of pods.
 INJECT: Final = "kaishare.dev/inject"
 GPU_MARK: Final = "kaishare.dev/gpu"
 WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
@@ -48,11 +48,11 @@ POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_OBJECT_NAME = 253
-_LONGEST_NAME = 63  # a label value holds no more
+_LONGEST_NAME = 63  # maximum length of a label value
 _MOST_UNKNOWN: Final = 8
-"""Unknown labels that are told of a namespace: each is a log line, a series and a search for its nearest."""
+"""Maximum number of unknown labels reported for a namespace. Each costs a log line, a series and a search."""
 _LONGEST_SHOWN: Final = 120
-"""Characters of a label's key and of its value in a problem; API servers allow 317 and 63."""
+"""Maximum length of a key or value in a problem, in characters. API servers allow keys of 317 characters."""
 _FRACTION = re.compile(r"0\.[0-9]{1,2}")
 _INTEGER = re.compile(r"[1-9][0-9]{0,18}")
 
@@ -76,14 +76,14 @@ class ShareFor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabelProblem:
-    """One label that cannot be followed."""
+    """One invalid policy label."""
 
     label: str
     value: str
     wrong: str
-    """What is wrong and what is allowed, as the rest of a sentence."""
+    """The problem and the allowed values, as the end of a sentence that begins with label and value."""
     against: str = ""
-    """Another label that it conflicts with, or empty."""
+    """The label that this one conflicts with; empty if there is no conflict."""
 
     def __str__(self) -> str:
         return f"{self.label}: {quoted(self.value)} {self.wrong}"
@@ -91,7 +91,7 @@ class LabelProblem:
 
 @dataclass(frozen=True, slots=True)
 class DefaultShare:
-    """The annotation a pod without a share is given, exactly as the policy owner typed its value."""
+    """The share annotation that pods without a share get, with the value exactly as the label has it."""
 
     annotation: str
     value: str
@@ -103,9 +103,10 @@ class DefaultShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePolicy:
-    """The policy of one namespace that carries the queue label.
+    """The policy of one namespace that has the queue label.
 
-    `queue` is None where that label's value is no queue name: then no pod of the namespace is changed.
+    `queue` is None if the value of that label is no valid queue name. No pod of the namespace is changed
+    then.
     """
 
     namespace: str
@@ -121,9 +122,9 @@ class NamespacePolicy:
     over_share: OverShare = OverShare.REPORT
     over_share_grace_seconds: int | None = None
     problems: tuple[LabelProblem, ...] = ()
-    """In the order of their labels; of unknown labels the first eight."""
+    """Invalid labels, sorted by label; at most eight unknown labels."""
     more_problems: int = 0
-    """Unknown labels that `problems` leaves out."""
+    """Number of unknown labels that `problems` omits."""
 
     @property
     def state(self) -> str:
@@ -134,7 +135,7 @@ class NamespacePolicy:
 
     @property
     def share_problem(self) -> LabelProblem | None:
-        """The problem because of which the namespace's default share is not injected, if there is one."""
+        """The problem that disables the namespace's default share, or None."""
         for problem in self.problems:
             if problem.label in (FRACTION, MEMORY):
                 return problem
@@ -142,7 +143,7 @@ class NamespacePolicy:
 
     @classmethod
     def from_labels(cls, namespace: str, labels: Mapping[str, str]) -> "NamespacePolicy | None":
-        """Read a namespace's labels; None if it does not carry the queue label and so is not managed."""
+        """Parse a namespace's labels; None if the queue label is missing, so the namespace is not managed."""
         if keys.QUEUE_LABEL not in labels:
             return None
         values, share, problems = _read_known(labels)
@@ -160,23 +161,23 @@ class NamespacePolicy:
 
 @dataclass(frozen=True, slots=True)
 class LabelProblems:
-    """What is wrong with some of a namespace's labels."""
+    """The invalid labels of a namespace."""
 
     shown: tuple[LabelProblem, ...]
-    """In the order of their labels; of unknown labels the first few."""
+    """Invalid labels, sorted by label; at most eight unknown labels."""
     count: int
-    """All of them."""
+    """Number of all invalid labels."""
 
 
 def label_problems(labels: Mapping[str, str], changed: Set[str]) -> LabelProblems:
-    """Find the labels of ours that cannot be followed, whether or not the namespace is managed.
+    """Find the invalid policy labels of a namespace, managed or not.
 
     Args:
-        labels: the namespace's labels that are policy, as `own_labels` picks them.
-        changed: the labels to judge. A label that conflicts with one of them is judged, too.
+        labels: the namespace's policy labels, as `own_labels` selects them.
+        changed: the labels to check. A label that conflicts with one of them is checked, too.
     """
     _, _, known = _read_known(labels)
-    problems = [found for found in known if found.label in changed or found.against in changed]
+    problems = [problem for problem in known if problem.label in changed or problem.against in changed]
     unknown = changed & labels.keys() - LABELS.keys()
     first = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN))
     shown = _in_order(problems + _unknown_labels(first, labels))
@@ -184,7 +185,7 @@ def label_problems(labels: Mapping[str, str], changed: Set[str]) -> LabelProblem
 
 
 def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Pick the labels that are policy: the queue label, and every one with our prefix."""
+    """Select the policy labels: the queue label, and every label with the prefix `kaishare.dev/`."""
     own = {key: value for key, value in labels.items() if key.startswith(PREFIX)}
     if keys.QUEUE_LABEL in labels:
         own[keys.QUEUE_LABEL] = labels[keys.QUEUE_LABEL]
@@ -192,30 +193,30 @@ def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
 
 
 def idle_labels(labels: Mapping[str, str]) -> list[str]:
-    """Return the labels of ours that do nothing, as there is no queue label beside them; in order.
+    """Return the kaishare labels that have no effect because the queue label is missing, sorted.
 
-    What is asked for pods above their share is the agent's, which follows it in every namespace.
+    The labels for pods above their share are not among them: the agent reads those in every namespace.
     """
     if keys.QUEUE_LABEL in labels:
         return []
-    followed = {OVER_SHARE, OVER_SHARE_GRACE} | ({MODE} if labels.get(MODE) == Mode.OFF else set())
-    return sorted(own_labels(labels).keys() - followed)
+    effective = {OVER_SHARE, OVER_SHARE_GRACE} | ({MODE} if labels.get(MODE) == Mode.OFF else set())
+    return sorted(own_labels(labels).keys() - effective)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLabel:
-    """One label a policy owner may set."""
+    """One row of the label table."""
 
     key: str
     field: str
     allowed: str
     absent: str
     read: Callable[[str], Any]
-    """Returns the value, or None if it is not allowed."""
+    """Parses a value; returns None for an invalid one."""
 
 
 def is_object_name(text: str) -> bool:
-    """Whether a text is the name of an object: a DNS-1123 subdomain of at most 253 characters."""
+    """Whether a text is a valid object name: a DNS-1123 subdomain of at most 253 characters."""
     return len(text) <= _LONGEST_OBJECT_NAME and _NAME.fullmatch(text) is not None
 
 
@@ -255,7 +256,7 @@ _TABLE = (
     PolicyLabel(MODE, "mode", "default, observe, enforce, off", "default", _one_of(Mode)),
     PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {_A_NAME}", "kai-scheduler", _name),
     PolicyLabel(FRACTION, "fraction", _A_FRACTION, "no default share", _fraction),
-    PolicyLabel(MEMORY, "memory", f"{_AN_AMOUNT}; excludes {FRACTION}", "no default share", _mib),
+    PolicyLabel(MEMORY, "memory", f"{_AN_AMOUNT}; not together with {FRACTION}", "no default share", _mib),
     PolicyLabel(SHARE_FOR, "share_for", "whole-gpu, marked, all", "whole-gpu", _one_of(ShareFor)),
     PolicyLabel(MAX_FRACTION, "max_fraction", f"{_A_FRACTION}, or 1", "no cap", _max_fraction),
     PolicyLabel(MAX_MEMORY, "max_memory_mib", _AN_AMOUNT, "no cap", _mib),
@@ -270,19 +271,19 @@ LABELS: Final[Mapping[str, PolicyLabel]] = MappingProxyType({label.key: label fo
 def _read_known(
     labels: Mapping[str, str],
 ) -> tuple[dict[str, Any], DefaultShare | None, list[LabelProblem]]:
-    """Read the labels of the table, and say which of their values cannot be followed."""
+    """Parse the labels of the table; return values by field, the default share, and the problems."""
     values: dict[str, Any] = {}
     problems: list[LabelProblem] = []
     for key, label in LABELS.items():
         value = labels.get(key)
         if value is None:
             continue
-        read = label.read(value)
-        if read is None:
+        parsed = label.read(value)
+        if parsed is None:
             wrong = f"is not allowed; allowed: {label.allowed}"
             problems.append(LabelProblem(key, shorten(value, _LONGEST_SHOWN), wrong))
         else:
-            values[label.field] = read
+            values[label.field] = parsed
     fraction, memory = values.pop("fraction", None), values.pop("memory", None)
     share, problem = _default_share(labels, fraction, memory, values)
     if problem is not None:
@@ -295,7 +296,10 @@ def _unknown_keys(labels: Iterable[str]) -> list[str]:
 
 
 def _unknown_labels(unknown: list[str], labels: Mapping[str, str]) -> list[LabelProblem]:
-    """Say of the first few what is near them: a search costs a fifth of a millisecond."""
+    """Report the first eight unknown labels, each with the nearest known label.
+
+    The number is limited because one search takes a fifth of a millisecond.
+    """
     return [
         LabelProblem(printable(key, _LONGEST_SHOWN), shorten(labels[key], _LONGEST_SHOWN), _unknown(key))
         for key in heapq.nsmallest(_MOST_UNKNOWN, unknown)
@@ -308,23 +312,23 @@ def _in_order(problems: list[LabelProblem]) -> tuple[LabelProblem, ...]:
 
 def _unknown(key: str) -> str:
     if key in POD_KEYS:
-        return f"belongs on pods, as {POD_KEYS[key]}, not on a namespace"
+        return f"belongs on pods (as {POD_KEYS[key]}), not on a namespace"
     names = {label.rpartition("/")[2]: label for label in LABELS}
     near = difflib.get_close_matches(key.removeprefix(PREFIX)[:_LONGEST_NAME], names, n=1)
     if near:
-        return f"is for a label kaishare does not know; the nearest is {names[near[0]]}"
-    return "is for a label kaishare does not know; known: " + ", ".join(LABELS)
+        return f"is for an unknown label; the nearest known label is {names[near[0]]}"
+    return "is for an unknown label; known: " + ", ".join(LABELS)
 
 
 def _default_share(
     labels: Mapping[str, str], fraction: str | None, memory: int | None, values: Mapping[str, Any]
 ) -> tuple[DefaultShare | None, LabelProblem | None]:
-    """Settle the default share, which two labels and two caps speak about."""
+    """Determine the default share from two labels and two caps; return the share, or the problem with it."""
     if FRACTION in labels and MEMORY in labels:
         return None, LabelProblem(
             MEMORY,
             shorten(labels[MEMORY], _LONGEST_SHOWN),
-            f"excludes {FRACTION}: remove one of the two; until then neither is injected",
+            f"conflicts with {FRACTION}: remove one of the two; until then neither is injected",
             FRACTION,
         )
     if fraction is not None:

@@ -1,4 +1,4 @@
-"""From a policy and a pod to the patch that is sent: the one path that server and previews share."""
+"""Computes the patch for a pod from its namespace's policy. The server and `explain` both call `mutate`."""
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -11,28 +11,28 @@ from webhook.policy.reasons import Action, Finding, Reason
 
 
 class Mutation(Struct, frozen=True, kw_only=True):
-    """A decision and the patch for it."""
+    """A decision and its patch."""
 
     decision: Decision
     pod: PodView | None = None
-    """The pod as received; None where nobody had to look at it, or it could not be read."""
+    """The pod as received; None if the decision did not need it, or if it could not be read."""
     planned: tuple[Operation, ...] = ()
-    """The patch, sent or not."""
+    """The patch, which mode observe does not send."""
 
     @property
     def sent(self) -> tuple[Operation, ...]:
-        """What is sent: nothing in mode observe."""
+        """The patch to send: empty in mode observe."""
         return self.planned if self.decision.action is Action.INJECTED else ()
 
 
 def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) -> Mutation:
-    """Decide about a pod and write the patch.
+    """Decide about a pod and compute the patch.
 
-    The patch is applied to a copy, and deciding again must find nothing left to do. One that fails this
-    check is dropped, and the pod goes through unchanged, counted as `patch-unsafe`.
+    The patch is applied to a copy, and a second decision about the copy must require no change. A patch that
+    fails this check is dropped: the pod is admitted unchanged, with the reason `patch-unsafe`.
 
     Args:
-        policy: its namespace's policy; None if the namespace is not managed.
+        policy: the policy of the pod's namespace; None if the namespace is not managed.
         document: the pod as JSON.
         rules: the administrator's settings.
     """
@@ -59,13 +59,13 @@ def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) 
 
 
 def _problem(policy: NamespacePolicy, pod: PodView, planned: list[Operation], rules: Rules) -> str | None:
-    """Say what is wrong with a patch, if anything."""
+    """Describe what is wrong with a patch; None if the patched pod needs no further change."""
     try:
-        left = decide(policy, apply_to_pod(planned, pod), rules, warn=False)
+        second = decide(policy, apply_to_pod(planned, pod), rules, warn=False)
     except PatchError as error:
         return str(error)
-    if left.changes:
-        return f"{left.changes} would be left to do"
-    if left.action is not Action.UNCHANGED:
-        return f"the patched pod is {left.action.value}: {left.finding.sentence}"
+    if second.changes:
+        return f"the patched pod still needs {second.changes}"
+    if second.action is not Action.UNCHANGED:
+        return f"the patched pod is {second.action.value}: {second.finding.sentence}"
     return None

@@ -1,8 +1,9 @@
-"""A decision as JSON Patch operations (RFC 6902), and the check that they do what they say.
+"""Converts a decision into JSON Patch operations (RFC 6902), and applies operations to check them.
 
 The API server refuses a pod whose patch does not apply, even under failurePolicy Ignore (verified on
-Kubernetes 1.36.3). So there are three kinds of operation only: `add` of a map's key or of a field of spec,
-`remove` of `nvidia.com/gpu` where the received pod has it, and `add` at the end of spec.tolerations.
+Kubernetes 1.36.3). The module therefore writes only three kinds of operation: `add` of a map key or of a
+field of spec, `remove` of an `nvidia.com/gpu` that the received pod has, and `add` at the end of
+spec.tolerations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from kai.pod import Metadata, PodDocument, PodView, Spec
 from webhook.policy.decide import Changes
 
 TOLERATION: Final = {"key": keys.GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}
-"""As Kubernetes' ExtendedResourceToleration gives it to pods that request the resource."""
+"""The toleration that Kubernetes' ExtendedResourceToleration adds to pods that request the resource."""
 
 _Struct = TypeVar("_Struct")
 
@@ -29,7 +30,7 @@ class Operation(TypedDict, total=False):
 
 
 class PatchError(ValueError):
-    """An operation does not apply; the message says which."""
+    """An operation does not apply; the message names the operation."""
 
 
 def escape(key: str) -> str:
@@ -41,32 +42,32 @@ _GPU: Final = escape(keys.GPU_RESOURCE)
 
 
 def operations(changes: Changes, pod: PodView) -> list[Operation]:
-    """Write the changes as operations that apply to exactly this pod, missing parents first."""
-    made: list[Operation] = []
+    """Convert changes into operations for this pod; maps and lists that the pod lacks are added whole."""
+    patch: list[Operation] = []
     metadata = pod.document.metadata
     if metadata is None:
         both = {"labels": dict(changes.labels), "annotations": dict(changes.annotations)}
-        made.append(
+        patch.append(
             {"op": "add", "path": "/metadata", "value": {key: value for key, value in both.items() if value}}
         )
     else:
         if changes.labels:
-            made += _entries("/metadata/labels", changes.labels, exists=metadata.labels is not None)
+            patch += _entries("/metadata/labels", changes.labels, exists=metadata.labels is not None)
         if changes.annotations:
-            made += _entries(
+            patch += _entries(
                 "/metadata/annotations", changes.annotations, exists=metadata.annotations is not None
             )
     if changes.scheduler is not None:
-        made.append({"op": "add", "path": "/spec/schedulerName", "value": changes.scheduler})
+        patch.append({"op": "add", "path": "/spec/schedulerName", "value": changes.scheduler})
     for key in changes.removed_gpu_keys:
         path = f"/spec/{key.containers}/{key.index}/resources/{key.kind}/{_GPU}"
-        made.append({"op": "remove", "path": path})
+        patch.append({"op": "remove", "path": path})
     if changes.toleration:
         if pod.spec.tolerations is None:
-            made.append({"op": "add", "path": "/spec/tolerations", "value": [TOLERATION]})
+            patch.append({"op": "add", "path": "/spec/tolerations", "value": [TOLERATION]})
         else:
-            made.append({"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION})
-    return made
+            patch.append({"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION})
+    return patch
 
 
 def _entries(path: str, entries: Mapping[str, str], *, exists: bool) -> list[Operation]:
@@ -75,20 +76,18 @@ def _entries(path: str, entries: Mapping[str, str], *, exists: bool) -> list[Ope
     return [{"op": "add", "path": f"{path}/{escape(key)}", "value": value} for key, value in entries.items()]
 
 
-def apply_to_pod(made: Sequence[Operation], pod: PodView) -> PodView:
-    """Apply the operations to what was decoded of the pod, as strictly as the API server will.
-
-    Only the three kinds of operation that `operations` writes exist here; any other is an error.
+def apply_to_pod(patch: Sequence[Operation], pod: PodView) -> PodView:
+    """Apply operations to the decoded pod, as strictly as the API server does.
 
     Raises:
-        PatchError: an operation does not apply, or is none of ours.
+        PatchError: an operation does not apply, or is not of a kind that `operations` writes.
     """
     metadata, spec = pod.document.metadata, _copy(pod.spec)
     spec.containers = spec.containers and list(spec.containers)
     spec.initContainers = spec.initContainers and list(spec.initContainers)
     if metadata is not None:
         metadata = _copy(metadata)
-    for operation in made:
+    for operation in patch:
         parts = operation["path"].split("/")
         match operation["op"], *parts[1:]:
             case "remove", "spec", ("containers" | "initContainers") as group, index, "resources", kind, key:
@@ -108,21 +107,24 @@ def apply_to_pod(made: Sequence[Operation], pod: PodView) -> PodView:
                 metadata = Metadata(**operation["value"])
             case _:
                 raise PatchError(f"{operation['op']} {operation['path']} does not apply")
-    changes_containers = any(operation["op"] == "remove" for operation in made)
+    changes_containers = any(operation["op"] == "remove" for operation in patch)
     return PodView(PodDocument(spec, metadata), None if changes_containers else pod.container_facts)
 
 
 def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:
-    """Remove a resource of one container, which is copied, of a spec whose lists are ours to change."""
+    """Remove one resource of one container.
+
+    The container is copied; the lists of `spec` are changed in place.
+    """
     containers = getattr(spec, group) or []
     try:
         container = containers[int(index)] = _copy(containers[int(index)])
         resources = container.resources = _copy(container.resources)
-        found = dict(getattr(resources, kind))
-        del found[key]
+        amounts = dict(getattr(resources, kind))
+        del amounts[key]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise PatchError(f"there is no {key} in {kind} of {group}[{index}]") from None
-    setattr(resources, kind, found)
+    setattr(resources, kind, amounts)
 
 
 def _copy(struct: _Struct) -> _Struct:
@@ -133,14 +135,14 @@ def _unescape(part: str) -> str:
     return part.replace("~1", "/").replace("~0", "~") if "~" in part else part
 
 
-def apply_to_document(made: Sequence[Operation], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the operations to a copy of a whole document, for people to look at.
+def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply operations to a copy of a whole pod manifest, for display.
 
     Raises:
         PatchError: an operation does not apply.
     """
     result: dict[str, Any] = msgspec.to_builtins(document)
-    for operation in made:
+    for operation in patch:
         *parents, last = [_unescape(part) for part in operation["path"].split("/")[1:]]
         place: Any = result
         try:

@@ -1,4 +1,4 @@
-"""What can happen to a pod, and why: one list for metrics, logs, audit annotations, warnings and docs."""
+"""The actions and reasons of decisions: one list for metrics, logs, audit annotations, warnings and docs."""
 
 from enum import Enum, StrEnum
 from typing import Any
@@ -8,37 +8,40 @@ from msgspec import Struct
 from service.text import printable, shorten
 
 LONGEST_WARNING = 120
-"""Characters of one warning. The API server drops a warning with a newline and cuts long ones
-(verified on Kubernetes 1.36.3: over 4096 characters in all, each is cut to 256)."""
+"""Maximum length of a warning, in characters.
+
+The API server drops a warning that contains a newline. It cuts each warning to 256 characters if all of them
+exceed 4096 (both verified on Kubernetes 1.36.3).
+"""
 
 _LONGEST_DETAIL = 1000
-"""Characters of one detail: the longest of ours names every label."""
+"""Maximum length of one detail, in characters. The longest detail lists every policy label."""
 
 
 class Action(StrEnum):
-    """What was done; the `action` label of `kaishare_webhook_requests_total`."""
+    """The outcome of a review; the `action` label of `kaishare_webhook_requests_total`."""
 
     INJECTED = "injected"
     """A patch was sent."""
     OBSERVED = "observed"
-    """A patch would have been sent, were the namespace not in mode observe."""
+    """A patch was computed and not sent, because the namespace is in mode observe."""
     UNCHANGED = "unchanged"
-    """The pod is managed and already says everything."""
+    """The pod is managed and needs no patch."""
     SKIPPED = "skipped"
-    """The pod is none of ours and was left alone."""
+    """The webhook does not manage the pod and left it unchanged."""
     ADMITTED = "admitted"
-    """A validating webhook had nothing against it."""
+    """A validating webhook admitted the object."""
     DENIED = "denied"
-    """A validating webhook refused it."""
+    """A validating webhook denied the object."""
     ERROR = "error"
-    """Something failed on our side; the mutating webhook admitted the pod unchanged."""
+    """The webhook failed; the mutating webhook admitted the pod unchanged."""
 
 
 class Group(StrEnum):
-    """What a reason is about: a heading of docs/policy.md."""
+    """The subject of a reason; selects the table of docs/policy.md that lists the reason."""
 
     LEFT_ALONE = "The pod is left alone"
-    SHARE = "The pod is managed: what becomes of its share"
+    SHARE = "The pod is managed: its share"
     WARNING = "Warnings"
     WARNING_OR_DENIAL = "Warnings that are denials under enforce"
     DENIED = "Denials under enforce"
@@ -48,14 +51,14 @@ class Group(StrEnum):
 
 
 class Reason(Enum):
-    """Why. `code` is the wire form; `text` is a sentence with the places of its details in braces."""
+    """The reason of an action: its stable code, and a sentence with placeholders for details in braces."""
 
     group: Group
     code: str
     text: str
 
     def __new__(cls, group: Group, code: str, text: str) -> "Reason":
-        """Make a member whose value is its code."""
+        """Create a member whose value is its code."""
         member = object.__new__(cls)
         member._value_ = code
         member.group = group
@@ -66,14 +69,14 @@ class Reason(Enum):
     NOT_MANAGED = Group.LEFT_ALONE, "not-managed", "the namespace has no label kai.scheduler/queue"
     NAMESPACE_EXCLUDED = Group.LEFT_ALONE, "namespace-excluded", "namespace {namespace} is excluded"
     MODE_OFF = Group.LEFT_ALONE, "mode-off", "kaishare.dev/mode is off in this namespace"
-    MIRROR_POD = Group.LEFT_ALONE, "mirror-pod", "a static pod's mirror never meets a scheduler"
-    NODE_NAME_SET = Group.LEFT_ALONE, "node-name-set", "spec.nodeName is set: the pod never meets a scheduler"
-    DAEMONSET = Group.LEFT_ALONE, "daemonset", "DaemonSet pods belong to their node, not to a queue"
+    MIRROR_POD = Group.LEFT_ALONE, "mirror-pod", "a mirror pod of a static pod is never scheduled"
+    NODE_NAME_SET = Group.LEFT_ALONE, "node-name-set", "spec.nodeName is set, so the pod is never scheduled"
+    DAEMONSET = Group.LEFT_ALONE, "daemonset", "the pod belongs to a DaemonSet, which needs no queue"
     OPTED_OUT = Group.LEFT_ALONE, "opted-out", 'the pod label kaishare.dev/inject is "false"'
-    OTHER_SCHEDULER = Group.LEFT_ALONE, "other-scheduler", "the pod chose scheduler {scheduler}"
+    OTHER_SCHEDULER = Group.LEFT_ALONE, "other-scheduler", "the pod names scheduler {scheduler}"
     POLICY_INVALID = Group.LEFT_ALONE, "policy-invalid", "the namespace's policy is invalid: {problem}"
     MALFORMED_POD = Group.LEFT_ALONE, "malformed-pod", "{problem}"
-    OUT_OF_SCOPE = Group.LEFT_ALONE, "out-of-scope", "only the creation of pods is ours"
+    OUT_OF_SCOPE = Group.LEFT_ALONE, "out-of-scope", "the webhook does not handle this operation"
 
     WHOLE_GPU_CONVERTED = (
         Group.SHARE,
@@ -84,73 +87,73 @@ class Reason(Enum):
     GPU_REMOVED_AGAIN = (
         Group.SHARE,
         "gpu-removed-again",
-        "nvidia.com/gpu came back beside {share} (a LimitRange gives it to every pod), and is removed again",
+        "a LimitRange added nvidia.com/gpu to a pod with {share}; it is removed again",
     )
-    OWN_SHARE = Group.SHARE, "own-share", "the pod writes its own share; it is kept as written"
+    OWN_SHARE = Group.SHARE, "own-share", "the pod sets its own share, which is not changed"
     NO_DEFAULT_SHARE = Group.SHARE, "no-default-share", "the namespace has no default share"
     SHARES_OFF = Group.SHARE, "shares-off", "the webhook runs with --inject-shares=false"
     SCHEDULER_NOT_KAI = (
         Group.SHARE,
         "scheduler-not-kai",
-        "the namespace's scheduler is default-scheduler: it knows no shares",
+        "the namespace's scheduler is default-scheduler, which does not support shares",
     )
-    NO_GPU = Group.SHARE, "no-gpu", "the pod asks for no GPU, and kaishare.dev/share-for is {share_for}"
+    NO_GPU = Group.SHARE, "no-gpu", "the pod requests no GPU, and kaishare.dev/share-for is {share_for}"
     WHOLE_GPU_KEPT = Group.SHARE, "whole-gpu-kept", 'the pod annotation kaishare.dev/whole-gpu is "true"'
     SEVERAL_GPUS = (
         Group.SHARE,
         "several-gpus",
-        "the pod asks for {count} GPUs in {containers}; only one in one container becomes a share",
+        "the pod requests {count} GPUs in {containers}; only a single GPU is converted to a share",
     )
     MANY_GPU_CONTAINERS = (
         Group.SHARE,
         "many-gpu-containers",
-        "more than {most} containers of the pod name nvidia.com/gpu",
+        "more than {most} containers of the pod have nvidia.com/gpu in their resources",
     )
-    INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} asks for a GPU"
+    INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} requests a GPU"
     MIG = Group.SHARE, "mig", "the pod uses MIG devices"
-    RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses dynamic resource claims"
-    OTHER_GPU = Group.SHARE, "other-gpu-resource", "the pod asks for {resource}: some other way to get a GPU"
+    RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses ResourceClaims (DRA)"
+    OTHER_GPU = Group.SHARE, "other-gpu-resource", "the pod requests {resource}, another kind of GPU resource"
     UNCLEAR_QUANTITY = (
         Group.SHARE,
         "unclear-quantity",
-        "container {container} asks for {quantity} nvidia.com/gpu",
+        "container {container} requests {quantity} nvidia.com/gpu, which is not a whole number",
     )
     CONTAINER_CONFLICT = (
         Group.SHARE,
         "container-conflict",
-        "the pod's gpu-fraction-container-name is {named}, the share would be {container}'s",
+        "no share: gpu-fraction-container-name is {named}, but the share is for container {container}",
     )
     CONTAINER_NOT_FIRST = (
         Group.SHARE,
         "container-not-first",
-        "no share: container {container} is not the pod's first, which KAI before v0.9.12 needs",
+        "no share: KAI before v0.9.12 supports only the first container, not {container}",
     )
-    NAME_UNSUPPORTED = Group.SHARE, "name-unsupported", "no share: KAI cannot give one to {what}"
+    NAME_UNSUPPORTED = Group.SHARE, "name-unsupported", "no share: KAI does not support one for {what}"
 
-    VERIFIED = Group.ADMITTED, "verified", "the pod is as the namespace's policy asks"
+    VERIFIED = Group.ADMITTED, "verified", "the pod complies with the namespace's policy"
     NOT_ENFORCED = Group.ADMITTED, "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
-    LABELS_VALID = Group.ADMITTED, "labels-valid", "every label of ours has an allowed value"
-    LABELS_KEPT = Group.ADMITTED, "labels-kept", "the update leaves our labels as they were"
+    LABELS_VALID = Group.ADMITTED, "labels-valid", "every kaishare label has an allowed value"
+    LABELS_KEPT = Group.ADMITTED, "labels-kept", "the update changes no kaishare label"
 
     NODE_NAME_DENIED = (
         Group.DENIED,
         "node-name-denied",
-        "spec.nodeName is set, and only a kubelet may do that here: remove it and let KAI place the pod",
+        "only a kubelet may set spec.nodeName here: remove it and let KAI schedule the pod",
     )
     MIRROR_DENIED = (
         Group.DENIED,
         "mirror-denied",
-        "only a kubelet may make a mirror pod: remove the annotation kubernetes.io/config.mirror",
+        "only a kubelet may create a mirror pod: remove the annotation kubernetes.io/config.mirror",
     )
     DAEMONSET_DENIED = (
         Group.DENIED,
         "daemonset-denied",
-        "the owner reference to a DaemonSet is for the daemon-set controller alone: remove it",
+        "only the DaemonSet controller may create a pod that a DaemonSet owns: remove the owner reference",
     )
     DAEMONSET_GPU_DENIED = (
         Group.DENIED,
         "daemonset-gpu-denied",
-        "a DaemonSet's pod may have nothing to do with GPUs or KAI here, and this one {what}: remove that",
+        "a DaemonSet's pod may not use GPUs or KAI here, and this one {what}: remove that",
     )
     OPT_OUT_DENIED = (
         Group.DENIED,
@@ -170,7 +173,7 @@ class Reason(Enum):
 
     LABEL_INVALID = Group.LABELS, "label-invalid", "{problem}"
 
-    PATCH_UNSAFE = Group.FAILED, "patch-unsafe", "the patch did not pass its own check: {problem}"
+    PATCH_UNSAFE = Group.FAILED, "patch-unsafe", "the patch failed its own check: {problem}"
     POLICY_UNKNOWN = (
         Group.FAILED,
         "policy-unknown",
@@ -180,18 +183,18 @@ class Reason(Enum):
 
     KAI_REFUSES = Group.WARNING, "kai-refuses", "KAI will refuse this pod: {message}"
     COUNTED_DIFFERENTLY = Group.WARNING, "counted-differently", "{key} {value}: KAI {difference}"
-    ABOVE_CAP = Group.WARNING_OR_DENIAL, "above-cap", "the pod asks for {asked}: ask for no more than {cap}"
+    ABOVE_CAP = Group.WARNING_OR_DENIAL, "above-cap", "the pod requests {amount}: request no more than {cap}"
     CAP_UNIT = (
         Group.WARNING_OR_DENIAL,
         "cap-unit",
-        "the pod asks for {asked}, which this namespace's cap cannot be compared with: use {key}",
+        "the pod requests {amount}, which cannot be compared with this namespace's cap: use {key}",
     )
     CLUSTER_SCOPED_OWNER = (
         Group.WARNING_OR_DENIAL,
         "cluster-scoped-owner",
-        "the owner {owner} is not namespaced, and KAI follows its queue label: remove the owner reference",
+        "KAI follows the queue label of {owner}, which is not namespaced: remove the owner reference",
     )
-    RESERVED_KEY = Group.WARNING_OR_DENIAL, "reserved-key", "{key} may only be written by {owner}: remove it"
+    RESERVED_KEY = Group.WARNING_OR_DENIAL, "reserved-key", "{key} is reserved for {owner}: remove it"
     FRAMEWORK_DEFAULT = (
         Group.WARNING,
         "framework-default",
@@ -210,7 +213,7 @@ class Reason(Enum):
     OWNER_QUEUE = (
         Group.WARNING,
         "owner-queue",
-        "the {owner}'s own queue label {queue} beats the pods' {pods}: remove it or make it the same",
+        "KAI uses the {owner}'s queue label {queue}, not the pods' {pods}: remove it or make both equal",
     )
     NO_QUEUE_LABEL = (
         Group.WARNING,
@@ -220,19 +223,19 @@ class Reason(Enum):
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,
         "share-beyond-cap-unit",
-        "{label} and {cap} are in different units: pods that get the share cannot be compared with the cap",
+        "{label} and {cap} use different units, so the share cannot be compared with the cap",
     )
     UNKNOWN_VALUE = (
         Group.WARNING,
         "unknown-value",
-        "{key} is {value}, which means nothing; allowed: {allowed}",
+        "{key} is {value}, which has no effect; allowed: {allowed}",
     )
 
 
 class Finding(Struct, frozen=True):
-    """A reason with its details.
+    """A reason with the details of one case.
 
-    A msgspec Struct like all values on the hot path: a frozen dataclass takes ten times as long to make.
+    Values on the hot path are msgspec Structs, because creating a frozen dataclass takes ten times as long.
     """
 
     reason: Reason
@@ -240,7 +243,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The reason's sentence with its details in place, on one line, however odd they are."""
+        """The reason's sentence with its details inserted, as one printable line."""
         if not self.details:
             return self.reason.text
         return self.reason.text.format_map(
@@ -249,5 +252,5 @@ class Finding(Struct, frozen=True):
 
     @property
     def warning(self) -> str:
-        """The sentence as a warning to the user: at most 120 characters."""
+        """The sentence as an admission warning, cut to `LONGEST_WARNING` characters."""
         return shorten(f"kaishare: {self.sentence}", LONGEST_WARNING)

@@ -1,7 +1,17 @@
-"""What enforce refuses: `verify(policy, pod, rules, requester) -> Verification`, pure, about the final pod.
+"""Decides whether mode enforce admits a pod: `verify(policy, pod, rules, requester) -> Verification`.
 
-The sibling of `decide`: that one fills in and never denies, this one judges what came out after everyone's
-mutations, line by line as docs/policy.md has it. Only pods of namespaces in mode enforce are judged.
+The function is pure. It checks the pod after all mutating webhooks have run. The first line that applies
+wins; docs/policy.md shows the same table to users.
+
+    the namespace or the pod                                  verdict
+    --------------------------------------------------------  ----------------------------------------------
+    not managed, excluded, or in another mode than enforce    admitted
+    a mirror pod, or spec.nodeName is set                     admitted for a kubelet, else denied
+    a DaemonSet owns the pod, another requester creates it    denied
+    a DaemonSet owns the pod, and it uses GPUs or KAI         denied, for each use
+    a DaemonSet owns the pod                                  admitted
+    any other pod                                             denied for each violation in `_denials`, else
+                                                              admitted
 """
 
 from collections.abc import Iterator
@@ -28,7 +38,7 @@ from webhook.policy.labels import INJECT, Mode, NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
 
 MOST_DENIALS: Final = 8
-"""Denials that are computed and told of one pod; the rest is told at the next try."""
+"""Maximum number of denials computed for one pod. Further violations are reported at the next attempt."""
 
 KUBELET: Final = "system:node:"
 DAEMON_SET_CONTROLLERS: Final = frozenset(
@@ -38,51 +48,51 @@ DAEMON_SET_CONTROLLERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asks for a pod, as the API server knows him."""
+    """The authenticated user that requests the creation of a pod."""
 
     username: str
 
     @property
     def is_kubelet(self) -> bool:
-        """Whether it is a kubelet, which alone makes mirror pods."""
+        """Whether the requester is a kubelet. Only kubelets create mirror pods."""
         return self.username.startswith(KUBELET)
 
     @property
     def is_daemon_set_controller(self) -> bool:
-        """Whether it is who makes DaemonSets' pods, with its own account or the controller manager's."""
+        """Whether the requester is the DaemonSet controller (own account or the controller manager's)."""
         return self.username in DAEMON_SET_CONTROLLERS
 
 
 class Verification(Struct, frozen=True, kw_only=True):
-    """Whether a pod gets in, and why not."""
+    """The verdict about a pod, with its reasons."""
 
     denials: tuple[Finding, ...] = ()
-    """What must change, the first line of the table first, up to eight; empty: it gets in."""
+    """The violations, at most `MOST_DENIALS`; empty if the pod is admitted."""
     has_more: bool = False
-    """Whether there is more to change than `denials` names."""
+    """Whether the pod has more violations than `denials` lists."""
     finding: Finding
-    """The first denial, or why there is none: the one reason that metrics and log show."""
+    """The first denial, or the reason for the admission; shown in metrics and logs."""
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the pod gets in."""
+        """Whether the pod is admitted."""
         return not self.denials
 
     @property
     def message(self) -> str:
-        """What the user is told: a sentence for each denial."""
+        """The message for the user: one sentence for each denial."""
         sentences = [finding.sentence for finding in self.denials]
         return "; ".join([*sentences, "and more"] if self.has_more else sentences)
 
 
 def verify(policy: NamespacePolicy | None, pod: PodView, rules: Rules, requester: Requester) -> Verification:
-    """Judge a pod at its creation.
+    """Check a pod at its creation, by the table in this module's docstring.
 
     Args:
-        policy: its namespace's policy; None if the namespace is not managed.
+        policy: the policy of the pod's namespace; None if the namespace is not managed.
         pod: the pod as it will be stored.
         rules: the administrator's settings.
-        requester: who asks for it; identity is what the API server says, never what the pod says.
+        requester: the user that the API server authenticated.
     """
     if policy is None:
         return _allowed(Reason.NOT_MANAGED)
@@ -107,34 +117,34 @@ def verify(policy: NamespacePolicy | None, pod: PodView, rules: Rules, requester
 
 
 def _bounded(findings: Iterator[Finding]) -> list[Finding]:
-    """Take one finding more than is told, to know whether there are more; the rest is not computed."""
+    """Compute at most one finding more than is reported; the extra one shows that there are more."""
     return list(islice(findings, MOST_DENIALS + 1))
 
 
 def _daemon_set_denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Finding]:
-    """Say what a DaemonSet's pod has to do with GPUs or KAI.
+    """Yield a denial for each use of GPUs or KAI by a DaemonSet's pod.
 
-    KAI's pod grouper may not read DaemonSets, so such a pod is a workload of its own and its own queue label
-    counts (seen on KAI v0.13.4). A pod that has nothing to do with GPUs or KAI is of no concern here.
+    KAI's pod grouper may not read DaemonSets. KAI therefore treats such a pod as a workload of its own and
+    takes the queue from the pod's label (seen on KAI v0.13.4).
     """
     yield from cluster_scoped_owners(pod.owners, rules.cluster_scoped)
-    for what in _gpu_traces(policy, pod):
-        yield Finding(Reason.DAEMONSET_GPU_DENIED, {"what": what})
+    for use in _gpu_uses(policy, pod):
+        yield Finding(Reason.DAEMONSET_GPU_DENIED, {"what": use})
     yield from reserved_key_findings(pod)
 
 
-def _gpu_traces(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
-    """Name what in a DaemonSet's pod asks for a GPU or for KAI, as the rest of a sentence."""
+def _gpu_uses(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
+    """Describe each use of GPUs or KAI by a pod, as the end of a sentence that begins with the pod."""
     share = own_share_key(pod)
     if share is not None:
         yield f"has a share of its own (annotation {quoted(share)})"
     resource = asked_gpu_resource(pod)
     if resource is not None:
-        yield f"asks for a GPU ({quoted(resource, LONGEST_RESOURCE)})"
+        yield f"requests a GPU ({quoted(resource, LONGEST_RESOURCE)})"
     elif pod.uses_mig:
-        yield "asks for a MIG device (an annotation)"
+        yield "requests a MIG device (by an annotation)"
     if pod.uses_claims and not (resource and names_device_class(resource)):
-        yield "has a resource claim"
+        yield "has a ResourceClaim"
     scheduler = pod.scheduler_name
     if scheduler in {keys.SCHEDULER_NAME, policy.scheduler} - {keys.DEFAULT_SCHEDULER}:
         yield f"names KAI's scheduler ({quoted(scheduler)})"
@@ -144,6 +154,7 @@ def _gpu_traces(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
 
 
 def _denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Finding]:
+    """Yield the violations of an ordinary pod."""
     if pod.labels.get(INJECT) == "false":
         yield Finding(Reason.OPT_OUT_DENIED, {"value": quoted("false")})
     if pod.scheduler_name != policy.scheduler:
@@ -156,8 +167,8 @@ def _denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Fi
         problem = next(p for p in policy.problems if p.label == keys.QUEUE_LABEL)
         yield Finding(Reason.POLICY_INVALID, {"problem": problem})
     elif queue != policy.queue:
-        shown = quoted(queue) if queue else "not set"
-        yield Finding(Reason.WRONG_QUEUE, {"queue": shown, "allowed": policy.queue})
+        current = quoted(queue) if queue else "not set"
+        yield Finding(Reason.WRONG_QUEUE, {"queue": current, "allowed": policy.queue})
     yield from cluster_scoped_owners(pod.owners, rules.cluster_scoped)
     yield from cap_findings(policy, pod, None)
     yield from reserved_key_findings(pod)

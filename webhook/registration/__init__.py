@@ -1,1 +1,1 @@
-"""The webhook configurations, and the order in which API servers call them."""
+"""Builds kaishare's webhook configurations, and watches the order in which API servers call webhooks."""

@@ -1,9 +1,9 @@
-"""The two webhook configurations of kaishare as plain objects, and what a name means for the order. Pure.
+"""Builds kaishare's two webhook configurations as plain objects, and compares names by call order. Pure.
 
-Whatever the API server can tell is not ours never costs a call, and never waits for a webhook that is down:
-selectors and matchConditions leave out what `decide` and `verify` would leave alone in any case, and nothing
-else. No matchCondition asks for `namespaceObject`: the API server takes one that does, and then refuses every
-pod that the selectors match (verified on Kubernetes 1.36.3).
+Selectors and matchConditions exclude exactly the objects that `decide` and `verify` would skip. The API
+server then makes no call for them, and they do not depend on a running webhook. No matchCondition uses
+`namespaceObject`: the API server accepts such a condition and then refuses every pod that the selectors match
+(verified on Kubernetes 1.36.3).
 """
 
 import base64
@@ -19,10 +19,13 @@ from webhook.policy.labels import INJECT, PREFIX, Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
 
 CONFIGURATION_NAME: Final = "kai-00-kaishare"
-"""Of both. The API server calls mutating webhooks in bytewise order of their configurations' names; one whose
-matchCondition is false at its turn is not called later either (verified on Kubernetes 1.36.3). So this must
-sort before KAI's `mutating-kai-admission`, `kai-pod-mutation` and `kai-resource-isolator-mutating`, and sorts
-after the usual injectors of sidecars."""
+"""Name of both configurations, chosen for its place in the call order.
+
+The API server calls mutating webhooks in bytewise order of their configurations' names. A webhook whose
+matchCondition is false at its turn is not called later either (verified on Kubernetes 1.36.3). The name must
+therefore sort before KAI's `mutating-kai-admission`, `kai-pod-mutation` and `kai-resource-isolator-mutating`.
+It sorts after the usual sidecar injectors.
+"""
 
 MUTATE: Final = "pods.mutate.kaishare.dev"
 VALIDATE_PODS: Final = "pods.validate.kaishare.dev"
@@ -34,9 +37,11 @@ PATHS: Final[Mapping[str, str]] = {
 }
 
 TIMEOUT_SECONDS: Final = 5
-"""An answer takes a millisecond, so this is how long a create waits when none comes. It leaves room for two
-lost SYNs (sent again after 1 and 3 s) and for the repeats after a 503, and with the 10 s of KAI's own webhook
-stays within what clients wait for."""
+"""timeoutSeconds of each webhook: the delay of a create request when the webhook does not answer.
+
+The time covers two lost SYNs (repeated after 1 and 3 s) and the retries after a 503. Together with the 10 s
+of KAI's webhook it stays within the usual time limits of clients. An answer normally takes a millisecond.
+"""
 
 _MIRROR: Final = f"has(object.metadata.annotations) && '{keys.MIRROR_POD}' in object.metadata.annotations"
 _ON_NODE: Final = "has(object.spec.nodeName) && object.spec.nodeName != ''"
@@ -52,7 +57,7 @@ _BY_DAEMON_SETS: Final = (
 
 
 def _starts(text: str, prefixes: Iterable[str]) -> str:
-    """CEL: whether a text begins with one of the prefixes."""
+    """Return a CEL expression for: the text begins with one of the prefixes."""
     return " || ".join(f"{text}.startsWith('{prefix}')" for prefix in prefixes)
 
 
@@ -79,7 +84,7 @@ _GPU_ANNOTATION: Final = (
 
 
 def _some_container(containers: str) -> str:
-    """CEL: whether one of a list of containers has a claim or a GPU resource."""
+    """Return a CEL expression for: one of the containers has a claim or a GPU resource."""
     asks = " || ".join(
         f"has(c.resources.{kind}) && c.resources.{kind}.exists(name, {_NAMES_GPU})"
         for kind in ("limits", "requests")
@@ -104,33 +109,36 @@ _OF_GPUS: Final = " || ".join(
         _some_container("initContainers"),
     )
 )
-"""CEL: whether a pod may have to do with GPUs or KAI; `verify` looks closer. Every optional field is guarded
-by has(): an expression that fails refuses the pod under failurePolicy Fail."""
+"""CEL expression for: the pod may use GPUs or KAI. `verify` makes the exact decision.
+
+Every optional field is guarded by has(), because under failurePolicy Fail an expression that fails denies the
+pod.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTarget:
-    """The webhook behind a Service, as in a cluster."""
+    """The webhook's Service in the cluster."""
 
     namespace: str
     name: str
     port: int = 443
 
     def client_config(self, path: str) -> dict[str, Any]:
-        """What a `clientConfig` says, without its caBundle."""
+        """Return the `clientConfig` without its caBundle."""
         service = {"namespace": self.namespace, "name": self.name, "path": path, "port": self.port}
         return {"service": service}
 
 
 @dataclass(frozen=True, slots=True)
 class UrlTarget:
-    """The webhook at an address of its own, as in development, or outside a vCluster."""
+    """The webhook's URL, for development or for a webhook outside a vCluster."""
 
     url: str
     """`https://host:port`, without a path."""
 
     def client_config(self, path: str) -> dict[str, Any]:
-        """What a `clientConfig` says, without its caBundle."""
+        """Return the `clientConfig` without its caBundle."""
         return {"url": self.url.rstrip("/") + path}
 
 
@@ -147,15 +155,15 @@ def mutating_configuration(
     """Build the MutatingWebhookConfiguration.
 
     Args:
-        target: where the webhook is.
-        ca_bundle: PEM; empty: `serve` is to write it.
-        excluded: namespaces that are never touched.
-        name: of the object.
+        target: the address of the webhook.
+        ca_bundle: PEM; empty if `serve` writes it.
+        excluded: namespaces whose pods are never changed.
+        name: name of the object.
     """
     webhook = {
         **_webhook(MUTATE, target, ca_bundle),
-        "failurePolicy": "Ignore",  # a pod goes through unchanged rather than not at all
-        "reinvocationPolicy": "IfNeeded",  # what another webhook adds may ask for a GPU
+        "failurePolicy": "Ignore",  # without the webhook, pods are admitted unchanged
+        "reinvocationPolicy": "IfNeeded",  # another webhook may add a container with a GPU
         "namespaceSelector": _managed(_without(MODE, Mode.OFF.value), excluded),
         "objectSelector": {"matchExpressions": [_without(INJECT, "false")]},
         "matchConditions": [
@@ -180,9 +188,9 @@ def validating_configuration(
         **_webhook(VALIDATE_PODS, target, ca_bundle),
         "failurePolicy": "Fail",
         "namespaceSelector": _managed(_with(MODE, Mode.ENFORCE.value), excluded),
-        "objectSelector": {},  # enforce denies the opt-out
-        # By who asks first: enforce denies such pods from everybody else. A CNI or a monitoring agent is not
-        # held up by a webhook that is down; a DaemonSet's pod with a GPU or with KAI's keys is judged.
+        "objectSelector": {},  # pods that opt out are included, because enforce denies them
+        # The requester comes first, because enforce denies such pods of any other requester. Pods of a CNI or
+        # a monitoring agent are excluded, so that they start while the webhook is down.
         "matchConditions": [
             {"name": "not-a-kubelets-own", "expression": f"!({_OF_KUBELET} && ({_MIRROR} || {_ON_NODE}))"},
             {
@@ -198,7 +206,7 @@ def validating_configuration(
         "failurePolicy": "Ignore",
         "namespaceSelector": {},
         "objectSelector": {},
-        # The object alone: a label that is taken away cannot be wrong.
+        # Only the new object matters, because a removed label cannot be invalid.
         "matchConditions": [
             {
                 "name": "has-policy-labels",
@@ -212,7 +220,7 @@ def validating_configuration(
 
 
 def sorts_behind(name: str, other: str) -> bool:
-    """Whether the API server calls a mutating configuration of this name after one of another name."""
+    """Whether the API server calls a mutating configuration named `name` after one named `other`."""
     return name.encode() > other.encode()
 
 

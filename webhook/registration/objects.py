@@ -1,4 +1,4 @@
-"""Webhook configurations as the API server keeps them, as far as anybody here looks at them."""
+"""Types for webhook configurations from the API server, limited to the fields that kaishare reads."""
 
 from collections.abc import Mapping
 
@@ -12,14 +12,17 @@ _EVERY = "*"
 
 
 class Requirement(Struct, frozen=True):
-    """One line of a label selector."""
+    """One requirement of a label selector."""
 
     key: str
     operator: str
     values: list[str] | None = None
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it, as `k8s.io/apimachinery/pkg/labels` has it: NotIn also without the key."""
+        """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
+
+        NotIn also holds for labels without the key.
+        """
         values = self.values or ()
         if self.operator == "In":
             return labels.get(self.key) in values
@@ -29,24 +32,24 @@ class Requirement(Struct, frozen=True):
 
 
 class LabelSelector(Struct, frozen=True):
-    """Which objects, or which namespaces; an empty one means all."""
+    """A label selector; an empty one selects everything."""
 
     labels: dict[str, str] | None = msgspec.field(name="matchLabels", default=None)
     expressions: list[Requirement] | None = msgspec.field(name="matchExpressions", default=None)
 
     @property
     def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-        """All of it, in no order."""
-        lines = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
+        """All requirements as a set, so that two selectors can be compared regardless of order."""
+        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
         return frozenset(
-            (one.key, one.operator, tuple(sorted(one.values or ())))
-            for one in (*lines, *(self.expressions or ()))
+            (requirement.key, requirement.operator, tuple(sorted(requirement.values or ())))
+            for requirement in (*from_labels, *(self.expressions or ()))
         )
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is chosen."""
+        """Whether the selector selects an object with these labels."""
         return all(labels.get(key) == value for key, value in (self.labels or {}).items()) and all(
-            one.holds(labels) for one in self.expressions or ()
+            requirement.holds(labels) for requirement in self.expressions or ()
         )
 
 
@@ -61,7 +64,7 @@ class Condition(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """What a webhook is called for."""
+    """A rule of a webhook: operations and resources for which the API server calls it."""
 
     operations: list[str] | None = None
     groups: list[str] | None = msgspec.field(name="apiGroups", default=None)
@@ -71,7 +74,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def covers_new_pods(self) -> bool:
-        """Whether that includes the creation of pods."""
+        """Whether the rule includes the creation of pods."""
         return (
             not {"CREATE", _EVERY}.isdisjoint(self.operations or ())
             and not {"", _EVERY}.isdisjoint(self.groups or ())
@@ -80,7 +83,7 @@ class Rule(Struct, frozen=True):
 
 
 class ServiceReference(Struct, frozen=True):
-    """A Service that leads to a webhook."""
+    """A reference to a webhook's Service."""
 
     namespace: str
     name: str
@@ -89,7 +92,7 @@ class ServiceReference(Struct, frozen=True):
 
 
 class ClientConfig(Struct, frozen=True):
-    """How the API server reaches a webhook, and what it trusts."""
+    """The address of a webhook, and the CAs that the API server trusts for it."""
 
     url: str | None = None
     service: ServiceReference | None = None
@@ -97,7 +100,7 @@ class ClientConfig(Struct, frozen=True):
 
 
 class Webhook(Struct, frozen=True, rename="camel"):
-    """One webhook of a configuration; what is not written has the API server's default."""
+    """One webhook of a configuration; unset fields have the API server's defaults."""
 
     name: str = ""
     client_config: ClientConfig = ClientConfig()
@@ -114,14 +117,15 @@ class Webhook(Struct, frozen=True, rename="camel"):
 
     @property
     def covers_new_pods(self) -> bool:
-        """Whether it is called for pods at their creation."""
+        """Whether the API server calls the webhook for the creation of pods."""
         return any(rule.covers_new_pods for rule in self.rules or ())
 
     @property
     def matches_on_scheduler_name(self) -> bool:
-        """Whether the webhook is called only for pods of a scheduler other than the default one.
+        """Whether the API server calls the webhook only for pods of a scheduler other than the default.
 
-        A condition that names `default-scheduler` is about other pods, too, as kaishare's own is.
+        Conditions that name `default-scheduler` do not count, because they match other pods, too, as
+        kaishare's own condition does.
         """
         return any(
             _SCHEDULER in condition.expression and keys.DEFAULT_SCHEDULER not in condition.expression
@@ -141,22 +145,22 @@ class WebhookConfiguration(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name, by which mutating ones are ordered."""
+        """The object's name, which determines the call order of mutating configurations."""
         return self.metadata.name
 
     @property
     def hooks(self) -> list[Webhook]:
-        """Its webhooks, in the order of their calls."""
+        """The webhooks, in call order."""
         return self.webhooks or []
 
     @property
     def covers_new_pods(self) -> bool:
-        """Whether one of them is called for pods at their creation."""
+        """Whether the API server calls one of the webhooks for the creation of pods."""
         return any(hook.covers_new_pods for hook in self.hooks)
 
     @property
     def matches_on_scheduler_name(self) -> bool:
-        """Whether one of them is called for new pods of some scheduler only."""
+        """Whether one of the webhooks for new pods matches on the scheduler's name."""
         return any(hook.covers_new_pods and hook.matches_on_scheduler_name for hook in self.hooks)
 
 

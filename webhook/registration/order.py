@@ -1,8 +1,8 @@
-"""Whether KAI gets to see the pods that we make its own: the order of mutating webhooks. Pure.
+"""Watches the order of mutating webhooks: KAI's must be called after kaishare's.
 
-A webhook whose matchCondition is false at its turn is not called later in the same request either, whatever
-others change after it (verified on Kubernetes 1.36.3). KAI's own, since v0.13.0, looks only at pods of its
-scheduler. Where it is called before ours nothing fails at admission: the pod is scheduled, and never bound.
+A webhook whose matchCondition is false at its turn is not called later in the same request, whatever other
+webhooks change (verified on Kubernetes 1.36.3). KAI's webhook matches only pods of its own scheduler since
+v0.13.0. If it is called before kaishare's, admission succeeds, but the pod is scheduled and never bound.
 """
 
 import time
@@ -23,46 +23,50 @@ from webhook.registration.objects import WebhookConfiguration, read_configuratio
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """A MutatingWebhookConfiguration, as far as its place matters."""
+    """A MutatingWebhookConfiguration, reduced to the properties that matter for the call order."""
 
     name: str
     matches_on_scheduler_name: bool
-    """Whether it is called for new pods, and only for those of some scheduler."""
+    """Whether one of its webhooks for new pods matches on the scheduler's name."""
 
     @classmethod
     def of(cls, configuration: WebhookConfiguration) -> "Mutator":
-        """Keep of a configuration what is needed."""
+        """Reduce a configuration to a `Mutator`."""
         return cls(configuration.name, configuration.matches_on_scheduler_name)
 
 
 def called_before_us(mutators: Iterable[Mutator], own: str) -> tuple[str, ...] | None:
-    """Return who is called too early to see what we do, in order; none is as it should be.
+    """Return the configurations that match on the scheduler's name and are called before kaishare's.
 
     Args:
-        mutators: all of the cluster.
-        own: the name of our configuration.
+        mutators: all mutating configurations of the cluster.
+        own: the name of kaishare's configuration.
 
     Returns:
-        None where ours is not among them: then there is no order.
+        The names in call order; empty if the order is correct; None if kaishare's configuration is missing.
     """
     named = {mutator.name: mutator for mutator in mutators}
     if own not in named:
         return None
-    early = [name for name, one in named.items() if one.matches_on_scheduler_name and sorts_behind(own, name)]
+    early = [
+        name
+        for name, mutator in named.items()
+        if mutator.matches_on_scheduler_name and sorts_behind(own, name)
+    ]
     return tuple(sorted(early, key=str.encode))
 
 
 STALE_SECONDS: Final = 180.0
-"""How long the API server may be silent before nobody can say how the order is."""
+"""Time without contact after which the order counts as unknown."""
 
 _MOST_SHOWN: Final = 8
-"""Configurations that one log line names; a cluster may have thousands."""
+"""Maximum number of configurations named in a log line; a cluster may have thousands."""
 
 PATH: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 class OrderWatch:
-    """Watches MutatingWebhookConfigurations, and says once what is wrong with their order."""
+    """Watches MutatingWebhookConfigurations, and logs each change of their order."""
 
     def __init__(
         self,
@@ -73,83 +77,83 @@ class OrderWatch:
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the watch; call `run` to start it.
 
         Args:
-            client: to the API server.
-            own: the name of our configuration.
-            log: told when the order changes.
+            client: for the API server.
+            own: the name of kaishare's configuration.
+            log: for changes of the order.
             clock: monotonic seconds.
-            timing: of the watch, other than usual.
+            timing: timing of the watch; None uses the default.
         """
         self._own = own
         self._log = log
         self._early: tuple[str, ...] | None = None
-        self._is_said = False
+        self._is_logged = False
         self.watch: Watch[Mutator] = Watch(
             client,
             Resource(name="mutatingwebhookconfigurations", path=PATH),
             read=_read,
             on_change=self._changed,
-            on_trouble=self._say_trouble,
+            on_trouble=self._log_problem,
             clock=clock,
             timing=timing,
         )
-        """For its figures: restarts by cause, last contact, and what is wrong."""
+        """The watch on configurations, for its metrics."""
 
     @property
     def is_ok(self) -> bool | None:
-        """Whether KAI sees the pods that we change; None while that is not known."""
+        """Whether KAI's webhooks are called after kaishare's; None while the order is unknown."""
         if not self.watch.is_synced or self.watch.seconds_since_contact() > STALE_SECONDS:
             return None
         return None if self._early is None else not self._early
 
     async def run(self) -> None:
-        """Follow the API server until cancelled."""
+        """Watch until cancelled."""
         await self.watch.run()
 
     def _changed(self, mutators: Mapping[tuple[str, str], Mutator]) -> None:
         early = called_before_us(mutators.values(), self._own)
-        if self._is_said and early == self._early:
+        if self._is_logged and early == self._early:
             return
-        self._early, self._is_said = early, True
+        self._early, self._is_logged = early, True
         if early is None:
-            self._log("our webhook configuration is not there", WARNING, configuration=self._own)
+            self._log("webhook configuration not found", WARNING, configuration=self._own)
         elif early:
             self._log(
-                "KAI does not see the pods that are made its own: its webhook is called before ours",
+                "webhook order wrong: KAI's webhook is called before kaishare's",
                 ERROR,
                 configuration=self._own,
                 called_before=early[:_MOST_SHOWN],
                 more=max(0, len(early) - _MOST_SHOWN),
             )
         else:
-            self._log("webhooks are called in the right order", INFO, configuration=self._own)
+            self._log("webhook order correct", INFO, configuration=self._own)
 
-    def _say_trouble(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem:
-            self._log("the order of webhooks is not known", WARNING, error=problem)
+            self._log("webhook order unknown", WARNING, error=problem)
         else:
-            self._log("the order of webhooks is watched again", INFO)
+            self._log("webhook order known again", INFO)
 
 
 def _read(document: bytes) -> Mutator | None:
     try:
         return Mutator.of(read_configuration(document))
-    except MALFORMED:  # no API server keeps one like that
+    except MALFORMED:  # no API server stores such a configuration
         return None
 
 
 def open_order(
     client: KubeClient, *, own: str, metrics: Metrics, log: JsonLog
 ) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Have the order shown in metrics; return what is to run meanwhile.
+    """Create an `OrderWatch`, export its state as metrics, and return the task to run.
 
     Args:
-        client: to the API server.
-        own: the name of our configuration.
-        metrics: where it is shown.
-        log: told when the order changes.
+        client: for the API server.
+        own: the name of kaishare's configuration.
+        metrics: exports the order and the watch.
+        log: for changes of the order.
     """
 
     def failed(error: Exception) -> None:

@@ -1,1 +1,1 @@
-"""The HTTPS server for reviews and the plain server for operators."""
+"""The HTTPS server for admission reviews, and the plain HTTP server for metrics, health and policies."""

@@ -1,7 +1,7 @@
-"""The admission port: reviews on their paths, and nothing else.
+"""The admission server: answers reviews over HTTPS.
 
-Whatever is not a review is answered with a status and one line, never with a traceback. What would be too
-much is answered 503 with Retry-After: an API server asks again by itself (verified on Kubernetes 1.36.3).
+Other requests get a status and one line, never a traceback. Overload is answered with 503 and Retry-After,
+and the API server then repeats the request by itself (verified on Kubernetes 1.36.3).
 """
 
 import asyncio
@@ -29,10 +29,10 @@ MOST_IN_FLIGHT: Final = 512
 MOST_BYTES_IN_FLIGHT: Final = 128 * 1024 * 1024
 ADMISSION_CONNECTIONS: Final = ConnectionLimits(max_connections=2048)
 LONGEST_WAIT_SECONDS: Final = 30.0
-"""The longest timeoutSeconds that a webhook configuration may have."""
+"""The maximum timeoutSeconds of a webhook configuration."""
 
 USUAL_WAIT_SECONDS: Final = 10.0
-"""timeoutSeconds where nobody sets it (Kubernetes' default)."""
+"""Kubernetes' default of timeoutSeconds."""
 
 _JSON: Final = {"Content-Type": "application/json"}
 _LONGEST_MARGIN_SECONDS: Final = 0.5
@@ -44,9 +44,10 @@ _DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m(?!s))?(?:([0-9.]+)s)?(?:([
 
 
 class AdmissionServer:
-    """Serves reviews over TLS.
+    """An HTTPS server for admission reviews, with limits on requests, bytes and time.
 
-    Built on aiohttp's low-level server: a router and middlewares cost as much CPU as reading a review does.
+    It uses aiohttp's low-level server, because a router and middlewares would cost as much CPU as decoding a
+    review.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class AdmissionServer:
         self._sweep: asyncio.Task[None] | None = None
 
     async def start(self, address: Address, context: ssl.SSLContext) -> Address:
-        """Listen; return the address that came of it.
+        """Listen; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
@@ -90,7 +91,7 @@ class AdmissionServer:
         return await self._server.listen(address)
 
     def drain(self) -> None:
-        """Ask every client to go: from now on each answer closes its connection."""
+        """Close each connection after its next answer from now on."""
         self._is_draining = True
 
     @property
@@ -99,7 +100,7 @@ class AdmissionServer:
         return self._server is not None and self._server.has_recent_connections
 
     async def stop(self) -> None:
-        """Stop listening, close what is idle, finish what is in flight."""
+        """Stop listening, close idle connections, and finish the requests in flight."""
         self.drain()
         if self._server is None or self._sweep is None:
             return
@@ -110,10 +111,10 @@ class AdmissionServer:
         self._sweep.cancel()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; every error becomes a status and one line.
+        """Answer one request; errors are answered with a status and one line.
 
         Raises:
-            ConnectionResetError: nobody is there to be answered.
+            ConnectionResetError: the client has disconnected.
         """
         request_id = self._next_id()
         return self._with_request_id(await self._answer(request, request_id), request_id)
@@ -121,9 +122,9 @@ class AdmissionServer:
     async def _answer(self, request: web.BaseRequest, request_id: str) -> web.Response:
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
-            return _line(404, "no such path; reviews are posted to " + ", ".join(self._endpoints))
+            return _line(404, "no such path; reviews are accepted at " + ", ".join(self._endpoints))
         if request.method != "POST":
-            return _line(405, "reviews are posted", Allow="POST")
+            return _line(405, "only POST is allowed", Allow="POST")
         try:
             return await self._review(request, request_id, endpoint)
         except BadReview as error:
@@ -141,7 +142,7 @@ class AdmissionServer:
             return _line(500, str(error))
         except ConnectionResetError:
             raise
-        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+        except Exception as error:  # noqa: BLE001 - the traceback belongs in the log
             self._metrics.failed("http")
             self._log.failure("internal error", error, request=request_id, path=request.path)
             return _line(500, _INTERNAL)
@@ -152,8 +153,8 @@ class AdmissionServer:
         deadline = self._deadlines.begin(request_timeout(request.query_string))
         try:
             body = await self._intake.read(request, deadline)
-            is_too_much = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
-            if is_too_much or self._metrics.in_flight >= self._most_in_flight:
+            exceeds_memory = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
+            if exceeds_memory or self._metrics.in_flight >= self._most_in_flight:
                 raise Overloaded
             self._metrics.in_flight += 1
             self._bytes_in_flight += len(body)
@@ -167,7 +168,7 @@ class AdmissionServer:
         return web.Response(body=answer, headers=_JSON)
 
     def _refuse(self, status: int, problem: str) -> web.StreamResponse:
-        """Answer bytes that are not an HTTP request."""
+        """Answer a connection whose bytes are not a valid HTTP request."""
         request_id = self._next_id()
         if status < _SERVER_ERROR:
             self._metrics.failed("decode")
@@ -198,20 +199,21 @@ class AdmissionServer:
 
 @lru_cache(maxsize=64)
 def request_timeout(query: str) -> float:
-    """Seconds within which to answer, from `?timeout=5s`; if nothing can be read, of the usual wait.
+    """Return the time limit of a request in seconds, from its query parameter `timeout` (such as `5s`).
 
-    The parameter is a Go duration, and what is really left, less than timeoutSeconds where the client's own
-    deadline is nearer (verified on Kubernetes 1.36.3). That time began before the request was here, and the
-    answer has a way to go.
+    The parameter is a Go duration with the remaining time, which is less than timeoutSeconds if the client's
+    own deadline is nearer (verified on Kubernetes 1.36.3). A margin is subtracted, because that time began
+    before the request arrived and the answer has to travel. Without a readable parameter Kubernetes' default
+    applies.
     """
-    waits = min(_duration(query) or USUAL_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
-    return waits - min(SWEEP_SECONDS + waits / 10, waits / 2, _LONGEST_MARGIN_SECONDS)
+    limit = min(_duration(query) or USUAL_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    return limit - min(SWEEP_SECONDS + limit / 10, limit / 2, _LONGEST_MARGIN_SECONDS)
 
 
 def _duration(query: str) -> float:
-    """Seconds of `?timeout=`; 0 if nothing there can be read."""
-    found = _TIMEOUT.search(query)
-    duration = _DURATION.fullmatch(found[1]) if found else None
+    """Return the query parameter `timeout` in seconds; 0 if it is missing or unreadable."""
+    parameter = _TIMEOUT.search(query)
+    duration = _DURATION.fullmatch(parameter[1]) if parameter else None
     if duration is None:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""Reading request bodies, bounded in size, in time, and in how many are unfinished at once."""
+"""Reads request bodies, with limits on their size, duration and number."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from aiohttp import StreamReader, web
 from webhook.admission.deadlines import Deadline
 
 LARGEST_BODY: Final = 8 * 1024 * 1024
-"""Bytes. A review holds an object and its old self; API servers accept objects of 3 MiB."""
+"""Maximum size in bytes. A review contains the new and the old object, each of up to 3 MiB."""
 
 MOST_UNFINISHED: Final = 512
 MOST_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
@@ -17,21 +17,22 @@ _SLOW_SECONDS: Final = 1.0
 
 
 class Overloaded(Exception):
-    """There is no room for one more; the caller may come again."""
+    """The server is overloaded; the client may try again later."""
 
 
 @dataclass(eq=False, slots=True)
 class _Unfinished:
-    """A body that is still arriving."""
+    """A body that has not arrived completely."""
 
     deadline: Deadline
     size: int
-    """Bytes it may have in the end."""
-    gave_way: bool = False
+    """Announced size in bytes, or the maximum size if none is announced."""
+    is_evicted: bool = False
+    """Whether the body was dropped to make room for another one."""
 
 
 class Intake:
-    """Reads bodies. Where too many are unfinished, a slow one or a larger one gives way."""
+    """Reads bodies. If too many are unfinished, a slow or a larger one is dropped to make room."""
 
     def __init__(self, *, most: int = MOST_UNFINISHED, most_bytes: int = MOST_UNFINISHED_BYTES) -> None:
         self._most = most
@@ -44,23 +45,23 @@ class Intake:
         """Read a request's body.
 
         Raises:
-            TimeoutError: it did not arrive in time.
-            Overloaded: there is no room for it and nothing that would give way, or it had to give way itself.
-            ConnectionResetError: its sender is gone.
-            aiohttp.web.HTTPRequestEntityTooLarge: it is larger than allowed.
+            TimeoutError: the body did not arrive in time.
+            Overloaded: there is no room for the body, or it was dropped to make room for another one.
+            ConnectionResetError: the client has disconnected.
+            aiohttp.web.HTTPRequestEntityTooLarge: the body exceeds `LARGEST_BODY`.
         """
         try:
             if request.content.is_eof():
                 return request.content.read_nowait()
             return await self._read_slowly(request, deadline)
         except (OSError, RuntimeError):
-            # Whatever ended the connection is raised where its body is read, and may be a TimeoutError too.
+            # The error that ended the connection is raised here, too, and may be a TimeoutError.
             if request.transport is None:
                 raise ConnectionResetError from None
             raise
 
     def shorten_deadlines(self) -> None:
-        """Give what is unfinished now no more than a second."""
+        """Limit the remaining time of unfinished bodies to one second."""
         end = asyncio.get_running_loop().time() + _SLOW_SECONDS
         for body in self._unfinished:
             body.deadline.at = min(body.deadline.at, end)
@@ -78,7 +79,7 @@ class Intake:
         except asyncio.CancelledError:
             if not deadline.caused():
                 raise
-            raise (Overloaded if body.gave_way else TimeoutError) from None
+            raise (Overloaded if body.is_evicted else TimeoutError) from None
         finally:
             self._forget(body)
 
@@ -93,11 +94,14 @@ class Intake:
             if body is None:
                 raise Overloaded
             self._forget(body)
-            body.gave_way = True
+            body.is_evicted = True
             body.deadline.end()
 
     def _next_to_go(self, size: int, now: float) -> _Unfinished | None:
-        """The oldest if it is slow, or else one larger than what comes: announcing much keeps nobody out."""
+        """Return the body to drop: the oldest if it is slow, else one that is larger than the new body.
+
+        Dropping larger bodies prevents that a large Content-Length blocks others.
+        """
         oldest = next(iter(self._unfinished), None)
         if oldest is None or now - oldest.deadline.since >= _SLOW_SECONDS:
             return oldest
@@ -108,10 +112,10 @@ class Intake:
 
 
 async def _read(content: StreamReader) -> bytes:
-    """Read to the end.
+    """Read a body to its end.
 
-    Not by `request.read()`: that keeps the body with the request, and its connection keeps the request until
-    the next one: 200 idle connections held a gigabyte.
+    `request.read()` is not used, because it stores the body in the request, which the connection keeps until
+    the next request. 200 idle connections held a gigabyte.
     """
     pieces: list[bytes] = []
     size = 0

@@ -1,4 +1,4 @@
-"""The plain port: metrics, health and policies."""
+"""The plain HTTP server for metrics, health and policies."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"
 
 
 class OpsServer:
-    """Serves `/metrics`, `/policies`, `/healthz` and `/readyz` in the clear."""
+    """An HTTP server (without TLS) for `/metrics`, `/policies`, `/healthz` and `/readyz`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class OpsServer:
         self._limits = limits
         self._is_draining = False
         self._large_page = asyncio.Lock()
-        """Held while one large page is written: 10,000 namespaces with errors take 50 MB of `/policies`."""
+        """Held while a large page is built: `/policies` of 10,000 namespaces with errors takes 50 MB."""
         pages = {
             "/metrics": self._scrape,
             "/policies": self._list_policies,
@@ -47,14 +47,14 @@ class OpsServer:
         }
         self._server = PageServer(
             pages,
-            not_found="no such page; there are " + ", ".join(pages),
-            method_not_allowed="pages are read",
+            not_found="no such page; available: " + ", ".join(pages),
+            method_not_allowed="only GET and HEAD are allowed",
             log=log,
             on_error=lambda: metrics.failed("http"),
         )
 
     async def start(self, address: Address) -> Address:
-        """Listen; return the address that came of it.
+        """Listen; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
@@ -62,11 +62,11 @@ class OpsServer:
         return await self._server.start(address, self._limits)
 
     def drain(self) -> None:
-        """Be not ready from now on."""
+        """Report not ready from now on."""
         self._is_draining = True
 
     async def stop(self) -> None:
-        """Stop listening and close."""
+        """Stop listening and close all connections."""
         await self._server.stop(_OPS_FINISH_SECONDS)
 
     async def _scrape(self) -> Page:
@@ -75,10 +75,10 @@ class OpsServer:
 
     async def _list_policies(self) -> Page:
         async with self._large_page:
-            known = self._policies.all()
-            if known is None:
-                return text_page("no policies are known yet; the log says why\n", status=503)
-            return Page(body=await asyncio.to_thread(_as_json, known), headers=_JSON)
+            policies = self._policies.all()
+            if policies is None:
+                return text_page("policies not loaded yet; see the log\n", status=503)
+            return Page(body=await asyncio.to_thread(_as_json, policies), headers=_JSON)
 
     async def _alive(self) -> Page:
         return text_page("ok\n")
@@ -87,23 +87,23 @@ class OpsServer:
         if self._is_draining:
             return text_page("draining\n", status=503)
         if not self._policies.ready:
-            return text_page("no policies, or none that are recent; the log says why\n", status=503)
+            return text_page("policies not loaded or stale; see the log\n", status=503)
         if problem := self._certificate_problem():
             return text_page(f"no trusted certificate yet: {problem}\n", status=503)
         return text_page("ok\n")
 
 
 def _as_json(policies: Mapping[str, NamespacePolicy]) -> bytes:
-    """Write all policies; for a thread of its own, since thousands take up to a second.
+    """Encode all policies as JSON. Call it in a thread, because thousands of policies take up to a second.
 
-    Each policy is encoded by itself: one encoding of all of them would hold the interpreter for 60 ms.
+    Policies are encoded one by one, because encoding all at once would hold the interpreter lock for 60 ms.
     """
     encoded = (orjson.dumps(policy_json(policy)) for _, policy in sorted(policies.items()))
     return b"[" + b",".join(encoded) + b"]"
 
 
 def policy_json(policy: NamespacePolicy) -> dict[str, object]:
-    """Show a policy as it is applied, and what of it is not."""
+    """Return the JSON fields of a policy: the effective values and its problems."""
     return {
         "namespace": policy.namespace,
         "state": policy.state,

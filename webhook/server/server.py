@@ -1,4 +1,4 @@
-"""Both ports and the three webhooks together."""
+"""Combines the three webhooks, the admission server and the ops server."""
 
 import ssl
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from webhook.server.ops_server import OPS_CONNECTIONS, OpsServer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortLimits:
-    """What connections may cost on each port."""
+    """Connection limits of both ports."""
 
     admission: ConnectionLimits = ADMISSION_CONNECTIONS
     ops: ConnectionLimits = OPS_CONNECTIONS
 
     def within(self, descriptors: int) -> "PortLimits":
-        """Return limits that need at most so many file descriptors; the plain port gets at most a quarter."""
+        """Return limits for a number of file descriptors, of which the plain port gets at most a quarter."""
         ops = self.ops.within(descriptors // 4)
         return PortLimits(admission=self.admission.within(descriptors - ops.max_connections), ops=ops)
 
@@ -35,7 +35,7 @@ PORT_LIMITS: Final = PortLimits()
 
 
 class Server:
-    """Both ports and the three webhooks, started, drained and stopped together."""
+    """The admission server and the ops server, started, drained and stopped together."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Server:
         most_in_flight: int = MOST_IN_FLIGHT,
         limits: PortLimits = PORT_LIMITS,
     ) -> None:
-        judges: dict[str, AdmissionWebhook] = {
+        webhooks: dict[str, AdmissionWebhook] = {
             "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
             "/validate/pods": PodValidator(policies=policies, rules=rules),
             "/validate/namespaces": NamespaceValidator(),
@@ -61,7 +61,7 @@ class Server:
             limits=limits.ops,
         )
         self._admission = AdmissionServer(
-            {path: ReviewHandler(judge, metrics=metrics, log=log) for path, judge in judges.items()},
+            {path: ReviewHandler(webhook, metrics=metrics, log=log) for path, webhook in webhooks.items()},
             metrics=metrics,
             log=log,
             most_in_flight=most_in_flight,
@@ -69,7 +69,7 @@ class Server:
         )
 
     async def open_ops(self, listen: Address) -> Address:
-        """Open the plain port; return the address that came of it (port 0 takes any free one).
+        """Open the plain port; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
@@ -77,11 +77,11 @@ class Server:
         return await self._ops.start(listen)
 
     async def open_admission(self, listen: Address, context: ssl.SSLContext) -> Address:
-        """Open the admission port, as `open_ops`."""
+        """Open the admission port; return the actual address. Raises as `open_ops`."""
         return await self._admission.start(listen, context)
 
     def drain(self) -> None:
-        """Be not ready, and let every client go after its next answer."""
+        """Report not ready, and close each connection after its next answer."""
         self._ops.drain()
         self._admission.drain()
 
@@ -91,6 +91,6 @@ class Server:
         return self._admission.has_recent_connections
 
     async def stop(self) -> None:
-        """Stop listening, finish what is in flight, close; the admission port first."""
+        """Stop listening and finish the requests in flight, on the admission port first."""
         await self._admission.stop()
         await self._ops.stop()

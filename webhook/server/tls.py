@@ -1,4 +1,4 @@
-"""TLS for the admission port: the certificate can be exchanged while connections stay open."""
+"""TLS for the admission port, with a certificate that can be replaced while connections stay open."""
 
 import asyncio
 import contextlib
@@ -12,15 +12,15 @@ from certs.authority import KeyPair
 
 
 class ServingContext:
-    """An SSLContext whose certificate is swapped whole.
+    """An SSLContext whose certificate is replaced atomically.
 
-    Loading a new pair into a live context leaves it broken if the pair does not match, and keeps an old key
-    of another type (measured with OpenSSL 3.0). So each pair gets a context of its own, and the outer one
-    hands every handshake to the newest that loaded.
+    Loading a mismatched pair into a live context breaks the context, and an old key of another type stays in
+    it (measured with OpenSSL 3.0). Each pair therefore gets its own context, and the outer context passes
+    every handshake to the newest one.
     """
 
     def __init__(self, pair: KeyPair) -> None:
-        """Serve a pair.
+        """Create the contexts for a first pair.
 
         Raises:
             OSError: the pair cannot be loaded (`ssl.SSLError` too).
@@ -45,9 +45,7 @@ def _context(pair: KeyPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])  # what API servers offer to a Service
-    context.num_tickets = (
-        0  # API servers resume no session, and one that is resumed shows the old certificate
-    )
+    context.num_tickets = 0  # API servers resume no sessions, and a resumed session shows the old certificate
     with _as_file(pair.certificate_pem + b"\n" + pair.key_pem) as file:
         context.load_cert_chain(file)
     return context
@@ -55,12 +53,13 @@ def _context(pair: KeyPair) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Give bytes a file name, which is all that `ssl` takes: in memory, so that no key is on any disk.
+    """Provide bytes as a file, because `ssl` loads certificates only from files.
 
-    Where the kernel or a sandbox has no such files, a private one that is gone at the end.
+    The file is in memory, so that no key is written to a disk. If the kernel or a sandbox does not support
+    that, a private temporary file is used and deleted.
 
     Raises:
-        OSError: there is no place for either.
+        OSError: neither kind of file can be created.
     """
     try:
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
@@ -77,19 +76,19 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 class CertificateSource(Protocol):
-    """A serving certificate that may change while it is served."""
+    """A source of serving certificates that may change at any time."""
 
     @property
     def issued(self) -> asyncio.Event:
-        """Set once there is a certificate; the admission port is opened then."""
+        """Event that is set as soon as there is a certificate; the admission port opens then."""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What the admission port serves with, whatever comes later; only once `issued` is set."""
+        """The TLS context of the admission port, also for later certificates; valid once `issued` is set."""
 
     @property
     def problem(self) -> str:
         """Why API servers cannot trust the certificate yet, in one line; empty when they can."""
 
     async def run(self) -> None:
-        """Look for a new certificate until cancelled."""
+        """Keep the certificate up to date until cancelled."""

@@ -131,7 +131,7 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
         kai_findings(but(mutating=whole(mutating()), installation=installed(tag="latest"))), State.UNKNOWN
     )
     assert found == [
-        "unknown: KAI's version: its images do not tell: example.invalid/admission:latest",
+        "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest",
         "unknown: KAI's webhook: none is registered here: inside a vCluster it is the host's",
     ]
 

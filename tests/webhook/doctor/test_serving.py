@@ -114,4 +114,4 @@ async def test_what_speaks_no_tls_is_no_webhook() -> None:
 async def test_an_address_that_is_none(url: str) -> None:
     seen = await found(url, Authority.create(now=NOW).pair.certificate_pem)
     assert seen["certificate"].state is State.PROBLEM
-    assert "no https address" in seen["certificate"].what
+    assert "not an https address" in seen["certificate"].what

@@ -202,7 +202,7 @@ def test_a_patch_a_line_and_it_applies(explain: Explain) -> None:
 def test_nothing_that_makes_a_pod_is_an_empty_list(explain: Explain) -> None:
     assert json.loads(explain(MANIFEST[2], QUEUE, "-o", "json")[1]) == []
     assert explain(MANIFEST[2], QUEUE, "-o", "patch") == (0, "")
-    assert explain(MANIFEST[2], QUEUE) == (0, "Nothing here makes a pod.\n")
+    assert explain(MANIFEST[2], QUEUE) == (0, "The manifests contain no pods.\n")
 
 
 def test_observe_shows_what_would_be_and_sends_nothing(explain: Explain) -> None:

@@ -72,7 +72,7 @@ def test_an_event_is_about_its_namespace_and_in_it_and_names_every_label(
     )
     assert event.is_warning
     assert event.message == (
-        'not followed: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two'
+        'invalid labels are ignored: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two'
         ' decimals; kaishare.dev/share-for: "some" is not allowed; allowed: whole-gpu, marked, all'
     )
 

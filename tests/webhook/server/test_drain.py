@@ -89,7 +89,7 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
         "policy invalid",
         "serving",
         "draining",
-        "connections still arrive, and will be refused: a longer --drain may help",
+        "drain ended while clients still connect; a longer --drain may help",
         "stopping",
         "stopped",
     ]
@@ -252,7 +252,7 @@ async def test_a_certificate_change_under_load_loses_no_review(
                 await until(lambda: len(load.replies) > 100 * change, "under load")  # noqa: B023
                 (tmp_path / "tls" / "tls.crt").unlink()
                 ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
-                await until(lambda: len(live.logged("certificate changed")) == change, "it is served")  # noqa: B023
+                await until(lambda: len(live.logged("certificate reloaded")) == change, "it is served")  # noqa: B023
                 newcomer = await live.connect()
                 assert newcomer.leaf not in load.leaves
                 load.leaves.add(newcomer.leaf)
