@@ -113,7 +113,7 @@ class SamplePipeline:
 
     def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
         if inventory is None:
-            return (Problem(Cause.PODS_STALE, "", "there is no list of this node's pods yet"),)
+            return (Problem(Cause.PODS_STALE, "", "the pods of this node have not been listed yet"),)
         silent = self._pods.seconds_since_contact()
         return (pods_stale(silent),) if silent > PODS_STALE_SECONDS else ()
 

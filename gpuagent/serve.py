@@ -301,4 +301,4 @@ async def _watch(pipeline: SamplePipeline, seconds: float) -> None:
 
 def _unhealthy_reason(sampler: Sampler) -> str:
     hung = sampler.seconds_since_start_of_call
-    return f"a sample has been under way for {hung:.0f} s" if hung > HUNG_SECONDS else ""
+    return f"the current sample has been running for {hung:.0f} s" if hung > HUNG_SECONDS else ""

@@ -88,9 +88,9 @@ def status_at(
     is_stale = age > INTERVALS_UNTIL_STALE * interval
     if is_stale:
         detail = (
-            f"no good sample in {age:.1f} s"
+            f"no successful sample within {age:.1f} s"
             if good_at is None
-            else f"the last good sample is {age:.1f} s old"
+            else f"the last successful sample is {age:.1f} s old"
         )
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
@@ -129,4 +129,4 @@ def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -
 def pods_stale(seconds: float) -> Problem:
     """The problem that the source of pods is silent for so many seconds; infinite: it was never heard."""
     since = "yet" if math.isinf(seconds) else f"for {seconds:.0f} s"
-    return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods {since}")
+    return Problem(Cause.PODS_STALE, "", f"no contact with the source of pods {since}")

@@ -105,9 +105,9 @@ class VerdictActions:
         """Do what there is to do until cancelled."""
         async with asyncio.TaskGroup() as group:
             if self._writer is not None:
-                group.create_task(restart_on_error(self._writer.run, on_error=self._failed("writing Events")))
+                group.create_task(restart_on_error(self._writer.run, on_error=self._failed("Event writer")))
             if self._evictor is not None:
-                group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evicting")))
+                group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evictor")))
 
     async def _ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
         return await evict(
@@ -127,12 +127,12 @@ class VerdictActions:
         if verdict.pod_share.tenant is not None:
             await asyncio.sleep(_TO_MIRROR_SECONDS)
 
-    def _failed(self, what: str) -> Callable[[Exception], None]:
+    def _failed(self, task: str) -> Callable[[Exception], None]:
         """What nobody foresaw must not take the agent with it."""
-        return lambda error: self._log.failure(f"{what} failed, and begins anew", error)
+        return lambda error: self._log.failure(f"{task} failed, restarting", error)
 
     def _say_trouble(self, problem: str) -> None:
         if problem:
-            self._log("trouble with writing Events", WARNING, error=problem)
+            self._log("Event writes failing", WARNING, error=problem)
         else:
-            self._log("Events are written again", INFO)
+            self._log("Event writes recovered", INFO)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuagent.actions.event_messages import EventReason, event_reason, eviction_message, message
+from gpuagent.actions.event_messages import EVICTED, WITHIN_SHARE, event_reason, eviction_message, message
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import NodePod
 from gpuagent.verdicts.grounds import Key
@@ -80,7 +80,7 @@ class FlagEvents:
     def evicting(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
         """Say that a pod is evicted: evictions are few, and each is said."""
         text = eviction_message(verdict, seconds, gpu_bytes)
-        self._sink.emit(_event(EventReason.EVICTED, verdict.pod_share.pod, verdict.key, text))
+        self._sink.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, text))
 
     def _record(self, transition: Transition, now: float) -> None:
         key = transition.verdict.key
@@ -124,7 +124,7 @@ def _last_told(entry: _Pending) -> float:
     return -math.inf if entry.told_at is None else entry.told_at
 
 
-def _event(reason: EventReason, pod: NodePod, key: Key, text: str) -> Event:
+def _event(reason: str, pod: NodePod, key: Key, text: str) -> Event:
     return Event(
         name=event_name(pod.name, pod.uid, reason, key.gpu_uuid),
         namespace=pod.namespace,
@@ -133,5 +133,5 @@ def _event(reason: EventReason, pod: NodePod, key: Key, text: str) -> Event:
         ),
         reason=reason,
         message=text,
-        is_warning=reason is not EventReason.WITHIN_SHARE,
+        is_warning=reason != WITHIN_SHARE,
     )

@@ -34,13 +34,13 @@ class EvictionRefusal(StrEnum):
 
 
 _LINES: Final = {
-    EvictionRefusal.EXCLUDED_NAMESPACE: "its namespace is one of --exclude-namespaces",
-    EvictionRefusal.RESERVATION_POD: "it is a reservation pod of KAI's, or in the namespace of these",
-    EvictionRefusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
-    EvictionRefusal.TERMINATING: "it is being deleted already, and leaves when its own grace period is over",
-    EvictionRefusal.NOT_RUNNING: "by its status no container of it has started, not even an init container",
-    EvictionRefusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others"
-    " could have written: that is no ground to evict it",
+    EvictionRefusal.EXCLUDED_NAMESPACE: "its namespace is listed in --exclude-namespaces",
+    EvictionRefusal.RESERVATION_POD: "it is a KAI reservation pod, or in the reservation namespace",
+    EvictionRefusal.STATIC_POD: "it is a static pod, which the kubelet would recreate",
+    EvictionRefusal.TERMINATING: "it is already terminating, and ends after its own grace period",
+    EvictionRefusal.NOT_RUNNING: "none of its containers has started, by its status",
+    EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID, or others could have"
+    " written the share: the evidence is too weak to evict it",
 }
 
 

@@ -21,7 +21,7 @@ from service.log import INFO, WARNING, JsonLog
 _MESSAGES: Final = {
     "evicted": ("pod evicted", WARNING),
     "dry-run": ("pod would be evicted", WARNING),
-    "recovered": ("pod not evicted: it is within its share again", INFO),
+    "recovered": ("pod not evicted: within its share again", INFO),
 }
 
 
@@ -127,10 +127,10 @@ class Evictor:
             self._say_once(verdict, refusal, explained(refusal))
             return False
         if self._owners.is_backing_off(owner_of(verdict.pod_share), now):
-            self._say_once(verdict, "owner-backoff", "a pod of the same owner was evicted not long ago")
+            self._say_once(verdict, "owner-backoff", "a pod of the same owner was evicted recently")
             return False
         if self._bucket.seconds_until_next() > 0:
-            self._say_once(verdict, "budget", "this node's budget of evictions is used up for now")
+            self._say_once(verdict, "budget", "the node's eviction budget is exhausted")
             return False
         return True
 
@@ -149,7 +149,7 @@ class Evictor:
         key, pod = verdict.key, verdict.pod_share.pod
         fresh = await self._look_again()
         if fresh is None:
-            self._put_off(verdict, "no-fresh-sample", "there was no fresh sample in time")
+            self._put_off(verdict, "no-fresh-sample", "no fresh sample within the timeout")
             return
         now = still(key, fresh)
         if now is None:

@@ -42,20 +42,20 @@ class TransitionLog:
         gpus = tuple(account.gpu.uuid for account in snapshot.gpus)
         if gpus != self._gpus:
             self._gpus = gpus
-            self._log("gpus answer", gpus=gpus, driver=snapshot.driver_version)
+            self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new = sorted(notes.keys() - self._notes)
         for note in new[:_MOST_LINES]:
-            self._log("pod has an unreadable value", WARNING, **named(notes[note]), problem=note)
+            self._log("invalid value on pod", WARNING, **named(notes[note]), problem=note)
         if len(new) > _MOST_LINES:
-            self._log("more pods have unreadable values", WARNING, more=len(new) - _MOST_LINES)
+            self._log("more invalid values on pods", WARNING, more=len(new) - _MOST_LINES)
         self._notes = frozenset(notes)
 
     def over_share_policies(self, notes: Iterable[str]) -> None:
         """Take what namespaces ask for and cannot have."""
         now = frozenset(notes)
         for note in sorted(now - self._wish_notes):
-            self._log("namespace asks for what cannot be had", WARNING, problem=note)
+            self._log("namespace label not applied as written", WARNING, problem=note)
         self._wish_notes = now
 
     def transitions(self, transitions: Iterable[Transition]) -> None:

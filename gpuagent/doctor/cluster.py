@@ -108,12 +108,14 @@ async def _node(client: KubeClient, node: str) -> CheckResult:
     except ApiError as error:
         if error.status == _NOT_FOUND:
             return problem(
-                _NODE, f'the cluster has no node "{node}"', "name it with --node, as kubectl get nodes does"
+                _NODE,
+                f'the cluster has no node "{node}"',
+                "set --node to a name that kubectl get nodes lists",
             )
         return unknown(_NODE, str(error))
     except (Unreachable, AccessError) as error:
         return unknown(_NODE, str(error))
-    return ok(_NODE, f"the cluster has {node}")
+    return ok(_NODE, f"the cluster has the node {node}")
 
 
 async def _pods(

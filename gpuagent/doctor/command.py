@@ -33,7 +33,7 @@ from service.log_capture import capture_libraries
 _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
 _NODE: Final = "node"
-_SIMULATED: Final = "simulated: GPUs, processes and pods are made up"
+_SIMULATED: Final = "simulated: GPUs, processes and pods are synthetic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def _examine(settings: DoctorSettings, looker: Probe, *, is_simulated: bool) -> 
     access, lack = (None, None) if settings.pods else asyncio.run(_access(settings, host))
     if is_simulated:
         yield from (problem(str(found.cause), found.detail) for found in look.problems)
-        yield unknown(_MACHINE, "PID namespace, /proc and devices are not checked: the node is simulated")
+        yield unknown(_MACHINE, "PID namespace, /proc and devices not checked: the node is simulated")
     else:
         yield from proc_findings(look, host)
         name = host.environment.get("HOSTNAME", "")
@@ -114,11 +114,11 @@ def _examine(settings: DoctorSettings, looker: Probe, *, is_simulated: bool) -> 
         yield trial_finding(look, looker.look, host)
     if settings.pods:
         yield from _file(settings, settings.pods, look)
-        yield unknown(API_SERVER, "not asked: the pods are from a file")
+        yield unknown(API_SERVER, "not checked: the pods are from a file")
     elif lack:
         yield lack
     elif not settings.node:
-        yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
+        yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
     elif access:
         asked = ApiQuestion(
             node=settings.node,
@@ -136,14 +136,14 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
     except AccessError as error:
         if "KUBERNETES_SERVICE_HOST" in host.environment:
             return None, problem(
-                API_SERVER, str(error), "let the pod's service account be mounted (automount)"
+                API_SERVER, str(error), "mount the pod's service account token (automountServiceAccountToken)"
             )
         if settings.needs_cluster:
             return None, problem(API_SERVER, str(error), "run in the agent's pod, or set KUBECONFIG")
         return None, unknown(
             API_SERVER,
             f"no cluster: {error}",
-            "in a pod, or with KUBECONFIG set, pods and rights are checked too",
+            "run in a pod or set KUBECONFIG to check pods and rights, too",
         )
 
 
@@ -153,7 +153,7 @@ async def _collected(access: Access, asked: ApiQuestion, look: Observation) -> l
 
 def _file(settings: DoctorSettings, path: Path, look: Observation) -> Iterator[CheckResult]:
     if not settings.node:
-        yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
+        yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
         return
     stream = io.BytesIO()
     try:

@@ -13,7 +13,7 @@ def main() -> int:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return _say("libcuda.so.1 is not here (NVIDIA_DRIVER_CAPABILITIES has no compute)")
+        return _say("libcuda.so.1 not found (NVIDIA_DRIVER_CAPABILITIES lacks compute)")
     device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     for name, *arguments in (
         ("cuInit", 0),

@@ -92,11 +92,11 @@ def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
         return problem(
             _FILES,
             refused,
-            "the container's device cgroup or the files' mode is against it. A container that lost them by"
-            " systemctl daemon-reload needs a new start, and CDI to keep them",
+            "the container's device cgroup or the file mode denies access. If systemctl daemon-reload removed"
+            " the access, restart the container, and use CDI to prevent it",
         )
     if not host.is_contained:
-        return problem(_FILES, refused, "load the driver: nvidia-modprobe makes these files")
+        return problem(_FILES, refused, "load the driver: nvidia-modprobe creates these files")
     return problem(_FILES, refused, _how_to_give(host, toolkit))
 
 
@@ -113,8 +113,8 @@ def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
             f" ({_BY_VARIABLE} = false): mount {MOUNTS}/all instead, or use CDI"
         )
     return (
-        f"{keys.VISIBLE_DEVICES_ENV}={one_line(asked)} was not followed: the pod lacks runtimeClassName:"
-        f" nvidia, or the node's toolkit refuses the variable ({_BY_VARIABLE} = false): then mount"
+        f"{keys.VISIBLE_DEVICES_ENV}={one_line(asked)} had no effect: the pod lacks runtimeClassName:"
+        f" nvidia, or the node's toolkit refuses the variable ({_BY_VARIABLE} = false). In that case mount"
         f" {MOUNTS}/all, or use CDI"
     )
 
@@ -134,7 +134,7 @@ def _ways(host: Host, *, has_devices: bool) -> list[str]:
         elif host.is_privileged:
             ways.append("a privileged container, which has every device of the node")
         else:
-            ways.append("CDI, or device files given one by one")
+            ways.append("CDI, or single device files")
     return ways
 
 
@@ -145,8 +145,8 @@ def _access(host: Host, ways: list[str], runtime_class: str | None) -> CheckResu
     if asked not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
         return problem(
             _ACCESS,
-            f"{said}: GPUs that are not named are not watched",
-            f"set {keys.VISIBLE_DEVICES_ENV}=all, and let the agent's pod ask for no {keys.GPU_RESOURCE}",
+            f"{said}: the agent does not see other GPUs",
+            f"set {keys.VISIBLE_DEVICES_ENV}=all, and do not request {keys.GPU_RESOURCE} for the agent's pod",
         )
     return ok(_ACCESS, said)
 
@@ -156,15 +156,15 @@ def _capabilities(host: Host) -> Iterator[CheckResult]:
     if asked and not {"utility", "all"} & {one.strip() for one in asked.split(",")}:
         yield problem(
             _ACCESS,
-            f"NVIDIA_DRIVER_CAPABILITIES={one_line(asked)} leaves the driver's library out",
-            "add utility to it",
+            f"NVIDIA_DRIVER_CAPABILITIES={one_line(asked)} excludes the driver's library",
+            "add utility to the list",
         )
     if host.environment.get(_MIG_MONITOR) and not _entries(host.under("/dev/nvidia-caps")):
         yield warning(
             "MIG monitor capability",
-            f"{_MIG_MONITOR} asks for it, and there is no file in /dev/nvidia-caps: GPUs in MIG mode do not"
-            " tell their memory",
-            "NVIDIA's container toolkits from 1.18.0 to 1.20.0 in their mode jit-cdi pass the variable over:"
+            f"{_MIG_MONITOR} is set, but /dev/nvidia-caps is empty: GPUs in MIG mode do not"
+            " report their memory",
+            "NVIDIA's container toolkit 1.18.0 to 1.20.0 ignores the variable in its mode jit-cdi:"
             " update the toolkit, or use CDI with management.nvidia.com/gpu=all",
         )
 
@@ -178,8 +178,8 @@ def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> C
     if toolkit is None:
         return unknown(
             _TOOLKIT,
-            unreadable or "its configuration is not visible from here",
-            f"on the node, {_CONFIGS[0]} says which ways it refuses: {_BY_VARIABLE}, {_BY_MOUNT}, and mode",
+            unreadable or "its configuration is not visible from this container",
+            f"on the node, {_CONFIGS[0]} shows the refused ways: {_BY_VARIABLE}, {_BY_MOUNT} and mode",
         )
     variable = "accepted from every container" if toolkit.by_variable else "refused from unprivileged ones"
     return ok(

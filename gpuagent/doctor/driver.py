@@ -21,27 +21,27 @@ _IN_A_CONTAINER: Final = (
     " NVIDIA_DRIVER_CAPABILITIES=utility, or CDI"
 )
 _LOAD: Final = (
-    "load it on the node (modprobe nvidia; the kernel's log says why it fails); with the GPU Operator look at"
-    " its driver pod. The agent waits for it"
+    "load it on the node (modprobe nvidia; the kernel log has the errors); with the GPU Operator check"
+    " its driver pod. The agent waits for the driver"
 )
 _RESTART: Final = (
-    "start the agent's pod anew, as the agent does itself with status 3; if that does not help, the node has"
+    "restart the agent's pod, as the agent itself does with status 3; if that does not help, the node has"
     " a new library and the old module: unload the module or restart the node"
 )
 _DEVICES: Final = "see the checks of the devices below"
 _ADVICE: Final = {
     "DriverNotLoaded": _LOAD,
-    "NotReady": "wait: the driver says it is not ready; if it stays so, restart the node",
+    "NotReady": "wait until the driver is ready; if that takes long, restart the node",
     "NoPermission": _DEVICES,
     "OperatingSystem": _DEVICES,
     "Unknown": _DEVICES,
-    "GpuIsLost": "look for XID errors in the kernel's log; the GPU needs a reset, or the node a restart",
+    "GpuIsLost": "look for XID errors in the kernel log; reset the GPU or restart the node",
     "ResetRequired": "drain the node and reset the GPU: nvidia-smi --gpu-reset",
-    "FunctionNotFound": "update the driver: its library lacks a call that the agent cannot do without",
+    "FunctionNotFound": "update the driver: its library lacks a call that the agent needs",
 }
 _CAUSES: Final = {
-    Cause.TRUNCATED: "the driver lists no more than 950 processes of a GPU; nothing on it is judged",
-    Cause.GARBAGE: "drivers 535.54 to 535.98 garble these lists: update the driver",
+    Cause.TRUNCATED: "the driver lists at most 950 processes of a GPU; no pod on this GPU is evaluated",
+    Cause.GARBAGE: "drivers 535.54 to 535.98 corrupt these lists: update the driver",
 }
 
 
@@ -53,14 +53,14 @@ def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
     if look.is_hung:
         yield problem(
             _CHECK,
-            f"the driver does not answer{named}",
-            "look at the kernel's log; a process in the state D (ps) waits for the GPU, and only a restart of"
-            " the node helps then",
+            f"the driver does not respond{named}",
+            "check the kernel log; if ps shows a process in the state D, it waits for the GPU, and only a restart of"
+            " the node helps",
         )
         return
     if look.replaced:
         versions = f" (kernel module {module or 'unknown'}{named})"
-        yield problem(_CHECK, f"driver and library are of different versions{versions}", _RESTART)
+        yield problem(_CHECK, f"the versions of driver and library differ{versions}", _RESTART)
         return
     reading = look.reading
     if reading.gpus:
@@ -79,7 +79,7 @@ def _advice(look: Observation, host: Host) -> str:
     errors = {error for _, error in look.errors}
     if "LibraryNotFound" in errors:
         return (
-            _IN_A_CONTAINER if host.is_contained else "install the NVIDIA driver, or run where there is a GPU"
+            _IN_A_CONTAINER if host.is_contained else "install the NVIDIA driver, or run on a node with a GPU"
         )
     return next((advice for error, advice in _ADVICE.items() if error in errors), "")
 
@@ -91,7 +91,7 @@ def _gpus(look: Observation) -> Iterator[CheckResult]:
         told = f"{len(held)} processes" if len(held) != 1 else "1 process"
         if gpu.processes is None:
             told = "processes unknown"
-        mig = "; MIG: reported, never judged" if gpu.mig else ""
+        mig = "; MIG: reported, not evaluated" if gpu.mig else ""
         memory = size(gpu.total_bytes) if gpu.total_bytes is not None else "memory unknown"
         yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {told}{mig}")
         yield from _memory(gpu)
@@ -99,9 +99,9 @@ def _gpus(look: Observation) -> Iterator[CheckResult]:
         if untold:
             yield problem(
                 check,
-                f"the driver does not tell the memory of {untold} of {len(held)} processes; their pods are"
-                " not judged",
-                "WSL 2 and some vGPU profiles never tell it; elsewhere update the driver",
+                f"the driver does not report the memory of {untold} of {len(held)} processes; their pods are"
+                " not evaluated",
+                "WSL 2 and some vGPU profiles never report it; elsewhere update the driver",
             )
 
 
@@ -114,7 +114,7 @@ def _memory(gpu: Gpu) -> Iterator[CheckResult]:
             "on MIG nodes set the chart's agent.migMonitor (NVIDIA_MIG_MONITOR_DEVICES=all and the capability"
             " SYS_ADMIN for the container)"
             if gpu.mig
-            else "none is known for GPUs with unified memory; shares of it need the node label"
+            else "no remedy for GPUs with unified memory; their shares need the node label"
             f" {keys.NODE_GPU_MEMORY}",
         )
     for instance in gpu.instances:

@@ -37,7 +37,7 @@ def pod_findings(
         yield problem(
             _PODS,
             f"{source} has no pod on the node {one_line(node)}",
-            "is the name that of the Node object (kubectl get nodes)? It is --node, or NODE_NAME",
+            "set --node or NODE_NAME to the name of the Node object (kubectl get nodes)",
         )
         return
     yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
@@ -64,8 +64,8 @@ def _owners(inventory: Inventory, look: Observation) -> Iterator[CheckResult]:
     if strangers and not known:
         yield problem(
             check,
-            f"{told}: the pods they name are not in the list",
-            "is --node this node, and the list of its cluster?",
+            f"{told}: their pods are not in the list of pods",
+            "check that --node is this node, and that the list is from its cluster",
         )
     elif pids:
         yield ok(check, told)
@@ -80,23 +80,23 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
         for (namespace, group), gpu in inventory.tenant_reservations.items()
     }
     if not found:
-        yield ok(_RESERVATIONS, "none: no pod has a share of a GPU here")
+        yield ok(_RESERVATIONS, "none: no pod on this node has a GPU share")
         return
     nameless = [group for group, gpu in found.items() if not gpu]
     if nameless:
         yield problem(
             _RESERVATIONS,
-            f"no GPU is named for the group {_listed(nameless)}",
-            "look at the log of that pod in KAI's reservation namespace, or in the host namespace of its"
-            " vCluster: it must see exactly one GPU",
+            f"no GPU is known for the group {_listed(nameless)}",
+            "check the log of its reservation pod in KAI's reservation namespace, or in the host namespace of its"
+            " vCluster: the pod must see exactly one GPU",
         )
     present = {gpu.uuid for gpu in gpus}
     strange = sorted({gpu for gpu in found.values() if gpu and gpu not in present})
     if strange and gpus:
         yield problem(
             _RESERVATIONS,
-            f"they name GPUs that the driver does not show here: {_listed(strange)}",
-            "a GPU is lost, hidden from the agent's container, or these pods are another node's",
+            f"they name GPUs that the driver does not list: {_listed(strange)}",
+            "a GPU is lost or hidden from the agent's container, or the pods belong to another node",
         )
     named = [f"{gpu} (group {group})" for group, gpu in found.items() if gpu in present or (gpu and not gpus)]
     if named:
@@ -115,8 +115,8 @@ def _pod_shares(
     if lacking:
         yield problem(
             _RESERVATIONS,
-            f"missing for {_listed(lacking)}: KAI may give their GPU to somebody else, or delete them",
-            "start these pods anew",
+            f"missing for {_listed(lacking)}: KAI may give their GPU to other pods or delete these pods",
+            "recreate these pods",
         )
 
 
@@ -126,8 +126,8 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
         return ok(_LABEL, f"{keys.NODE_GPU_MEMORY}={one_line(value)}")
     return problem(
         _LABEL,
-        f"the node has no {keys.NODE_GPU_MEMORY}: KAI counts a share of 100 MiB and places no gpu-memory pod",
-        "GPU feature discovery sets it; on machines with unified memory set it by hand (MiB)",
+        f"the node has no {keys.NODE_GPU_MEMORY}: KAI assumes 100 MiB a GPU and cannot schedule gpu-memory pods",
+        "install GPU feature discovery, which sets it; with unified memory set the label by hand (MiB)",
     )
 
 

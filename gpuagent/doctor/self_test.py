@@ -46,16 +46,19 @@ def trial_finding(
     """
     candidates = [gpu for gpu in look.gpus if not gpu.mig]
     if not candidates:
-        return unknown(_CHECK, "not checked: no GPU answers that is not split by MIG")
+        return unknown(_CHECK, "not checked: no GPU without MIG responds")
     gpu = max(candidates, key=_free)
     if gpu.used_bytes is None:
-        return unknown(_CHECK, f"not checked: no GPU tells what it has free ({gpu.memory_unknown})")
+        return unknown(_CHECK, f"not checked: no GPU reports its free memory ({gpu.memory_unknown})")
     if _free(gpu) < _NEEDED_BYTES:
         return unknown(_CHECK, f"not checked: no GPU has {size(_NEEDED_BYTES)} free")
     with _started(program, gpu) as process:
         said = _first_line(process, seconds)
         if said != "held":
-            return unknown(_CHECK, f"not checked: {said or f'it held nothing within {seconds:.0f} s'}")
+            return unknown(
+                _CHECK,
+                f"not checked: {said or f'the test process allocated no memory within {seconds:.0f} s'}",
+            )
         return _judge(process.pid, gpu, look_again(), host)
 
 
@@ -92,41 +95,44 @@ def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:
     if process.stdout is None or not select.select([process.stdout], [], [], seconds)[0]:
         return ""
     line = process.stdout.readline().decode("utf-8", "replace")
-    return one_line(line) or "it ended without a word"
+    return one_line(line) or "the test process ended without output"
 
 
 def _judge(pid: int, gpu: Gpu, look: Observation, host: Host) -> CheckResult:
     if look.is_hung:
-        return problem(_CHECK, "the driver does not answer any more")
+        return problem(_CHECK, "the driver no longer responds")
     now = next((one for one in look.gpus if one.uuid == gpu.uuid), None)
     if now is None or now.processes is None:
-        return unknown(_CHECK, f"GPU {gpu.index} does not tell its processes any more")
+        return unknown(_CHECK, f"GPU {gpu.index} no longer lists its processes")
     held = next((process for process in processes_of(now) if process.pid == pid), None)
     if held is None:
         return problem(
             _CHECK,
-            f"PID {pid} holds memory of GPU {gpu.index}, and the driver does not list it",
-            "PIDs are counted in another namespace than the agent's: set hostPID: true in its pod",
+            f"PID {pid} uses memory of GPU {gpu.index}, but the driver does not list it",
+            "the driver reports PIDs of another namespace than the agent's: set hostPID: true in its pod",
         )
     if held.used_bytes is None or held.used_bytes < HELD_BYTES:
         return problem(
             _CHECK,
-            f"PID {pid} holds {size(HELD_BYTES)} and more of GPU {gpu.index}; the driver says"
+            f"PID {pid} uses at least {size(HELD_BYTES)} of GPU {gpu.index}; the driver reports"
             f" {size(held.used_bytes)}",
-            "figures of this driver cannot be relied on",
+            "the figures of this driver are not reliable",
         )
     origin = look.origins.get(pid)
     if origin is None or origin.found in (LookupResult.GONE, LookupResult.DENIED):
         return problem(
             _CHECK,
-            f"the driver lists PID {pid}, and {host.proc_root} does not show it",
-            "the agent must see /proc of its own PID namespace: leave --proc-root away and set hostPID: true",
+            f"the driver lists PID {pid}, but {host.proc_root} does not show it",
+            "the agent needs /proc of its own PID namespace: remove --proc-root and set hostPID: true",
         )
     own = host.names
     if (origin.pod_uids, origin.container_id) != (own.pod_uids, own.container_id):
         return problem(
             _CHECK,
-            f"PID {pid} is found in another container than the one it was started in",
-            f"name the /proc of this PID namespace with --proc-root; it is {host.proc_root} now",
+            f"PID {pid} is attributed to another container than the agent's",
+            f"set --proc-root to the /proc of this PID namespace; it is {host.proc_root} now",
         )
-    return ok(_CHECK, f"PID {pid} was found on GPU {gpu.index} with {size(held.used_bytes)}, and where it is")
+    return ok(
+        _CHECK,
+        f"PID {pid} was found on GPU {gpu.index} with {size(held.used_bytes)} and in the agent's container",
+    )

@@ -94,12 +94,12 @@ def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> Che
     more = f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
     where = f"KAI runs inside vClusters ({', '.join(names[:_NAMES_SHOWN])}{more})"
     if is_served is None:
-        return unknown(_CHECK, f"{where}; whether the host has a KAI, too, is not known")
+        return unknown(_CHECK, f"{where}; unknown whether the host has KAI, too")
     if is_served:
         return problem(
             _CHECK,
             f"{where}, and the host has KAI's BindRequest API: a KAI on the host deletes the tenants' pods"
             " with a share and their reservation pods",
-            "uninstall KAI on the host, its CRDs included; tenants' KAI needs none there",
+            "uninstall KAI and its CRDs on the host; the tenants' KAI does not need them",
         )
-    return ok(_CHECK, f"{where}; the host has none, as it must be")
+    return ok(_CHECK, f"{where}; the host has no KAI, as required")

@@ -74,7 +74,7 @@ class Device:
 
     def problem(self, scope: str) -> Problem:
         """Return the problem that the device does not answer."""
-        why = explained(self.failure) if self.failure else "the GPU does not answer"
+        why = explained(self.failure) if self.failure else "the GPU does not respond"
         return Problem(Cause.NVML, scope, why)
 
     @property
@@ -216,11 +216,11 @@ class Device:
         failure = self._readers.memory.failure
         if isinstance(failure, NotPermitted):
             return (
-                f"{failure}: a GPU in MIG mode tells its memory only to containers with the MIG monitor"
+                f"{failure}: a GPU in MIG mode reports its memory only to containers with the MIG monitor"
                 " capability (the chart's agent.migMonitor)"
             )
         if isinstance(failure, NotOffered):
-            return f"{failure}: this GPU does not tell its memory, as GPUs with unified memory do not"
+            return f"{failure}: this GPU does not report its memory; GPUs with unified memory never do"
         return explained(failure) if failure else ""
 
 

@@ -45,14 +45,14 @@ REFUSALS: Final = (NotOffered, NotPermitted)
 
 
 _HINTS: Final = {
-    "LibraryNotFound": "libnvidia-ml.so.1 is not there: no NVIDIA driver on this node, or a container"
-    " that was not given it (runtimeClassName nvidia, NVIDIA_DRIVER_CAPABILITIES utility)",
+    "LibraryNotFound": "libnvidia-ml.so.1 not found: this node has no NVIDIA driver, or the container"
+    " does not get it (runtimeClassName nvidia, NVIDIA_DRIVER_CAPABILITIES utility)",
     "DriverNotLoaded": "the NVIDIA driver is not loaded",
-    "NoPermission": "the driver's device files may not be opened",
-    "OperatingSystem": "the system keeps the driver's device files from this container",
-    "GpuIsLost": "it fell off the bus; see XID 79 in the kernel's log",
+    "NoPermission": "no permission to open the driver's device files",
+    "OperatingSystem": "the system blocks this container from the driver's device files",
+    "GpuIsLost": "the GPU fell off the bus; see XID 79 in the kernel log",
     "ResetRequired": "the GPU must be reset",
-    "Unknown": "often the container lost its device files (systemctl daemon-reload does that)",
+    "Unknown": "a frequent cause: the container lost its device files, for example after systemctl daemon-reload",
 }
 
 

@@ -199,7 +199,7 @@ class NvmlDriver:
         if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             raise DriverReplaced(
                 f"{name}: the NVIDIA driver and its library libnvidia-ml.so.1 are of different versions"
-                " (the driver was replaced): only a new process can load the other library"
+                " (the driver was replaced): the agent must restart to load the new library"
             )
         raise _KIND.get(value, CallFailed)(name, label)
 

@@ -96,9 +96,9 @@ class ProcessLists:
         except REFUSALS as refused:
             self._retry.failed(now)
             why = (
-                "this driver lists no processes (virtual GPUs and WSL have none)"
+                "this driver lists no processes; virtual GPUs and WSL never do"
                 if isinstance(refused, NotOffered)
-                else "the process list may not be read"
+                else "no permission to read the process list"
             )
             self._lacks = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
             return self._lacks
@@ -112,8 +112,8 @@ class ProcessLists:
                 return Merged(
                     None,
                     Cause.GARBAGE,
-                    "the driver lists a process that holds more than the device has, or an impossible PID:"
-                    " the list is dropped (known of drivers 535.54 to 535.86; another driver version helps)",
+                    "the driver lists a process with more memory than the device has, or with an impossible PID:"
+                    " the list is ignored (a known bug of drivers 535.54 to 535.86; use another version)",
                 )
         kept = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
         processes = merge(kept)
@@ -122,7 +122,7 @@ class ProcessLists:
             return Merged(
                 processes,
                 Cause.TRUNCATED,
-                f"the driver lists at most {MOST_LISTED} processes of a GPU",
+                f"the driver lists at most {MOST_LISTED} processes of a GPU, so some may be missing",
                 entries=keys,
             )
         return Merged(processes, entries=keys)

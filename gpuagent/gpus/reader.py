@@ -167,7 +167,7 @@ class GpuReader:
             if gpu is None:
                 failed.append(device)
             elif gpu.uuid in gpus:
-                problems.append(Problem(Cause.NVML, device.place, "the GPU has the UUID of another one"))
+                problems.append(Problem(Cause.NVML, device.place, "the GPU has the same UUID as another GPU"))
             else:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu

@@ -213,11 +213,13 @@ class _Tally:
         """What the sums themselves bring to light."""
         uuid, found = self._gpu.uuid, []
         if self._everybody.unknown:
-            detail = f"the driver cannot tell the memory of {self._everybody.unknown} process(es) on {uuid}"
+            detail = (
+                f"the driver does not report the memory of {self._everybody.unknown} process(es) on {uuid}"
+            )
             found.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
         left = self.unattributed_bytes
         if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):
-            detail = f"the processes on {uuid} hold {-left} bytes more than the device says are in use"
+            detail = f"the processes on {uuid} hold {-left} bytes more than the device reports as used"
             found.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
         return found
 

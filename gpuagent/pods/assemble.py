@@ -53,7 +53,7 @@ def build(
         try:
             parts.add(each)
         except ObjectError as error:
-            parts.lines.append(f"{' '.join(str(error).split())}; it is left out")
+            parts.lines.append(f"{' '.join(str(error).split())}; skipped")
     return AssembledInventory(
         inventory=parts.inventory(), lines=tuple(parts.lines), elsewhere=parts.elsewhere
     )
@@ -105,7 +105,7 @@ class _Assembly:
 
     def _add_pod(self, pod: NodePod) -> None:
         if pod.uid in self.pods or pod.uid in self.reservation_uids:
-            raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} is another pod's already")
+            raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} already belongs to another pod")
         group = pod.labels.get(keys.GPU_GROUP, "")
         is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
         if not pod.whole_gpus:
@@ -136,7 +136,7 @@ class _Assembly:
         if gpu and gpus and gpu not in gpus:
             where = f"Pod {pod.namespace}/{pod.name}"
             self.lines.append(
-                f"{where}: another reservation pod of its group names another GPU; neither counts"
+                f"{where}: another reservation pod of its group names another GPU; both are ignored"
             )
         gpus.update({gpu} - {""})
 
@@ -157,7 +157,7 @@ class _Assembly:
                 Card.from_label(memory)
             except ValueError as error:
                 where = f"Node {self.node}: label {keys.NODE_GPU_MEMORY}"
-                self.lines.append(f"{where}: {error}; the driver's own total counts instead")
+                self.lines.append(f"{where}: {error}; the driver's total is used instead")
 
     def inventory(self) -> Inventory:
         reservations = {

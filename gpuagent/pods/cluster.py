@@ -134,9 +134,9 @@ class ClusterPods:
         new = [line for line in built.lines if line not in self._said]
         self._said = frozenset(built.lines)
         for line in new[:_MOST_LINES]:
-            self._log("an object from the API server cannot be used", WARNING, error=line)
+            self._log("skipping invalid object", WARNING, error=line)
         if len(new) > _MOST_LINES:
-            self._log("and more of its objects", WARNING, more=len(new) - _MOST_LINES)
+            self._log("more invalid objects", WARNING, more=len(new) - _MOST_LINES)
         if self._inventory is None:
             self._log(
                 "pods listed",
@@ -155,7 +155,7 @@ class ClusterPods:
             line = str(error)
             if line not in self._unread and len(self._unread) < _MOST_LINES:
                 self._unread |= {line}
-                self._log("a pod from the API server cannot be read", WARNING, error=line)
+                self._log("skipping invalid pod", WARNING, error=line)
             return None
 
     def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:
@@ -164,12 +164,12 @@ class ClusterPods:
 
     def _say_trouble(self, problem: str) -> None:
         if problem:
-            self._log("trouble with the API server", WARNING, error=problem)
+            self._log("pod watch failing", WARNING, error=problem)
         else:
-            self._log("the API server answers as it should again", INFO)
+            self._log("pod watch recovered", INFO)
 
     def _say_lack(self, lack: Unavailable, is_new: bool) -> None:
         if is_new:
-            self._log("going on without", WARNING, resource=lack.resource, error=lack.line)
+            self._log("resource unavailable", WARNING, resource=lack.resource, error=lack.line)
         else:
-            self._log("no longer without", INFO, resource=lack.resource)
+            self._log("resource available again", INFO, resource=lack.resource)

@@ -85,7 +85,7 @@ class FilePods:
             built = await asyncio.to_thread(self._read)
         except DocumentError as error:
             self._is_broken = True
-            self._log("pods file unusable, the last good one stays in force", WARNING, error=str(error))
+            self._log("pods file invalid, keeping the last valid one", WARNING, error=str(error))
             return
         self._is_broken = False
         self._inventory = self._take(built)
@@ -104,9 +104,9 @@ class FilePods:
         )
         new = [line for line in built.lines if line not in self._said]
         for line in new[:_MOST_LINES]:
-            self._log("an object of the pods file cannot be used", WARNING, file=str(self._path), error=line)
+            self._log("skipping invalid object", WARNING, file=str(self._path), error=line)
         if len(new) > _MOST_LINES:
-            self._log("and more of its objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
+            self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
         self._said = frozenset(built.lines)
         return inventory
 
@@ -118,7 +118,7 @@ class FilePods:
                 try:
                     each = decode_object(document, kind=kind)
                 except ObjectError as error:
-                    lines.append(f"{error}; it is left out")
+                    lines.append(f"{error}; skipped")
                     continue
                 if each is not None:
                     found.append(each)

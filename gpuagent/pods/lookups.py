@@ -364,4 +364,4 @@ def _line(holds: list[_Hold]) -> str:
         f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
     )
     where = f" in {shown}" if shown else ""
-    return f"no right to get {kind.resource}{where}: {kind.without}; a role that grants it changes that"
+    return f"no right to get {kind.resource}{where}: {kind.without}; grant the right to change that"

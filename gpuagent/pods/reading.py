@@ -178,9 +178,9 @@ def _named(containers: list[objects.Container], name: str | None) -> list[int]:
 
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:
     for key in sorted(ANNOTATIONS.too_long(metadata.annotations, keys.READ_ANNOTATIONS)):
-        yield f"{where}: {key}: longer than {ANNOTATIONS.longest_value} characters; it does not count"
+        yield f"{where}: {key}: longer than {ANNOTATIONS.longest_value} characters; ignored"
     if container_ids > MOST_CONTAINER_IDS:
         yield (
-            f"{where}: it has {container_ids} containers; processes of those beyond {MOST_CONTAINER_IDS}"
-            " are found by the pod's UID only"
+            f"{where}: the pod has {container_ids} containers; processes of those beyond {MOST_CONTAINER_IDS}"
+            " are attributed by the pod's UID only"
         )

@@ -18,21 +18,21 @@ BIND_REQUESTS: Final = Kind(
     resource="bindrequests.scheduling.run.ai",
     prefix="/apis/scheduling.run.ai/v1alpha2",
     decode=decoder("BindRequest", objects.BindRequestObject),
-    without="shares are what the pods' annotations say, which their owners may edit",
+    without="shares come from the pods' own annotations, which their owners can edit",
     is_expected=True,
 )
 CONFIG_MAPS: Final = Kind(
     resource="configmaps",
     prefix="/api/v1",
     decode=decoder("ConfigMap", objects.ConfigMap),
-    without="KAI's ConfigMaps say nothing of shares and GPUs",
+    without="shares and GPUs in KAI's ConfigMaps are unknown",
     is_expected=True,
 )
 NODES: Final = Kind(
     resource="nodes",
     prefix="/api/v1",
     decode=decoder("Node", objects.Node),
-    without="device memory is the driver's figure and not the node label that KAI counts with",
+    without="GPU memory is the driver's figure instead of the node label that KAI uses",
     accept=_METADATA,
     again_seconds=_A_FEW_MINUTES,
 )
@@ -40,7 +40,7 @@ NAMESPACES: Final = Kind(
     resource="namespaces",
     prefix="/api/v1",
     decode=decoder("Namespace", objects.Namespace),
-    without="no namespace can ask for evictions or for a grace of its own",
+    without="namespaces cannot enable eviction or set their own grace",
     accept=_METADATA,
     again_seconds=_A_FEW_MINUTES,
 )

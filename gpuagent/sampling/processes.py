@@ -88,7 +88,7 @@ class Processes:
             problems.append(
                 Problem(
                     Cause.PID_NAMESPACE,
-                    detail="the driver names no process, yet a GPU holds more than 1 GiB or does not tell: "
+                    detail="the driver lists no process, but a GPU has more than 1 GiB in use, or does not report its memory: "
                     "the agent must run with hostPID: true",
                 )
             )
@@ -102,7 +102,7 @@ class Processes:
         """
         origin = self._find(pid, known)
         if origin.found is LookupResult.GONE and pid in self._unplaced:
-            raise _Denied(f"the driver lists process {pid}, and {self._root} does not tell whose it is")
+            raise _Denied(f"the driver lists process {pid}, but {self._root} does not show its owner")
         return origin
 
     def _find(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:

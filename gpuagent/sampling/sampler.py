@@ -176,7 +176,7 @@ class Sampler:
         self._crashes["sample", type(error).__name__] += 1
         text = repr(error)
         if text != self._last_crash:
-            self._log.failure("a sample could not be taken", error)
+            self._log.failure("sample failed", error)
         self._last_crash = text
 
     def _why_lost(self, sample: Sample) -> str:

@@ -39,15 +39,6 @@ _HATCH = (
 )
 """What is beyond a share is hatched, so that it is told apart without colours."""
 
-_IN_WORDS = {
-    "over-share": "holds more than its share",
-    "unassigned-gpu": "uses a GPU that is not its own",
-    "no-share": "uses a GPU without any share",
-    "share-changed": "its share is not what KAI gave it",
-    "limit-bypassed": "holds more than its enforced limit",
-    "no-reservation": "its GPU group has no reservation pod",
-}
-
 
 def page(status: Status, *, node: str, is_simulated: bool, now: float, interval: float) -> str:
     """Write the page.
@@ -82,7 +73,7 @@ def page(status: Status, *, node: str, is_simulated: bool, now: float, interval:
 def _head(status: Status, *, node: str, is_simulated: bool, now: float) -> Iterator[str]:
     yield f"<header><h1>{_safe(node)}</h1>"
     if is_simulated:
-        yield '<p class="simulated">simulated: these figures are made up</p>'
+        yield '<p class="simulated">simulated: these figures are synthetic</p>'
     taken = status.good_wall_time
     said = "no sample yet" if taken is None else f"as of {duration(_age(taken, now))} ago"
     yield f'<p id="age" role="status">{said}</p>'
@@ -97,7 +88,7 @@ def _problems(status: Status) -> Iterator[str]:
         return
     names = {account.gpu.uuid: f"GPU {account.gpu.index}" for account in _accounts(status)}
     yield '<section class="problems">'
-    for title, is_harmless in (("What cannot be known now", False), ("Reservation pods", True)):
+    for title, is_harmless in (("Current problems", False), ("Reservation pods", True)):
         shown = [found for found in status.problems if (found.cause in SUSPENDS_NOTHING) is is_harmless]
         if not shown:
             continue
@@ -108,7 +99,7 @@ def _problems(status: Status) -> Iterator[str]:
             yield f"<li><b>{_safe(problem.cause)}</b> ({_safe(scope)}){_safe(detail)}</li>"
         yield "</ul>"
     if status.attribution_ok is False:
-        yield "<p>Verdicts are suspended until this is over.</p>"
+        yield "<p>Verdicts are suspended until these problems are resolved.</p>"
     yield "</section>"
 
 
@@ -119,7 +110,7 @@ def _accounts(status: Status) -> tuple[GpuAccount, ...]:
 def _body(status: Status) -> Iterator[str]:
     snapshot = status.snapshot
     if snapshot is None:
-        yield '<p class="nothing">There are no figures to show.</p>'
+        yield '<p class="nothing">No data.</p>'
         return
     flags: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in status.verdicts.judged.values():
@@ -141,7 +132,7 @@ def _body(status: Status) -> Iterator[str]:
             yield "</li>"
         yield "</ul></section>"
     if not snapshot.gpus:
-        yield '<p class="nothing">No GPU answers on this node.</p>'
+        yield '<p class="nothing">No GPU on this node responds.</p>'
 
 
 def _gpu(
@@ -152,7 +143,7 @@ def _gpu(
 ) -> Iterator[str]:
     gpu = account.gpu
     yield f'<section class="gpu"><h2>GPU {gpu.index} <small>{_safe(gpu.model)}</small></h2>'
-    yield f'<p class="uuid">{_safe(gpu.uuid)}{" · MIG: reported, never judged" if gpu.mig else ""}</p>'
+    yield f'<p class="uuid">{_safe(gpu.uuid)}{" · MIG: reported, not evaluated" if gpu.mig else ""}</p>'
     yield _device_bar(account, rows)
     yield '<dl class="sums">'
     for name, amount, kind in (
@@ -168,7 +159,7 @@ def _gpu(
     if gpu.memory_unknown:
         yield f'<p class="nothing">Its memory is unknown: {_safe(gpu.memory_unknown)}.</p>'
     if not rows:
-        yield '<p class="nothing">No pod is on this GPU.</p></section>'
+        yield '<p class="nothing">No pod uses this GPU.</p></section>'
         return
     scale = max(_extent(holding) for holding in rows)
     yield '<ul class="pods">'
@@ -203,9 +194,9 @@ def _figures(holding: Holding) -> str:
     if share is not None:
         text += f" of {size(share.bytes)} <small>({_safe(share.source)})</small>"
     elif pod_share.pod.has_unsized_gpus:
-        text += " <small>(by a claim or a resource that tells no size)</small>"
+        text += " <small>(by a ResourceClaim or a resource without a known size)</small>"
     else:
-        text += " <small>(no share here)</small>"
+        text += " <small>(no share on this GPU)</small>"
     if limit is not None:
         text += f", limit {size(limit.bytes)} <small>({_safe(limit.source)})</small>"
     return f"{text} · {_count(holding.processes, 'process', 'processes')}"
@@ -214,8 +205,8 @@ def _figures(holding: Holding) -> str:
 def _flags(marks: Iterable[Verdict], taken_at: float) -> Iterator[str]:
     for verdict in marks:
         since = f" for {time_over(verdict.lasted(taken_at), verdict.balance)}" if verdict.is_over else ""
-        reason = verdict.key.reason.value
-        yield f'<p class="flag"><b>{reason}</b> {_IN_WORDS[reason]}{since}</p>'
+        reason = verdict.key.reason
+        yield f'<p class="flag"><b>{reason}</b> {reason.summary}{since}</p>'
 
 
 def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
@@ -226,7 +217,7 @@ def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
     parts.append(("unattributed", "unattributed", account.unattributed_bytes))
     known = sum(max(amount or 0, 0) for _, _, amount in parts)
     if gpu.used_bytes is not None:
-        parts.append(("unknown", "used, not known by whom", gpu.used_bytes - known))
+        parts.append(("unknown", "used, owner unknown", gpu.used_bytes - known))
     parts.append(("reserved", "reserved by the driver", gpu.reserved_bytes))
     drawn, at = [], 0.0
     for kind, name, amount in parts:
@@ -269,7 +260,7 @@ def _pod_bar(holding: Holding, scale: int) -> str:
     if allowed is not None:
         width = max(units(allowed) - 1, 1)
         drawn.append(f'<rect class="share" x="0.5" y="0.5" width="{width:.2f}" height="19"/>')
-    said = f"holds {size(used)}" + ("" if allowed is None else f" of its share of {size(allowed)}")
+    said = f"uses {size(used)}" + ("" if allowed is None else f" of its share of {size(allowed)}")
     return _drawing("held", said, "".join(drawn))
 
 

@@ -58,7 +58,7 @@ class HttpServer:
                 "/healthz": self._alive,
                 "/readyz": self._ready,
             },
-            not_found="no such path; there are /, /metrics, /api/v1/shares, /healthz, /readyz",
+            not_found="not found; available paths: /, /metrics, /api/v1/shares, /healthz, /readyz",
             method_not_allowed="Method Not Allowed",
             log=log,
         )

@@ -75,15 +75,15 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
     if request is None:
         return None
     if request.pod_uid != pod.uid:
-        notes.append(f"{where}: the BindRequest of that name belongs to another pod, and does not count")
+        notes.append(f"{where}: the BindRequest of that name belongs to another pod and is ignored")
         return None
     is_portion = _PORTION.fullmatch(request.portion) is not None
     if request.portion and not is_portion:
         shown = quoted(request.portion)
-        notes.append(f"{where}: BindRequest portion {shown}: a number from 0 to 1, such as 0.50, is allowed")
+        notes.append(f"{where}: BindRequest portion {shown}: expected a number from 0 to 1, such as 0.50")
         return None
     if request.count > _MOST_DEVICES:
-        notes.append(f"{where}: BindRequest: its count is more GPUs than any node has; it does not count")
+        notes.append(f"{where}: BindRequest: its GPU count is larger than any node's; ignored")
         return None
     # A pod without a share has a BindRequest too: whole GPUs `Regular` with 1.00, none at all with 0.00.
     is_share = request.resource_type == "Fraction" or (
@@ -103,7 +103,7 @@ def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]
     portion = data.get(keys.GPU_PORTION_ENV, "")
     if portion and not _PORTION.fullmatch(portion):
         shown = quoted(portion)
-        notes.append(f"{where}: GPU_PORTION {shown}: a number from 0 to 1, such as 0.50, is allowed")
+        notes.append(f"{where}: GPU_PORTION {shown}: expected a number from 0 to 1, such as 0.50")
         portion = ""
     limit = None
     if keys.MEMORY_LIMIT_ENV in data:

@@ -26,15 +26,15 @@ def share_drift(now: Declared, first: Declared, grants: Allocation, cards: Cards
     bound, configured = grants.bound, grants.configured
     found = []
     if bound is not None:
-        found.append(_against(bound.portion, "the bind request", now.ask, bound.count, cards))
+        found.append(_against(bound.portion, "its BindRequest", now.ask, bound.count, cards))
     elif configured is not None and configured.portion:
         found.append(_against(configured.portion, "KAI's ConfigMap", now.ask, 0, cards))
     elif (now.ask.share, now.ask.requests) != (first.ask.share, first.ask.requests):
-        found.append(f"it says {_said(now.ask)}, and said {_said(first.ask)} when it was first seen")
+        found.append(f"the pod declares {_said(now.ask)}; it declared {_said(first.ask)} when first seen")
     if now.ask.limits != first.ask.limits:
-        found.append("the memory limits of its containers are not what they were when it was first seen")
+        found.append("the memory limits of its containers have changed since the pod was first seen")
     if now.ask.devices != first.ask.devices:
-        found.append("the GPUs of its containers are not what they were when it was first seen")
+        found.append("the GPUs of its containers have changed since the pod was first seen")
     if bound is None:
         found.append(_of_groups(now.groups, first))
     return tuple(filter(None, found))
@@ -42,25 +42,25 @@ def share_drift(now: Declared, first: Declared, grants: Allocation, cards: Cards
 
 def _against(portion: str, whose: str, ask: ShareRequest, count: int, cards: Cards) -> str:
     if not portion:
-        return f"it says {_said(ask)}, {whose} gives it no share" if ask.has_share else ""
+        return f"the pod declares {_said(ask)}, {whose} allocates no share" if ask.has_share else ""
     if not ask.has_share:
-        return f"it says {_said(ask)}, {whose} gives it {portion}"
+        return f"the pod declares {_said(ask)}, {whose} allocates {portion}"
     own = ask.portions(cards.all())
     if own and all(float(each) != float(portion) for each in own):
-        return f"it says {_said(ask)}, {whose} gives it {portion}"
+        return f"the pod declares {_said(ask)}, {whose} allocates {portion}"
     if count and ask.share is not None and ask.share.devices != count:
-        return f"it says {_said(ask)}, {whose} gives it {count} GPU(s)"
+        return f"the pod declares {_said(ask)}, {whose} allocates {count} GPU(s)"
     return ""
 
 
 def _of_groups(groups: Sequence[str], first: Declared) -> str:
     if tuple(groups) != first.groups:
-        return "its GPU group labels are not what they were when it was first seen"
+        return "its GPU group labels have changed since the pod was first seen"
     share = first.ask.share
     if share is not None and len(groups) > share.devices:
-        return f"it has {len(groups)} GPU groups for a share of {share.devices} GPU(s)"
+        return f"the pod has {len(groups)} GPU groups for a share of {share.devices} GPU(s)"
     return ""
 
 
 def _said(ask: ShareRequest) -> str:
-    return ask.text or "nothing of a share"
+    return ask.text or "no share"

@@ -110,7 +110,7 @@ def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
     """Cut the notes on one pod, which its owner can make many and long."""
     more = len(notes) - _MOST_NOTES
     cut = tuple(note[:_LONGEST_NOTE] for note in notes[:_MOST_NOTES])
-    return (*cut, f"{more} more values of the pod cannot be read") if more > 0 else cut
+    return (*cut, f"{more} more values of the pod are invalid") if more > 0 else cut
 
 
 class ShareResolver:
@@ -294,7 +294,7 @@ class _Resolution:
         if _has_whole_gpus(self.pod) and self.pod.uid not in self._inventory.tenant_reservation_uids:
             yield _Candidate(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
         if now.has_share and now != first:
-            yield _Candidate(ShareSource.ANNOTATION, f"{now.text}, later", ask=now, may_decide=False)
+            yield _Candidate(ShareSource.ANNOTATION, f"{now.text}, changed later", ask=now, may_decide=False)
 
     def _why_refused(self) -> str:
         """Say why the pod's own word on its share does not count; empty if KAI acted on it, or may have.
@@ -304,7 +304,7 @@ class _Resolution:
         """
         if self._is_placed or self._may_be_placed or not self.pod.is_running:
             return ""
-        return ", which KAI did not act on: the pod has no GPU group and no BindRequest"
+        return ", ignored by KAI: the pod has no GPU group and no BindRequest"
 
     def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
         word = self._deciding
@@ -334,7 +334,7 @@ class _Resolution:
                 limits[gpu] = Amount(own, LimitSource.ANNOTATION)
             if told is not None and not is_believed:
                 where = f"{_where(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
-                refused = (f"{where} is more than the share, which KAI never writes; it does not count",)
+                refused = (f"{where} is more than the share, which KAI never writes; ignored",)
         return limits, refused
 
     def _lacks_reservation(self) -> bool:

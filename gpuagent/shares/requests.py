@@ -141,7 +141,7 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
         except ValueError as error:
             notes.append(f"{where}: {error}")
     if len({gpu for gpus in devices.values() for gpu in gpus}) > _MOST_GPUS:
-        notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; none of them counts")
+        notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; all are ignored")
         devices = {}
     if share is not None:
         if memory:
@@ -151,7 +151,9 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
     limits = {found.container: found.memory_bytes for found in memory if found.kind == "limit"}
     requests = limits | {found.container: found.memory_bytes for found in memory if found.kind == "request"}
     if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
-        notes.append(f"{where}: its containers together ask for more memory than any GPU has; none counts")
+        notes.append(
+            f"{where}: its containers together request more memory than any GPU has; all are ignored"
+        )
         return ShareRequest(devices=devices), _lines(notes)
     return ShareRequest(requests=requests, limits=limits, devices=devices, text=_texts(requests)), _lines(
         notes
@@ -173,13 +175,13 @@ def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Sha
     if share is None:
         return None
     if share.fraction is not None and math.isnan(share.fraction):
-        notes.append(f'{where}: {keys.GPU_FRACTION} "NaN": a number between 0 and 1 is allowed')
+        notes.append(f'{where}: {keys.GPU_FRACTION} "NaN": expected a number between 0 and 1')
         return None
     if not share.seen_by_scheduler:
         notes.append(f"{where}: {keys.GPU_MEMORY}: KAI's scheduler ignores values of 2^63 and more")
         return None
     if share.devices > _MOST_GPUS or (share.memory_mib or 0) * MIB * share.devices > MOST_BYTES:
-        notes.append(f"{where}: {_text(annotations, share)} is more than any node has; it does not count")
+        notes.append(f"{where}: {_text(annotations, share)} is more than any node has; ignored")
         return None
     return replace(share, container=None)
 

@@ -85,11 +85,11 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
     if answer.gpus or answer.pods:
         said.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
     if silence:
-        said.insert(0, f"THE AGENT HAS NOT ANSWERED FOR {duration(max(now - received.at, 0.0))} ({silence})")
+        said.insert(0, f"NO RESPONSE FROM THE AGENT FOR {duration(max(now - received.at, 0.0))} ({silence})")
     return Board(
         title=f"node {one_line(answer.node)}"
         + (f", driver {one_line(answer.driver_version)}" if answer.driver_version else ""),
-        simulated="simulated: these figures are made up" if answer.simulated else "",
+        simulated="simulated: these figures are synthetic" if answer.simulated else "",
         age=", ".join(said),
         is_old=bool(silence) or (age is not None and age > _OLD_SECONDS),
         problems=tuple(_problems(answer)),
@@ -104,12 +104,12 @@ def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
     return Board(
         title=one_line(url),
         simulated="",
-        age=f"THE AGENT HAS NOT ANSWERED FOR {duration(seconds)} ({silence})" if silence else "asking…",
+        age=f"NO RESPONSE FROM THE AGENT FOR {duration(seconds)} ({silence})" if silence else "connecting…",
         is_old=True,
         problems=(),
         gpus=(),
         pods=(),
-        nothing="There are no figures to show.",
+        nothing="No data.",
     )
 
 
@@ -120,24 +120,24 @@ def _problems(answer: AgentResponse) -> Iterator[str]:
         detail = f": {one_line(problem.detail)}" if problem.detail else ""
         yield f"{one_line(problem.reason)} ({scope}){detail}"
     if answer.attribution_ok is False:
-        yield "Verdicts are suspended until this is over."
+        yield "Verdicts are suspended until these problems are resolved."
     for pod in answer.pods:
         yield from (one_line(note) for note in pod.notes)
 
 
 def _why_nothing(answer: AgentResponse, age: float | None) -> str:
     if answer.gpus:
-        return "" if answer.pods else "No pod has a share of a GPU, or holds memory of one."
+        return "" if answer.pods else "No pod has a GPU share or uses GPU memory."
     if age is None:
-        return "There are no figures to show: the agent has no sample yet."
-    return "There are no figures to show: no GPU answers, or the last good sample is too old."
+        return "No data: the agent has no sample yet."
+    return "No data: no GPU responds, or the last successful sample is too old."
 
 
 def _gpu_lines(answer: AgentResponse) -> Iterator[GpuLine]:
     for gpu in sorted(answer.gpus, key=lambda gpu: gpu.index):
         yield GpuLine(
             gpu=str(gpu.index),
-            model=one_line(gpu.model) + (" (MIG: never judged)" if gpu.mig else ""),
+            model=one_line(gpu.model) + (" (MIG: not evaluated)" if gpu.mig else ""),
             used=size(gpu.used_bytes),
             total=size(gpu.total_bytes),
             promised=size(gpu.promised_bytes),

@@ -83,18 +83,20 @@ class Agent:
         except OSError as error:
             raise NoAnswer(one_line(error.strerror or str(error)) or type(error).__name__) from None
         except (http.client.HTTPException, UnicodeError) as error:
-            raise NoAnswer(f"what answers speaks no HTTP: {one_line(repr(error))}") from None
+            raise NoAnswer(f"the response is not HTTP: {one_line(repr(error))}") from None
         finally:
             connection.close()
         if response.status != http.client.OK:
             said = one_line(body[:1000].decode("utf-8", "replace"))
             if response.status == http.client.MISDIRECTED_REQUEST:
-                raise NoAnswer(f"the host name of this address is refused: {said}")
-            raise NoAnswer(f"what answers is no agent: {response.status}{f', {said}' if said else ''}")
+                raise NoAnswer(f"the agent rejects this host name: {said}")
+            raise NoAnswer(
+                f"the response is not from an agent: {response.status}{f', {said}' if said else ''}"
+            )
         try:
             answer = read_answer(body)
         except NotAnAnswer as error:
-            raise NoAnswer(f"what answers is no agent: {one_line(str(error))}") from None
+            raise NoAnswer(f"the response is not from an agent: {one_line(str(error))}") from None
         return Received(answer=answer, body=body, at=self._clock(), age=self._age(answer, date))
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -111,7 +113,7 @@ class Agent:
         while chunk := response.read1(_CHUNK):
             body += chunk
             if len(body) > _MOST_BYTES:
-                raise NoAnswer(f"what answers is no agent: it says more than {_MOST_BYTES} bytes")
+                raise NoAnswer(f"the response is not from an agent: more than {_MOST_BYTES} bytes")
             if time.monotonic() > until:
                 raise TimeoutError
         return bytes(body)

@@ -62,7 +62,7 @@ def _ask_once(agent: Agent) -> Received:
     try:
         return agent.ask()
     except NoAnswer as silence:
-        raise UsageError(f"{agent.url}: {silence}; is an agent serving there?") from None
+        raise UsageError(f"{agent.url}: {silence}; is an agent running at this address?") from None
 
 
 def _write(received: Received, output: str) -> None:
@@ -83,7 +83,7 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
         except NoAnswer as error:
             if str(error) != silence:
                 silence = str(error)
-                print(f"{agent.url}: {silence}; trying again", file=sys.stderr)  # noqa: T201
+                print(f"{agent.url}: {silence}; retrying", file=sys.stderr)  # noqa: T201
         else:
             silence = ""
             if output == "json":

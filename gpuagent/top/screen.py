@@ -19,7 +19,7 @@ _ANY: Final = 10_000
 _FLAG: Final = "bold red"
 _PENDING: Final = "yellow"
 _OLD: Final = "bold yellow"
-_FOOTNOTE: Final = "* only the pod's own annotation says so"
+_FOOTNOTE: Final = "* share from the pod's own annotation only"
 
 
 class Screen:
@@ -36,7 +36,9 @@ class Screen:
         drawn = Group(*_parts(board, console, options))
         lines = console.render_lines(drawn, options.update(height=None), pad=False)
         if len(lines) > height:
-            more = Text(f"… {count} pods in all; `top --once` shows them", no_wrap=True, overflow="ellipsis")
+            more = Text(
+                f"… {count} pods in total; run `top --once` to see all", no_wrap=True, overflow="ellipsis"
+            )
             lines = lines[: height - 1] + console.render_lines(more, options.update(height=None), pad=False)
         for index, line in enumerate(lines):
             if index:

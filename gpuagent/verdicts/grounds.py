@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from msgspec import Struct
 
@@ -12,24 +12,86 @@ from gpuagent.problems import Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
 
 SMALL_BYTES: Final = 256 << 20
-"""A pod may hold so much where it has nothing: a library opens a context on every device it sees."""
+"""Memory that a pod may use on a GPU without a share there: a CUDA library opens a context on every device
+that it sees."""
 
 
 class FlagReason(StrEnum):
-    """The `reason` label of `kaishare_pod_flagged`."""
+    """Why a pod is flagged: the `reason` label of `kaishare_pod_flagged`, and all texts about it.
 
-    OVER_SHARE = "over-share"
-    """It holds more than its share and the slack."""
-    UNASSIGNED_GPU = "unassigned-gpu"
-    """It has processes on a GPU that is not its own."""
-    NO_SHARE = "no-share"
-    """It has processes on a GPU, and no share at all."""
-    SHARE_CHANGED = "share-changed"
-    """What it says of its share is not what KAI gave it, or not what it said first."""
-    LIMIT_BYPASSED = "limit-bypassed"
-    """It holds more than an enforcer was told to allow, and the slack."""
-    NO_RESERVATION = "no-reservation"
-    """Its GPU group has no reservation pod: KAI may give the GPU to somebody else."""
+    Each member has its code, the `reason` of its Event, a short summary for the page, the message of the
+    Event, and the condition that clears the flag. The message is a template: `{used}`, `{allowed}`, `{gpu}`,
+    `{lasted}` and `{changed}` stand for the figures of the verdict.
+    """
+
+    event_reason: str
+    summary: str
+    message: str
+    cleared_by: str
+
+    def __new__(cls, code: str, event_reason: str, summary: str, message: str, cleared_by: str) -> Self:
+        """Make a member whose value is its code."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.event_reason = event_reason
+        member.summary = summary
+        member.message = message
+        member.cleared_by = cleared_by
+        return member
+
+    OVER_SHARE = (
+        "over-share",
+        "GPUMemoryOverShare",
+        "uses more memory than its share",
+        "uses {used} on {gpu}, above its share of {allowed}, for {lasted}",
+        "usage at or below the share, without slack, in two consecutive samples",
+    )
+    UNASSIGNED_GPU = (
+        "unassigned-gpu",
+        "GPUNotAssigned",
+        "uses a GPU that is not assigned to it",
+        "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
+        " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves",
+        "at most 256 MiB in use on that GPU in two consecutive samples",
+    )
+    NO_SHARE = (
+        "no-share",
+        "GPUShareMissing",
+        "uses a GPU without a share",
+        "uses {used} on {gpu} without a GPU share, for {lasted};"
+        " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu",
+        "at most 256 MiB in use on that GPU in two consecutive samples",
+    )
+    SHARE_CHANGED = (
+        "share-changed",
+        "GPUShareChanged",
+        "declares a share that differs from its allocation",
+        "the change to its GPU share has no effect: {changed};"
+        " restore the old value, or recreate the pod to change its share",
+        "a declaration that matches the allocation again, in one sample",
+    )
+    LIMIT_BYPASSED = (
+        "limit-bypassed",
+        "GPULimitBypassed",
+        "uses more memory than its enforced limit",
+        "uses {used} on {gpu}, above its memory limit of {allowed}, for {lasted}; the limit is not enforced",
+        "usage at or below the limit, without slack, in two consecutive samples",
+    )
+    NO_RESERVATION = (
+        "no-reservation",
+        "GPUReservationMissing",
+        "its GPU group has no reservation pod",
+        "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
+        " delete the pod to have it rescheduled",
+        "a reservation pod for its GPU group in two consecutive samples",
+    )
+
+
+UNPLACED_MESSAGE: Final = (
+    "uses {used} on {gpu} without a GPU share, for {lasted}; its share annotation does not count, because KAI"
+    " did not place the pod: recreate it with KAI's schedulerName, by default kai-scheduler"
+)
+"""Message of `no-share` for a pod that declares a share and was not placed by KAI."""
 
 
 _ON_FOREIGN_GPU: Final = (FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE)

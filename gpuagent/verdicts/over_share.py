@@ -120,12 +120,14 @@ class OverSharePolicies:
             return OverSharePolicy(evict=evict)
         within = self._bounds.within(seconds)
         if within != seconds:
-            line = f'{where}: label {OVER_SHARE_GRACE}: "{grace}" is out of the bounds set here'
-            self._notes[f"{line}; {duration(within)} counts"] = None
+            line = f'{where}: label {OVER_SHARE_GRACE}: "{grace}" is outside of --grace-min and --grace-max'
+            self._notes[f"{line}; {duration(within)} applies"] = None
         return OverSharePolicy(evict=evict, grace=within)
 
     def _note(self, where: str, label: str, value: str, allowed: str) -> None:
-        self._notes[f"{where}: label {label}: {quoted(value)} does not count; allowed: {allowed}"] = None
+        self._notes[f"{where}: label {label}: {quoted(value)} is invalid and ignored; allowed: {allowed}"] = (
+            None
+        )
 
 
 def _mirrored_labels(pod: NodePod, tenant: Tenant) -> _Labels:

@@ -64,7 +64,7 @@ def _unresolved(found: Sequence[ReservationPod]) -> Iterator[Problem]:
         yield Problem(
             Cause.RESERVATION_UNRESOLVED,
             "",
-            f"reservation pods name no GPU of this node: {_some(shown)}; shares of their groups have no GPU",
+            f"reservation pods name no GPU of this node: {_some(shown)}; the GPU of their groups is unknown",
         )
 
 
@@ -77,16 +77,16 @@ def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Sna
         own = [h for h in users.get(gpu, ()) if len(pods) > 1 or h.pod_share.pod.namespace not in pods]
         parts = []
         if len(pods) > 1:
-            parts.append(f"reservation pods of {len(pods)} namespaces name it: {_all(pods)}")
+            parts.append(f"reservation pods of {len(pods)} namespaces name this GPU: {_all(pods)}")
         elif own:
-            parts.append(f"reservation pod {_all(pods)} names it")
+            parts.append(f"reservation pod {_all(pods)} names this GPU")
         if own:
             namespaces = {holding.pod_share.pod.namespace: holding.pod_share.pod for holding in reversed(own)}
             names = [f"{one_line(pod.namespace)}/{one_line(pod.name)}" for pod in namespaces.values()]
-            parts.append(f"a pod with whole GPUs uses it: {_some(names)}")
+            parts.append(f"a pod with whole GPUs uses this GPU: {_some(names)}")
         if parts:
             detail = "; ".join(parts)
-            yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; no more than one of them has this GPU")
+            yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; only one of them can have the GPU")
 
 
 def _is_whole_gpu_user(holding: Holding) -> bool:

@@ -162,8 +162,8 @@ async def test_without_the_right_flags_are_in_metrics_and_the_log_says_why(node:
     token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
     with node.agent(token) as running, stopped(running):
         node.hold({uid: SHARE + 2000})
-        await until(lambda: running.said("trouble with writing Events"), running)
-        (line,) = running.said("trouble with writing Events")
+        await until(lambda: running.said("Event writes failing"), running)
+        (line,) = running.said("Event writes failing")
         assert 'cannot create resource "events"' in line["error"]
         flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
         assert flags == [1]
@@ -190,7 +190,7 @@ async def test_while_the_api_server_is_away_verdicts_go_on_and_events_wait(
         await asyncio.to_thread(plane.kill)
         try:
             node.hold({uid: SHARE + 2000})
-            await until(lambda: running.said("trouble with writing Events"), running)
+            await until(lambda: running.said("Event writes failing"), running)
             flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
             assert flags == [1]
             assert counted(running, "events") == {}
@@ -198,5 +198,5 @@ async def test_while_the_api_server_is_away_verdicts_go_on_and_events_wait(
             await asyncio.to_thread(plane.start)
         await until(lambda: counted(running, "events"), running)
         assert counted(running, "events") == {'reason="GPUMemoryOverShare",result="created"': 1}
-        assert running.said("Events are written again")
+        assert running.said("Event writes recovered")
     assert await node.reasons(uid) == ["GPUMemoryOverShare"]

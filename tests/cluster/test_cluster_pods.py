@@ -179,7 +179,7 @@ async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
         subject = {"kind": "ServiceAccount", "name": "pods-only", "namespace": "team-a"}
         await admin.merge(binding, {"subjects": [subject]})
         await until(lambda: run.inventory.bind_requests)
-        await until(lambda: "bindrequests.scheduling.run.ai" in run.said("no longer without"))
+        await until(lambda: "bindrequests.scheduling.run.ai" in run.said("resource available again"))
 
 
 async def test_without_any_right_it_says_so_and_begins_when_it_has_one(
@@ -189,7 +189,7 @@ async def test_without_any_right_it_says_so_and_begins_when_it_has_one(
     token = await admin.token("nobody")
     async with KubeClient(plane.access(token)) as client, running(client) as run:
         await until(lambda: run.pods.watch.restarts["403"] > 3)
-        (line,) = run.said("trouble with the API server")
+        (line,) = run.said("pod watch failing")
         assert line.startswith(
             'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:nobody"'
         )

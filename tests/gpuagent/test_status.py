@@ -47,7 +47,7 @@ def test_when_no_sample_ever_comes_that_is_said() -> None:
     found = status(15.1, None)
     assert causes(found) == [("sample-stale", "")]
     assert found.attribution_ok is False
-    assert found.unready == ("no good sample in 15.1 s",)
+    assert found.unready == ("no successful sample within 15.1 s",)
 
 
 @pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (25.0, False), (25.1, True), (9.0, False)])
@@ -92,7 +92,7 @@ def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> 
     assert found.snapshot is None
     assert causes(found) == [("nvml", ""), ("sample-stale", "")]
     assert found.good_wall_time == 1_800_000_004.0
-    assert found.unready == ("the driver is not loaded", "the last good sample is 16.0 s old")
+    assert found.unready == ("the driver is not loaded", "the last successful sample is 16.0 s old")
 
 
 @pytest.mark.parametrize(("silent", "is_stale"), [(60.0, False), (60.1, True), (float("inf"), True)])

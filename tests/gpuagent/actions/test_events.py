@@ -83,7 +83,7 @@ SAID = [
     (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"holds 12.0 GiB of its 8.0 GiB limit, which nothing enforces, on GPU 0 ({A}) for 2 min"),
     (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min on a GPU that is not its own; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
     (FlagReason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min without any share of a GPU; ask for one with the annotation gpu-fraction or gpu-memory, or for nvidia.com/gpu"),
-    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="it says gpu-fraction 0.9, the bind request gives it 0.50")}, "GPUShareChanged", "what it says of its GPU share does not count: it says gpu-fraction 0.9, the bind request gives it 0.50; another share takes a new pod, so put this one back or make the pod anew"),
+    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50")}, "GPUShareChanged", "what it says of its GPU share does not count: it says gpu-fraction 0.9, its BindRequest allocates 0.50; another share takes a new pod, so put this one back or make the pod anew"),
     (FlagReason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is not reserved for it any more, so KAI may give the GPU to others or delete the pod; delete the pod to have it scheduled anew"),
 ]  # fmt: skip
 

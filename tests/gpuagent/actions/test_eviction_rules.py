@@ -135,7 +135,7 @@ def test_for_no_other_flag_is_anybody_a_candidate(reason: FlagReason) -> None:
     made = {
         FlagReason.UNASSIGNED_GPU: pod_share("train", SHARE, gpus=(B,)),
         FlagReason.NO_SHARE: pod_share("train"),
-        FlagReason.SHARE_CHANGED: replace(TRAIN, changed="it says 0.9"),
+        FlagReason.SHARE_CHANGED: replace(TRAIN, changed="the pod declares 0.9"),
         FlagReason.NO_RESERVATION: replace(TRAIN, lacks_reservation=True),
     }[reason]
     within = {"train": SHARE} if made.shares and A in made.shares else OVER

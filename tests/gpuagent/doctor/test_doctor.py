@@ -62,7 +62,7 @@ def test_a_simulated_node_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert found(shown, "driver")["what"] == "version 580.65.06"
     assert found(shown, "processes on GPUs")["what"].startswith("1 in pods of this node")
     assert found(shown, "this machine")["state"] == "unknown"
-    assert found(shown, "API server")["what"] == "not asked: the pods are from a file"
+    assert found(shown, "API server")["what"] == "not checked: the pods are from a file"
 
 
 def test_it_says_simulated_in_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,10 +38,10 @@ def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
         ((pod(f"{PREFIX}/binder:v0.7.11"),), "", State.PROBLEM, "v0.7.11, which counts GPU memory in units of 10^6"),
         ((pod(f"{PREFIX}/binder:v0.7.11"),), "0.7.11", State.OK, "v0.7.11"),
         ((admission(), pod(f"{PREFIX}/binder:v0.9.8")), "", State.PROBLEM, "v0.9.8 and v0.13.4 at once"),
-        ((admission(tag="latest"),), "", State.UNKNOWN, f"its images do not tell: {PREFIX}/admission:latest"),
+        ((admission(tag="latest"),), "", State.UNKNOWN, f"version not found in image tags: {PREFIX}/admission:latest"),
         ((pod("prometheus:v3.1.0"),), "", State.UNKNOWN, "no pod of KAI is seen"),
         ((pod(None), pod("admission"), KaiPod(spec=KaiSpec())), "", State.UNKNOWN, "no pod of KAI is seen"),
-        ((), "", State.UNKNOWN, "no pod of KAI is seen in the namespace kai-scheduler"),
+        ((), "", State.UNKNOWN, "no KAI pod in the namespace kai-scheduler"),
     ],
 )  # fmt: skip
 def test_the_version(pods: tuple[KaiPod, ...], told: str, state: State, what: str) -> None:
@@ -53,7 +53,7 @@ def test_the_version(pods: tuple[KaiPod, ...], told: str, state: State, what: st
 @pytest.mark.parametrize(
     ("pods", "state", "what"),
     [
-        ((admission(ON),), State.OK, "on; nothing in its arguments enforces a share"),
+        ((admission(ON),), State.OK, "on, without enforcement: no argument of KAI enables it"),
         ((admission("--gpu-sharing-enabled"),), State.OK, "on; "),
         ((admission(ON, "--hami-core-enabled=true"),), State.OK, "on, with limits that HAMi-core is to enforce"),
         ((admission(ON, "--hami-core-enabled=false"),), State.OK, "on; nothing"),

@@ -185,7 +185,7 @@ class TestNothingHidesBehindOtherContainers:
 def test_a_known_annotation_that_is_too_long_is_left_out_and_told_of() -> None:
     found = read_pod(encoded(fraction(share="0.5" + "0" * 5000)))
     assert "gpu-fraction" not in found.annotations
-    assert found.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; it does not count",)
+    assert found.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; ignored",)
 
 
 @pytest.mark.parametrize(

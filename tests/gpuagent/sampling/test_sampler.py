@@ -235,7 +235,7 @@ async def test_what_nobody_foresaw_is_logged_and_counted_and_the_next_sample_tak
         await run.until(lambda: run.samples)
     assert run.sampler.errors == {("sample", "ZeroDivisionError"): 3}
     (line,) = run.lines()  # once, not three times
-    assert line["message"] == "a sample could not be taken"
+    assert line["message"] == "sample failed"
     assert "ZeroDivisionError: of the source" in line["traceback"]
 
 

@@ -181,7 +181,7 @@ class TestWhoseWord:
             fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
         )
         assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
-        assert pod_share.changed == "it says gpu-fraction 0.5, the bind request gives it no share"
+        assert pod_share.changed == "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"
 
     def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
         """Seen live: 0.004 is bound with portion 0.00, and a group all the same."""
@@ -195,7 +195,7 @@ class TestMalformed:
         ("annotations", "said"),
         [
             ({"gpu-fraction": "abc"}, 'gpu-fraction "abc": gpu-fraction annotation value must be a positive number smaller than 1.0'),
-            ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": a number between 0 and 1 is allowed'),
+            ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": expected a number between 0 and 1'),
             ({"gpu-fraction": ""}, 'gpu-fraction "": gpu-fraction annotation value must be a positive number smaller than 1.0'),
             ({"gpu-memory": "2Gi"}, 'gpu-memory "2Gi": gpu-memory annotation value must be a positive integer greater than 0'),
             ({"gpu-memory": "9223372036854775808"}, "gpu-memory: KAI's scheduler ignores values of 2^63 and more"),
@@ -437,7 +437,7 @@ class TestByContainer:
         assert pod_share.shares == mib(2070, ShareSource.BIND_REQUEST)
         assert not pod_share.changed
         pod_share = resolve(document, node(), bind_request(portion="0.50"))
-        assert "the bind request gives it 0.50" in pod_share.changed
+        assert "its BindRequest allocates 0.50" in pod_share.changed
 
     @pytest.mark.parametrize("legacy", [{"gpu-fraction": "0.1"}, {"gpu-memory": "2000"}])
     def test_beside_a_legacy_ask_it_counts_for_nothing(self, legacy: dict[str, str]) -> None:

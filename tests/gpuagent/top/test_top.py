@@ -173,7 +173,7 @@ def test_what_is_not_known_is_said_and_is_no_zero() -> None:
     text = words(as_text(board(status_of(snapshot, None, problem))))
     assert "0 team-a/a-pod unknown 1.0 GiB bind-request -" in text
     assert "problem: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
-    assert "problem: Verdicts are suspended until this is over." in text
+    assert "problem: Verdicts are suspended until these problems are resolved." in text
 
 
 def test_values_that_cannot_be_read_are_named() -> None:
@@ -198,8 +198,8 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
     [
         (Status(snapshot=None, attribution_ok=None), "the agent has no sample yet"),
         (Status(snapshot=None, attribution_ok=False, good_wall_time=1.0,
-                problems=(Problem(Cause.SAMPLE_STALE, "", "the last good sample is 95.0 s old"),)),
-         "the last good sample is too old"),
+                problems=(Problem(Cause.SAMPLE_STALE, "", "the last successful sample is 95.0 s old"),)),
+         "the last successful sample is too old"),
         (status_of(snapshot_of(sample(gpu()))), "No pod has a share of a GPU"),
         (status_of(snapshot_of(sample())), "no GPU answers"),
     ],
@@ -215,14 +215,14 @@ def test_without_figures_it_says_why(status: Status, said: str) -> None:
 def test_simulated_old_and_silent_are_said() -> None:
     got = received(judged(0.0), simulated=True)
     fresh = board_of(got, now=got.at)
-    assert "simulated: these figures are made up" in as_text(fresh)
+    assert "simulated: these figures are synthetic" in as_text(fresh)
     assert not fresh.is_old
     assert board_of(got, now=got.at + 100).is_old
     silent = board_of(got, now=got.at + 30, silence="Connection refused")
     assert silent.is_old
-    assert "THE AGENT HAS NOT ANSWERED FOR 30 s (Connection refused), as of 34 s ago" in as_text(silent)
+    assert "NO RESPONSE FROM THE AGENT FOR 30 s (Connection refused), as of 34 s ago" in as_text(silent)
     waiting = waiting_board("http://127.0.0.1:1", silence="Connection refused", seconds=3)
-    assert "HAS NOT ANSWERED FOR 3 s (Connection refused)" in as_text(waiting)
+    assert "NO RESPONSE FROM THE AGENT FOR 3 s (Connection refused)" in as_text(waiting)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
@@ -400,16 +400,16 @@ def test_the_age_is_by_the_agents_clock() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (gives(b"not found", 404), "what answers is no agent: 404, not found"),
-        (gives(b"", 503), "what answers is no agent: 503"),
-        (gives(b"moved", 302, Location="http://192.0.2.1/"), "what answers is no agent: 302, moved"),
-        (gives(b"<html>"), "what answers is no agent: "),
-        (gives(b"[]"), "what answers is no agent: Expected `object`, got `array`"),
-        (gives(b"{}"), "what answers is no agent: Object missing required field `node`"),
-        (gives(b'{"node": "n", "gpus": [{"uuid": 1}]}'), "what answers is no agent: "),
-        (gives(b'{"node": "\xff"}'), "what answers is no agent: "),
-        (gives(b"[" * 100_000), "what answers is no agent: "),
-        (raw(b"SSH-2.0-x\r\n"), "what answers speaks no HTTP: "),
+        (gives(b"not found", 404), "the response is not from an agent: 404, not found"),
+        (gives(b"", 503), "the response is not from an agent: 503"),
+        (gives(b"moved", 302, Location="http://192.0.2.1/"), "the response is not from an agent: 302, moved"),
+        (gives(b"<html>"), "the response is not from an agent: "),
+        (gives(b"[]"), "the response is not from an agent: Expected `object`, got `array`"),
+        (gives(b"{}"), "the response is not from an agent: Object missing required field `node`"),
+        (gives(b'{"node": "n", "gpus": [{"uuid": 1}]}'), "the response is not from an agent: "),
+        (gives(b'{"node": "\xff"}'), "the response is not from an agent: "),
+        (gives(b"[" * 100_000), "the response is not from an agent: "),
+        (raw(b"SSH-2.0-x\r\n"), "the response is not HTTP: "),
         (raw(), "Remote end closed connection without response"),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "what answers "),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b" "] * 40, pause=0.05), "no answer within 1 s"),
@@ -430,7 +430,7 @@ def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -
     for more in ([], ["--once"], ["-o", "json"]):
         assert main(["top", "--url", url, *more]) == 2
         out, err = capsys.readouterr()
-        assert (out, err) == ("", f"kaishare-agent: {url}: Connection refused; is an agent serving there?\n")
+        assert (out, err) == ("", f"kaishare-agent: {url}: Connection refused; is an agent running at this address?\n")
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_watching_goes_on_until_the_agent_answers_and_ends_with_0_at_ctrl_c() ->
     ) as top:
         assert top.stderr is not None
         assert top.stdout is not None
-        assert b"Connection refused; trying again" in top.stderr.readline()
+        assert b"Connection refused; retrying" in top.stderr.readline()
         with serving(GOOD, port):
             while b"far-over" not in top.stdout.readline():
                 assert top.poll() is None
@@ -549,10 +549,10 @@ def test_on_a_terminal_it_watches_says_when_nobody_answers_and_leaves_the_screen
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         with running("--url", f"http://127.0.0.1:{port}", **streams) as top:
             terminal = Terminal(ours)
-            terminal.until("THE AGENT HAS NOT ANSWERED FOR")
+            terminal.until("NO RESPONSE FROM THE AGENT FOR")
             with serving(GOOD, port):
                 terminal.until("team-a/far-over")
-            terminal.until("THE AGENT HAS NOT ANSWERED FOR")
+            terminal.until("NO RESPONSE FROM THE AGENT FOR")
             top.send_signal(number)
             assert top.wait(10) == 0
             seen = terminal.rest()

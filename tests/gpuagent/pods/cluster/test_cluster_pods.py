@@ -389,9 +389,9 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
         assert lack.reason is UnavailableReason.DENIED
         assert lack.line.startswith(line)
         await until(lambda: len(server.asked(part)) > 2)
-        assert run.said("going on without").count(resource) == 1, "asked again and again, and said once"
+        assert run.said("resource unavailable").count(resource) == 1, "asked again and again, and said once"
         server.refusals = {}
-        await until(lambda: resource in run.said("no longer without"))
+        await until(lambda: resource in run.said("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
         assert run.pods.lacks == ()
 
@@ -466,7 +466,7 @@ async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
         assert lack.reason is UnavailableReason.ERROR
         assert line in lack.line
         await until(lambda: len(server.asked("bindrequests")) > 4)
-        assert run.said("going on without") == ["bindrequests.scheduling.run.ai"]
+        assert run.said("resource unavailable") == ["bindrequests.scheduling.run.ai"]
         server.refusals = {}
         await until(lambda: run.inventory.bind_requests)
         await until(lambda: run.pods.lacks == ())
@@ -481,12 +481,12 @@ async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
         await server.stop()
         await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
         assert run.pods.lacks == ()
-        assert run.said("going on without") == []
+        assert run.said("resource unavailable") == []
         assert run.names == {"half"}
         assert 0 < run.pods.seconds_since_contact() < 10
-        assert len(run.said("trouble with the API server")) <= 2
+        assert len(run.said("pod watch failing")) <= 2
         await server.start()
-        await until(lambda: run.log[-1]["message"] == "the API server answers as it should again")
+        await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
 
 async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
@@ -500,7 +500,7 @@ async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
         server.tell(event("MODIFIED", broken))
         server.change("ADDED", versioned(pod("fine", 3)))
         await until(lambda: run.names == {"half", "fine"})
-        assert run.said("a pod from the API server cannot be read") == [
+        assert run.said("skipping invalid pod") == [
             "Pod research/broken: spec.containers: expected array | null, got str"
         ]
 
@@ -515,7 +515,7 @@ async def test_an_object_that_cannot_be_used_is_said_once(server: ApiServer, cli
         await until(lambda: run.pods.inventory)
         server.change("ADDED", versioned(pod("fine", 3)))
         await until(lambda: run.names == {"half", "fine"})
-        (line,) = run.said("an object from the API server cannot be used")
+        (line,) = run.said("skipping invalid object")
         assert line.startswith(f"Node {NODE}: label nvidia.com/gpu.memory")
 
 
