@@ -102,7 +102,7 @@ def run(settings: Settings) -> int:
         try:
             status, is_hung = asyncio.run(_serve(settings, node, log))
         except AccessError as error:
-            raise UsageError(f"--pods cluster: {error}; or name a file with --pods") from None
+            raise UsageError(f"--pods cluster: {error}; or set --pods to a file") from None
         except OSError as error:
             raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
         except (UsageError, DocumentError):
@@ -133,7 +133,7 @@ def _node(settings: Settings) -> _Node:
     from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
     if not settings.node:
-        raise UsageError("a node that is not simulated needs --node")
+        raise UsageError("--node is required unless the node is simulated")
     return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
 
 

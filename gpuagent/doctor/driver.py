@@ -54,8 +54,8 @@ def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
         yield problem(
             _CHECK,
             f"the driver does not respond{named}",
-            "check the kernel log; if ps shows a process in the state D, it waits for the GPU, and only a restart of"
-            " the node helps",
+            "check the kernel log; a process in the state D (ps) waits for the GPU, and only a restart of the"
+            " node helps",
         )
         return
     if look.replaced:

@@ -87,8 +87,8 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
         yield problem(
             _RESERVATIONS,
             f"no GPU is known for the group {_listed(nameless)}",
-            "check the log of its reservation pod in KAI's reservation namespace, or in the host namespace of its"
-            " vCluster: the pod must see exactly one GPU",
+            "check the log of its reservation pod, in KAI's reservation namespace or in its vCluster's host"
+            " namespace: the pod must see exactly one GPU",
         )
     present = {gpu.uuid for gpu in gpus}
     strange = sorted({gpu for gpu in found.values() if gpu and gpu not in present})
@@ -126,7 +126,7 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
         return ok(_LABEL, f"{keys.NODE_GPU_MEMORY}={one_line(value)}")
     return problem(
         _LABEL,
-        f"the node has no {keys.NODE_GPU_MEMORY}: KAI assumes 100 MiB a GPU and cannot schedule gpu-memory pods",
+        f"the node has no {keys.NODE_GPU_MEMORY}: KAI assumes 100 MiB and schedules no gpu-memory pod",
         "install GPU feature discovery, which sets it; with unified memory set the label by hand (MiB)",
     )
 

@@ -65,7 +65,7 @@ def _namespace(look: Observation, host: Host) -> CheckResult:
         return problem(_NAMESPACE, "the container's own: PID 1 is in the same container", _HOST_PID)
     return unknown(
         _NAMESPACE,
-        "not the host's; without a process on a GPU the check cannot tell whether it is the node's (as on KIND)",
+        "not the host's; without a process on a GPU it is unclear whether it is the node's (as on KIND)",
         f"{_HOST_PID}; run the check again while a pod uses a GPU",
     )
 

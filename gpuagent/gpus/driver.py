@@ -52,7 +52,7 @@ _HINTS: Final = {
     "OperatingSystem": "the system blocks this container from the driver's device files",
     "GpuIsLost": "the GPU fell off the bus; see XID 79 in the kernel log",
     "ResetRequired": "the GPU must be reset",
-    "Unknown": "a frequent cause: the container lost its device files, for example after systemctl daemon-reload",
+    "Unknown": "often the container has lost its device files, for example by systemctl daemon-reload",
 }
 
 

@@ -112,7 +112,7 @@ class ProcessLists:
                 return Merged(
                     None,
                     Cause.GARBAGE,
-                    "the driver lists a process with more memory than the device has, or with an impossible PID:"
+                    "the driver lists an impossible PID, or a process with more memory than the device has:"
                     " the list is ignored (a known bug of drivers 535.54 to 535.86; use another version)",
                 )
         kept = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]

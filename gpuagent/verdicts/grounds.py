@@ -50,24 +50,30 @@ class FlagReason(StrEnum):
         "unassigned-gpu",
         "GPUNotAssigned",
         "uses a GPU that is not assigned to it",
-        "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
-        " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves",
+        (
+            "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
+            " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"
+        ),
         "at most 256 MiB in use on that GPU in two consecutive samples",
     )
     NO_SHARE = (
         "no-share",
         "GPUShareMissing",
         "uses a GPU without a share",
-        "uses {used} on {gpu} without a GPU share, for {lasted};"
-        " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu",
+        (
+            "uses {used} on {gpu} without a GPU share, for {lasted};"
+            " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"
+        ),
         "at most 256 MiB in use on that GPU in two consecutive samples",
     )
     SHARE_CHANGED = (
         "share-changed",
         "GPUShareChanged",
         "declares a share that differs from its allocation",
-        "the change to its GPU share has no effect: {changed};"
-        " restore the old value, or recreate the pod to change its share",
+        (
+            "the change to its GPU share has no effect: {changed};"
+            " restore the old value, or recreate the pod to change its share"
+        ),
         "a declaration that matches the allocation again, in one sample",
     )
     LIMIT_BYPASSED = (
@@ -81,8 +87,10 @@ class FlagReason(StrEnum):
         "no-reservation",
         "GPUReservationMissing",
         "its GPU group has no reservation pod",
-        "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
-        " delete the pod to have it rescheduled",
+        (
+            "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
+            " delete the pod to have it rescheduled"
+        ),
         "a reservation pod for its GPU group in two consecutive samples",
     )
 

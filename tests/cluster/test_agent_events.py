@@ -65,7 +65,9 @@ async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_c
         await asyncio.sleep(5 * INTERVAL)
         (event,) = await node.events(uid)
         assert (event["reason"], event["type"], event["count"]) == ("GPUMemoryOverShare", "Warning", 1)
-        assert event["message"].startswith(f"holds 13.2 GiB of its 11.2 GiB share on GPU 0 ({GPU_0}) for ")
+        assert event["message"].startswith(
+            f"uses 13.2 GiB on GPU 0 ({GPU_0}), above its share of 11.2 GiB, for "
+        )
         node.hold({uid: SHARE - 500})
 
         async def both() -> bool:
@@ -73,9 +75,7 @@ async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_c
 
         await until(both, running)
         within = next(each for each in await node.events(uid) if each["type"] == "Normal")
-        assert (
-            within["message"] == f"holds 10.7 GiB of its 11.2 GiB share on GPU 0 ({GPU_0}), within it again"
-        )
+        assert within["message"] == f"uses 10.7 GiB on GPU 0 ({GPU_0}), within its share of 11.2 GiB again"
         assert counted(running, "events") == {
             'reason="GPUMemoryOverShare",result="created"': 1,
             'reason="GPUMemoryWithinShare",result="created"': 1,
@@ -135,7 +135,7 @@ async def test_an_annotation_that_kai_never_saw_excuses_no_pod_and_a_claim_excus
         await until(lambda: node.events(liar), running)
         (event,) = await node.events(liar)
         assert event["reason"] == "GPUShareMissing"
-        assert "its annotation does not count, since KAI did not place the pod" in event["message"]
+        assert "its share annotation does not count, because KAI did not place the pod" in event["message"]
         assert [await node.events(uid) for uid in excused] == [[], []]
     token = await node.admin.token("agent-asks", *RIGHTS)
     with node.agent(token) as running, stopped(running):

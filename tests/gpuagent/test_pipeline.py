@@ -126,7 +126,7 @@ def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_
         desk.process(node(2 * GIB, at))
         flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.judged.values()))
     assert flagged == [False, False, False, True]
-    problem = f'Namespace team-a: label {OVER_SHARE}: "stop" does not count; allowed: report, evict'
+    problem = f'Namespace team-a: label {OVER_SHARE}: "stop" is invalid and ignored; allowed: report, evict'
     assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
 
 
@@ -232,7 +232,9 @@ async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
     desk.unhealthy_reason = "the current sample has been running for 301 s"
-    assert await answers(desk, session, "/healthz") == [(503, "the current sample has been running for 301 s\n")]
+    assert await answers(desk, session, "/healthz") == [
+        (503, "the current sample has been running for 301 s\n")
+    ]
 
 
 async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(

@@ -32,7 +32,7 @@ def looked(machine: Machine, runtime_class: str | None = None) -> list[CheckResu
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, (), "", None, State.OK, "CDI (which sets NVIDIA_VISIBLE_DEVICES=void)"),
         ({}, (), ALL_CAPABILITIES, None, State.OK, "a privileged container, which has every device of the node"),
         ({}, (), "", None, State.OK, "CDI, or single device files"),
-        ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "GPUs that are not named are not watched"),
+        ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "the agent does not see other GPUs"),
     ],
 )  # fmt: skip
 def test_how_the_devices_came(
@@ -63,7 +63,7 @@ def test_how_the_devices_came(
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, None, False, "set runtimeClassName: nvidia"),
         ({"NVIDIA_VISIBLE_DEVICES": "all"}, None, False, "had no effect: the pod lacks runtimeClassName: nvidia, or"),
         ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, False, "refuses NVIDIA_VISIBLE_DEVICES from unprivileged containers"),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, True, "was not followed"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, True, "had no effect"),
         ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, "", False, "the node's toolkit refuses volume mounts"),
         ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, "accept-nvidia-visible-devices-as-volume-mounts = true", False,
          "set runtimeClassName: nvidia"),

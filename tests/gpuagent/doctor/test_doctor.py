@@ -107,7 +107,7 @@ def test_an_object_of_the_file_that_cannot_be_used(capsys: pytest.CaptureFixture
     ("options", "check", "what"),
     [
         (["--pods", "missing.json", "--node", "n"], "pods file", "missing.json: No such file or directory"),
-        (["--pods", "pods.json"], "node", "nobody says which node this is"),
+        (["--pods", "pods.json"], "node", "node name not set"),
         (["--pods", "cluster"], "API server", "no such kubeconfig"),
         (["--pods", "cluster", "--node", "n"], "API server", "no such kubeconfig"),
     ],

@@ -76,10 +76,10 @@ def test_one_pod_that_is_just_gone_is_nothing_wrong() -> None:
 @pytest.mark.parametrize(
     ("objects", "state", "what"),
     [
-        ((pod(),), State.OK, "none: no pod has a share"),
-        ((fraction(), bind_request(), reservation(gpu=None)), State.PROBLEM, f"no GPU is named for the group {GROUP_0}"),
-        ((fraction(), bind_request(), reservation(gpu="-1")), State.PROBLEM, f"no GPU is named for the group {GROUP_0}"),
-        ((fraction(), bind_request(), reservation(gpu="GPU-x")), State.PROBLEM, "that the driver does not show here: GPU-x"),
+        ((pod(),), State.OK, "none: no pod on this node has a GPU share"),
+        ((fraction(), bind_request(), reservation(gpu=None)), State.PROBLEM, f"no GPU is known for the group {GROUP_0}"),
+        ((fraction(), bind_request(), reservation(gpu="-1")), State.PROBLEM, f"no GPU is known for the group {GROUP_0}"),
+        ((fraction(), bind_request(), reservation(gpu="GPU-x")), State.PROBLEM, "that the driver does not list: GPU-x"),
     ],
 )  # fmt: skip
 def test_reservation_pods(objects: tuple[dict[str, Any], ...], state: State, what: str) -> None:

@@ -77,7 +77,7 @@ def test_a_driver_that_does_not_list_it_counts_in_another_namespace(tmp_path: Pa
 def test_figures_that_cannot_be(tmp_path: Path, used: int | None, said: str) -> None:
     found = tried(tmp_path, looks(tmp_path, used))
     assert found.state is State.PROBLEM
-    assert found.what.endswith(f"the driver says {said}")
+    assert found.what.endswith(f"the driver reports {said}")
 
 
 def test_a_proc_root_that_does_not_show_it(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_proc_root_that_shows_somebody_elses(tmp_path: Path) -> None:
     elsewhere = Host(proc_root=PROC, own=own, environment={})
     found = tried(tmp_path, looks(tmp_path), elsewhere)
     assert found.state is State.PROBLEM
-    assert "in another container" in found.what
+    assert "another container" in found.what
 
 
 def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_mig_and_no_gpu_are_not_tried() -> None:
     [
         ("print('cuInit failed with CUDA error 100')", "not checked: cuInit failed with CUDA error 100"),
         ("print('\\x1b[31m')", "not checked: \ufffd[31m"),
-        ("pass", "not checked: it ended without a word"),
-        ("raise SystemExit(3)", "not checked: it ended without a word"),
-        ("import time; time.sleep(60)", "not checked: it held nothing within 1 s"),
+        ("pass", "not checked: the test process ended without output"),
+        ("raise SystemExit(3)", "not checked: the test process ended without output"),
+        ("import time; time.sleep(60)", "not checked: the test process allocated no memory within 1 s"),
     ],
 )
 def test_a_process_that_holds_nothing(script: str, said: str) -> None:
@@ -199,7 +199,7 @@ def test_without_a_library_it_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "libcuda.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     found = trial_finding(READY, lambda: READY, HERE)
-    assert (found.state, found.what.startswith("not checked: libcuda.so.1 is not here")) == (
+    assert (found.state, found.what.startswith("not checked: libcuda.so.1 not found")) == (
         State.UNKNOWN,
         True,
     )

@@ -171,7 +171,7 @@ class TestNothingHidesBehindOtherContainers:
         found = read_pod(encoded(pod(containerStatuses=statuses(500))))
         assert len(found.container_ids) == reading.MOST_CONTAINER_IDS
         (note,) = found.notes
-        assert note.startswith("Pod research/half: it has 500 containers; ")
+        assert note.startswith("Pod research/half: the pod has 500 containers; ")
 
     @pytest.mark.parametrize("flood", ["aaa", "nvidia.com/container.a", "vcluster.loft.sh/a"])
     def test_a_share_among_megabytes_of_other_annotations(self, flood: str) -> None:

@@ -102,7 +102,7 @@ def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
         origins, (problem,) = processes.look_up(reading(10))
         assert origins[10].found is LookupResult.DENIED
         assert (problem.cause, problem.gpu_uuid) == (Cause.PROC_DENIED, "GPU-a")
-        assert problem.detail == f"the driver lists process 10, and {proc.root} does not tell whose it is"
+        assert problem.detail == f"the driver lists process 10, but {proc.root} does not show its owner"
 
 
 def test_what_is_in_no_proc_is_of_unknown_owner_from_the_second_sample_on(

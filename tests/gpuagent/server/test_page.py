@@ -84,7 +84,7 @@ def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
     seen = shown(status_of(snapshot, judge.judge(snapshot)[0]), now=snapshot.wall_time + 4)
     text = " ".join(seen.text.split())
     assert "1 flag" in text
-    assert "over-share holds more than its share for 3 min" in text
+    assert "over-share uses more memory than its share for 3 min" in text
     assert "9.0 GiB of 6.0 GiB (bind-request) · 1 process" in text
     assert "team-a · queue vision · group fde0f5a5" in text
     assert "in vCluster team: ml / train-0" in text
@@ -123,7 +123,7 @@ def test_no_sample_no_gpu_and_a_pod_that_leads_nowhere() -> None:
 def test_mig_and_simulated_say_so() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),), uuid=B)
     seen = shown(status_of(snapshot_of(sample(split))), is_simulated=True)
-    assert "MIG: reported, never judged" in seen.text
+    assert "MIG: reported, not evaluated" in seen.text
     assert "simulated: these figures are synthetic" in seen.text
 
 

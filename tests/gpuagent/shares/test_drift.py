@@ -173,13 +173,13 @@ class TestAgainstWhatWasFirstSeen:
         pod_share = edited(pod(), half())
         assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
         assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
-        assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, later"]
+        assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
 
     def test_both_words_are_shown(self) -> None:
         pod_share = edited(half(), half(gpu_fraction="0.9"))
         assert [candidate.text for candidate in pod_share.candidates] == [
             "gpu-fraction 0.5, as first seen",
-            "gpu-fraction 0.9, later",
+            "gpu-fraction 0.9, changed later",
         ]
 
     def test_it_is_over_when_the_difference_is_gone(self) -> None:
@@ -191,7 +191,7 @@ class TestAgainstWhatWasFirstSeen:
     def test_more_groups_than_devices_are_named_from_the_start(self) -> None:
         more = fraction(group=None, labels={f"runai-gpu-group/{g}": g for g in (GROUP_0, GROUP_1)})
         pod_share = ShareResolver().resolve(inventory(more, *TWO_RESERVATIONS, node()), DEVICES)[0]
-        assert pod_share.changed == "it has 2 GPU groups for a share of 1 GPU(s)"
+        assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU(s)"
 
     def test_the_queue_is_the_first_one(self) -> None:
         assert edited(fraction(), fraction(labels={"kai.scheduler/queue": "team-b"})).queue == "team-a"
@@ -222,8 +222,8 @@ class TestAgainstWhatWasFirstSeen:
         ("key", "said"),
         [
             ("gpu-memory.request", "the pod declares gpu-memory.request"),
-            ("gpu-memory.limit", "the memory limits of its containers are not what they were"),
-            ("gpus.devices", "the GPUs of its containers are not what they were"),
+            ("gpu-memory.limit", "the memory limits of its containers have changed"),
+            ("gpus.devices", "the GPUs of its containers have changed"),
         ],
     )
     def test_what_its_containers_ask_for(self, key: str, said: str) -> None:

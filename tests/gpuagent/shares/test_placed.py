@@ -54,7 +54,7 @@ def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, s
     )
     (candidate,) = pod_share.candidates
     assert not candidate.counts
-    assert "KAI did not act on" in candidate.text
+    assert "ignored by KAI" in candidate.text
 
 
 @asking

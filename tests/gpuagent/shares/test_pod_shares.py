@@ -135,10 +135,7 @@ class TestWhoseWord:
 
     def test_it_is_noted_if_it_has_the_pods_name(self) -> None:
         (note,) = resolve(fraction(), node(), bind_request(number=2)).notes
-        assert (
-            note
-            == "Pod research/half: the BindRequest of that name belongs to another pod, and does not count"
-        )
+        assert note == "Pod research/half: the BindRequest of that name belongs to another pod and is ignored"
 
     @pytest.mark.parametrize("portion", ["half", "-0.5", "1.5", "0,5", "nan", "0.5\n"])
     def test_a_portion_that_cannot_be_read_is_a_note(self, portion: str) -> None:

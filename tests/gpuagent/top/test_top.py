@@ -190,7 +190,7 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
     text = words(as_text(board(status_of(snapshot_of(sample(split), both)))))
     assert "0 MIG-1aaaaaaa team-a/both" in text
     assert "0 MIG-2aaaaaaa team-a/both" in text
-    assert "NVIDIA A10 (MIG: never judged)" in text
+    assert "NVIDIA A10 (MIG: not evaluated)" in text
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
         (Status(snapshot=None, attribution_ok=False, good_wall_time=1.0,
                 problems=(Problem(Cause.SAMPLE_STALE, "", "the last successful sample is 95.0 s old"),)),
          "the last successful sample is too old"),
-        (status_of(snapshot_of(sample(gpu()))), "No pod has a share of a GPU"),
-        (status_of(snapshot_of(sample())), "no GPU answers"),
+        (status_of(snapshot_of(sample(gpu()))), "No pod has a GPU share"),
+        (status_of(snapshot_of(sample())), "no GPU responds"),
     ],
 )  # fmt: skip
 def test_without_figures_it_says_why(status: Status, said: str) -> None:
@@ -249,7 +249,7 @@ def test_a_low_terminal_keeps_those_furthest_over_and_says_that_there_is_more(co
     text = drawn(board(judged(180.0)), columns, height=12)
     lines = text.rstrip("\n").splitlines()
     assert len(lines) == 12
-    assert lines[-1].startswith("… 6 pods in all; ")
+    assert lines[-1].startswith("… 6 pods in total; ")
     assert "team-a/far-over" in text
     assert "team-a/lost" not in text
 
@@ -430,7 +430,10 @@ def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -
     for more in ([], ["--once"], ["-o", "json"]):
         assert main(["top", "--url", url, *more]) == 2
         out, err = capsys.readouterr()
-        assert (out, err) == ("", f"kaishare-agent: {url}: Connection refused; is an agent running at this address?\n")
+        assert (out, err) == (
+            "",
+            f"kaishare-agent: {url}: Connection refused; is an agent running at this address?\n",
+        )
 
 
 @pytest.mark.parametrize(

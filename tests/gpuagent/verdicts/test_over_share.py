@@ -68,10 +68,10 @@ def test_a_namespace_asks_by_its_labels(labels: dict[str, Any], over_share_polic
 @pytest.mark.parametrize(
     ("labels", "line"),
     [
-        ({"over_share": "kill"}, f'Namespace team-a: label {OVER_SHARE}: "kill" does not count; allowed: report, evict'),
-        ({"over_share_grace": "29s"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "29s" does not count; allowed: an integer and s, m or h, from 30s to 24h'),
-        ({"over_share_grace": "25h"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "25h" does not count; allowed: an integer and s, m or h, from 30s to 24h'),
-        ({"over_share_grace": "5"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "5" does not count; allowed: an integer and s, m or h, from 30s to 24h'),
+        ({"over_share": "kill"}, f'Namespace team-a: label {OVER_SHARE}: "kill" is invalid and ignored; allowed: report, evict'),
+        ({"over_share_grace": "29s"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "29s" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
+        ({"over_share_grace": "25h"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "25h" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
+        ({"over_share_grace": "5"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "5" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
     ],
 )  # fmt: skip
 def test_a_value_that_is_not_allowed_does_not_count_and_is_said(labels: dict[str, Any], line: str) -> None:

@@ -367,13 +367,13 @@ async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, c
         (
             "/configmaps/",
             "configmaps",
-            "no right to get configmaps in research: KAI's ConfigMaps say nothing",
+            "no right to get configmaps in research: shares and GPUs in KAI's ConfigMaps are unknown",
         ),
-        ("/nodes/", "nodes", "no right to get nodes: device memory is the driver's figure"),
+        ("/nodes/", "nodes", "no right to get nodes: GPU memory is the driver's figure"),
         (
             "namespaces/research",
             "namespaces",
-            "no right to get namespaces: no namespace can ask for evictions or for a grace of its own",
+            "no right to get namespaces: namespaces cannot enable eviction or set their own grace",
         ),
     ],
 )
