@@ -1,4 +1,4 @@
-"""The problems that metrics and the API name: most causes suspend verdicts, those on reservations do not."""
+"""Problems that metrics and the API report. Most suspend verdicts; those about reservation pods do not."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What follows from verdicts beyond metrics, where pods come from the API server: Events, and evictions."""
+"""Consequences of verdicts beyond metrics, if pods come from the API server: Events and evictions."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ from service.tasks import restart_on_error
 
 _TO_WRITE_SECONDS: Final = 5.0
 _TO_MIRROR_SECONDS: Final = 1.0
-"""A vCluster copies an Event in some 20 ms (seen on v0.36.1), and no more once its own pod is gone."""
+"""A vCluster copies an Event within 20 ms (seen on v0.36.1), but not after its own pod is gone."""
 _NOTHING: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSettings:
-    """What may follow from a verdict."""
+    """Which consequences a verdict may have."""
 
     events: bool
     eviction: EvictionMode
@@ -38,7 +38,7 @@ class ActionSettings:
 
 
 class VerdictActions:
-    """Tells people of flags, and evicts. Metrics and verdicts go on whatever becomes of it."""
+    """Writes Events and evicts pods. A failure of either affects no metric and no verdict."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class VerdictActions:
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up Events and evictions; call `run` to start them.
 
         Args:
-            client: to the API server.
-            settings: what may be done.
+            client: connection to the API server.
+            settings: which consequences are allowed.
             node: name of this node.
-            sample_now: takes a sample that begins after the call.
-            log: where trouble is said.
-            clock: monotonic seconds, the samples' own.
+            sample_now: requests a sample that begins after the call.
+            log: receives failures.
+            clock: monotonic seconds, the same clock as that of the samples.
         """
         self.events: Counter[tuple[str, str]] = Counter()
-        """By reason and result."""
+        """Number of Events by reason and result."""
         self._client = client
         self._log = log
         self._clock = clock
@@ -91,18 +91,18 @@ class VerdictActions:
 
     @property
     def evictions(self) -> Mapping[str, int]:
-        """Decisions by result."""
+        """Number of eviction decisions by result."""
         return self._evictor.results if self._evictor else _NOTHING
 
     def handle(self, judged: Evaluation) -> None:
-        """Take the newest verdicts. Never waits."""
+        """Receive the newest verdicts. Never blocks."""
         if self._flags is not None:
             self._flags.take(judged.snapshot, judged.transitions)
         if self._evictor is not None:
             self._evictor.take(judged)
 
     async def run(self) -> None:
-        """Do what there is to do until cancelled."""
+        """Write Events and evict pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             if self._writer is not None:
                 group.create_task(restart_on_error(self._writer.run, on_error=self._failed("Event writer")))
@@ -115,7 +115,7 @@ class VerdictActions:
         )
 
     async def _announce(self, verdict: Verdict, judged: Evaluation) -> None:
-        """Have the Event written before the pod goes, if the API server has a moment for it."""
+        """Write the Event of an eviction before the pod goes, and wait for the API server up to a timeout."""
         if self._flags is None or self._writer is None:
             return
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in judged.snapshot.gpus}
@@ -128,7 +128,7 @@ class VerdictActions:
             await asyncio.sleep(_TO_MIRROR_SECONDS)
 
     def _failed(self, task: str) -> Callable[[Exception], None]:
-        """What nobody foresaw must not take the agent with it."""
+        """Return an error handler; an unexpected error must not stop the agent."""
         return lambda error: self._log.failure(f"{task} failed, restarting", error)
 
     def _say_trouble(self, problem: str) -> None:

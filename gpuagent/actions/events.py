@@ -1,4 +1,4 @@
-"""Flags that reach people: each one raised, and each over-share cleared, as one Event on its pod."""
+"""Events about flags: one for each raised flag, and one for each cleared `over-share`."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -17,49 +17,49 @@ COMPONENT: Final = "kaishare-agent"
 
 
 class EventSink(Protocol):
-    """Where Events go: an EventWriter."""
+    """Receives Events; `kube.events.EventWriter` in production."""
 
     def emit(self, event: Event) -> None:
-        """Have one written; never raises, never waits."""
+        """Queue an Event. Never raises and never blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBounds:
-    """How much may be said; times are seconds."""
+    """Rate limits of Events; times are in seconds."""
 
     first_wait: float = 60.0
-    """From one flag of a pod, reason and GPU to the next that is told; twice as long each time."""
+    """Minimum time between two Events of one pod, reason and GPU; doubles with each Event."""
     longest_wait: float = 3600.0
-    """After so long without a change it begins anew."""
+    """Maximum of that time. After as long without a transition the minimum applies again."""
     burst: int = 25
-    """From the whole node at once."""
+    """Maximum number of Events of the whole node in a burst."""
     per_second: float = 0.1
 
 
 @dataclass(slots=True)
 class _Pending:
-    """What was said of one key, and what is still to be said."""
+    """Event state of one key: the last Event, and a transition that waits for its turn."""
 
     wait: float
     pending: Transition | None = None
     told_at: float | None = None
-    """When it was last told to be flagged."""
+    """Time of the last Event about a raised flag; None if there was none."""
     changed_at: float = 0.0
     was_told_flagged: bool = False
 
 
 class FlagEvents:
-    """Makes Events of transitions, not more than people can read.
+    """Turns transitions into Events, within rate limits.
 
-    What may not be said yet is kept, only the latest of each pod, reason and GPU, and said when its time has
-    come: so the last Event about a pod is true, however often a flag came and went. A flag that was dropped,
-    with its pod or its GPU, is not spoken of.
+    A transition that exceeds a limit waits, and only the latest one of each pod, reason and GPU is kept. The
+    last Event about a pod is therefore true, however often a flag changes. A dropped flag has no Event, since
+    its pod or GPU is gone.
     """
 
     def __init__(
         self, sink: EventSink, *, clock: Callable[[], float], bounds: EventBounds | None = None
     ) -> None:
-        """Take where Events go, and a clock of seconds for the bucket of the node."""
+        """Set the destination of Events, and a clock in seconds for the node's rate limit."""
         self._sink = sink
         self._bounds = bounds or EventBounds()
         self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
@@ -67,7 +67,7 @@ class FlagEvents:
         self._pending: dict[Key, _Pending] = {}
 
     def take(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
-        """Say what the newest sample changed, and what had to wait until now."""
+        """Emit Events for the transitions of the newest sample, and for waiting ones whose time has come."""
         now = self._clock()
         for transition in transitions:
             self._record(transition, now)
@@ -78,7 +78,8 @@ class FlagEvents:
                 self._speak(entry, entry.pending, totals, now)
 
     def evicting(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
-        """Say that a pod is evicted: evictions are few, and each is said."""
+        """Emit the Event of an eviction, without rate limit; the eviction budget bounds the number of
+        evictions."""
         text = eviction_message(verdict, seconds, gpu_bytes)
         self._sink.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, text))
 
@@ -99,7 +100,8 @@ class FlagEvents:
             entry.pending = transition
 
     def _may_emit(self, entry: _Pending, now: float) -> bool:
-        # That a flag is gone is said as soon as it is: it comes once after a flag that was told.
+        # A cleared flag is reported at once: it follows an Event about the raised flag, so it happens only
+        # once.
         is_end = entry.pending is not None and entry.pending.change is Change.CLEARED
         is_time = is_end or entry.told_at is None or now - entry.told_at >= entry.wait
         return is_time and self._bucket.take()
@@ -120,7 +122,7 @@ class FlagEvents:
 
 
 def _last_told(entry: _Pending) -> float:
-    """When it was last spoken of, so that those who wait longest come first."""
+    """Sort key: the keys without a recent Event come first."""
     return -math.inf if entry.told_at is None else entry.told_at
 
 

@@ -1,7 +1,7 @@
-"""Which pods may be evicted, and why not. Pure.
+"""Rules of eviction: which pods are candidates, and why a candidate is refused. Pure.
 
-A pod is evicted for what its own processes hold, by the kernel's word, against a figure that nobody but KAI
-or the pod itself could write: so that no tenant can have another's pod evicted.
+A pod is evicted only for the memory of its own processes, by their cgroups, compared with a figure that only
+KAI or the pod itself could have written. No tenant can thus have another tenant's pod evicted.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from kai import keys
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
-"""Whoever may make a ConfigMap in the pod's namespace could have written these."""
+"""Sources that anybody with the right to create a ConfigMap in the pod's namespace can write."""
 
 
 class EvictionRefusal(StrEnum):
-    """Why a pod is not evicted, whatever its namespace asks; results of `kaishare_agent_evictions_total`."""
+    """Why a pod is not evicted; also a result of `kaishare_agent_evictions_total`."""
 
     EXCLUDED_NAMESPACE = "excluded-namespace"
     RESERVATION_POD = "reservation-pod"
@@ -46,14 +46,14 @@ _LINES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRules:
-    """What the administrator set."""
+    """Settings of the administrator that forbid evictions."""
 
     excluded_namespaces: frozenset[str]
     reservation_namespace: str
     slack: Slack
 
     def refusal(self, verdict: Verdict, judged: Evaluation) -> EvictionRefusal | None:
-        """Say why a pod must not be evicted; None: nothing speaks against it."""
+        """Return why a pod must not be evicted; None if eviction is allowed."""
         pod = verdict.pod_share.pod
         if pod.uid in judged.reservation_uids or pod.namespace == self.reservation_namespace:
             return EvictionRefusal.RESERVATION_POD
@@ -79,14 +79,14 @@ class EvictionRules:
 
 
 def explained(refusal: EvictionRefusal) -> str:
-    """Say it for the log."""
+    """Return the explanation of a refusal for the log."""
     return _LINES[refusal]
 
 
 def candidates(judged: Evaluation) -> list[Verdict]:
-    """Find the pods that are flagged, are over in this very sample, and are to be evicted for it.
+    """Return the pods to evict: flagged, over in this sample, and with eviction in their policy.
 
-    One verdict for each pod, the worst first.
+    The result has one verdict for each pod, with the largest excess first.
     """
     worst: dict[str, Verdict] = {}
     for verdict in sorted(_asked(judged), key=_excess, reverse=True):
@@ -95,14 +95,14 @@ def candidates(judged: Evaluation) -> list[Verdict]:
 
 
 def still(key: Key, judged: Evaluation) -> Verdict | None:
-    """Return the candidate of that key, if it is one by a newer sample."""
+    """Return the candidate of a key in a newer sample; None if it is no longer one."""
     return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
 
 
 def is_settled(key: Key, judged: Evaluation) -> bool:
-    """Whether the flag of a key is known to be gone, or its pod: a later flag is another matter.
+    """Whether the flag of a key is certainly gone, or its pod is.
 
-    A flag that cannot be judged now still stands.
+    A flag that cannot be evaluated at the moment still stands.
     """
     verdict = judged.verdicts.judged.get(key)
     if verdict is None:
@@ -111,10 +111,10 @@ def is_settled(key: Key, judged: Evaluation) -> bool:
 
 
 def owner_of(pod_share: PodShare) -> str:
-    """Name what would make the pod anew, or the pod itself where nothing would.
+    """Return an identifier of the controller that would recreate the pod, or of the pod itself without one.
 
-    In a vCluster the host's owner is none or the vCluster, so what the tenant's pod says of its owners
-    counts, for pods of that vCluster only: a tenant who writes there what is not true harms himself.
+    The host pod of a vCluster has no owner, or the vCluster as its owner. For such a pod the owners of the
+    tenant's pod count, and only among pods of that vCluster. A false entry harms only its own tenant.
     """
     pod, tenant = pod_share.pod, pod_share.tenant
     if tenant is None:
@@ -137,7 +137,7 @@ def _excess(verdict: Verdict) -> int:
 
 
 def _figure(verdict: Verdict) -> Amount | None:
-    """The figure that the verdict is held against, or the share where others could have written that one."""
+    """Return the figure behind the verdict, or the share if others could have written that figure."""
     pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
     share = pod_share.shares.get(gpu)
     judged_by = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share

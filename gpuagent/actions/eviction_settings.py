@@ -1,4 +1,4 @@
-"""What the administrator of a node says of evictions."""
+"""Settings of the node's administrator for evictions: mode and budget."""
 
 import re
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ _FORM = re.compile(r"([1-9][0-9]{0,2})/(.+)")
 
 
 class EvictionMode(StrEnum):
-    """`--eviction`."""
+    """Value of `--eviction`."""
 
     OFF = "off"
     DRY_RUN = "dry-run"
-    """Decide and count, and ask the API server for nothing."""
+    """Count and log decisions, without a request to the API server."""
     ON = "on"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """So many evictions in so many seconds, from this node."""
+    """Maximum number of evictions of this node in a period."""
 
     evictions: int
     seconds: float
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """Read `1/10m`.
+        """Parse a budget such as `1/10m`.
 
         Raises:
-            ValueError: it has another form; the message says which is allowed.
+            ValueError: the text has another form; the message shows the allowed form.
         """
         found = _FORM.fullmatch(text)
         try:
@@ -44,5 +44,5 @@ class Budget:
 
     @property
     def per_second(self) -> float:
-        """In the long run."""
+        """Average number of evictions per second."""
         return self.evictions / self.seconds

@@ -1,4 +1,4 @@
-"""Evicts one pod at a time, never without a fresh look, and never more than the budget allows."""
+"""Evicts one pod at a time: never without a fresh sample, and never beyond the budget."""
 
 import asyncio
 import time
@@ -26,30 +26,31 @@ _MESSAGES: Final = {
 
 
 class Asking(Protocol):
-    """How the API server is asked."""
+    """Sends an eviction to the API server."""
 
     async def __call__(self, pod: NodePod, *, is_trial: bool) -> Evicted:
-        """Ask for an eviction, or only what the answer would be; never raises."""
+        """Evict a pod, or only test whether the API server would allow it. Never raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionPace:
-    """Seconds."""
+    """Timing of evictions, in seconds."""
 
     fresh: float = 30.0
-    """How long a fresh sample may take."""
+    """Maximum wait for a fresh sample."""
     first_retry: float = 30.0
     longest_retry: float = 600.0
-    """After a refusal of the API server, for that pod."""
+    """Maximum back-off of one pod after a failed eviction."""
     first_owner: float = 600.0
     longest_owner: float = 21600.0
-    """After an eviction, for all pods of the same owner: it makes the next one at once."""
+    """Maximum back-off of all pods of one owner after an eviction, since the owner recreates the pod at
+    once."""
     leaving: float = 600.0
-    """How long a pod may take to leave after its eviction before the delay is told."""
+    """Time after an eviction until a pod that still runs is logged."""
 
 
 class Evictor:
-    """Holds the newest verdicts against the rules, and carries out what they allow."""
+    """Checks the newest verdicts against the rules, and evicts the pods that the rules allow."""
 
     def __init__(  # noqa: PLR0913 - two of them are a clock and a pace
         self,
@@ -63,20 +64,20 @@ class Evictor:
         clock: Callable[[], float] = time.monotonic,
         timing: EvictionPace | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up evictions; call `run` to start them.
 
         Args:
-            rules: what must not be evicted.
-            budget: of this node.
-            ask: asks the API server; None for a dry run.
-            announce: tells the pod's owner, before anything happens.
-            sample_now: takes a sample that begins after the call.
-            log: where every decision is explained.
-            clock: the samples' own, seconds.
-            timing: other than usual.
+            rules: which pods must not be evicted.
+            budget: maximum number of evictions of this node.
+            ask: sends an eviction to the API server; None for a dry run.
+            announce: writes the Event of an eviction before it happens.
+            sample_now: requests a sample that begins after the call.
+            log: receives the reason of every decision.
+            clock: seconds, the same clock as that of the samples.
+            timing: None for the defaults.
         """
         self.results: Counter[str] = Counter()
-        """Decisions by result."""
+        """Number of decisions by result."""
         self._rules = rules
         self._ask = ask
         self._announce = announce
@@ -88,19 +89,19 @@ class Evictor:
         self._owners = KeyedBackoff(first=timing.first_owner, most=timing.longest_owner)
         self._retries = KeyedBackoff(first=timing.first_retry, most=timing.longest_retry)
         self._done: dict[Key, float] = {}
-        """Flags that stand, and about whose pods there is nothing more to do; since when, on the clock."""
+        """Time of the last action by flag, for flags that still stand and need no further action."""
         self._said: dict[Key, str] = {}
-        """The result that was said last of a flag that stands, where it may stay the same for long."""
+        """Last logged result by flag, for flags that still stand; avoids repeated lines."""
         self._judged: Evaluation | None = None
         self._news = asyncio.Event()
 
     def take(self, judged: Evaluation) -> None:
-        """Take the newest verdicts. Never waits."""
+        """Receive the newest verdicts. Never blocks."""
         self._judged = judged
         self._news.set()
 
     async def run(self) -> None:
-        """Evict until cancelled, at most one pod a sample."""
+        """Evict until cancelled, at most one pod per sample."""
         while True:
             judged = await self._next()
             found = candidates(judged)
@@ -118,7 +119,7 @@ class Evictor:
                 return self._judged
 
     def _may_go(self, verdict: Verdict, judged: Evaluation) -> bool:
-        """Whether nothing speaks against it now; says what does, once."""
+        """Whether eviction is allowed now; logs the reason once if not."""
         now, uid = self._clock(), verdict.key.uid
         if self._is_done(verdict, now) or self._retries.is_backing_off(uid, now):
             return False
@@ -135,9 +136,9 @@ class Evictor:
         return True
 
     def _is_done(self, verdict: Verdict, now: float) -> bool:
-        """Whether there is nothing more to do or to tell about a pod.
+        """Whether the pod needs no further action and no further log line.
 
-        A pod's owner chooses how long it takes to leave: a pod that is evicted and stays is told of.
+        A pod's owner chooses its termination grace period, so an evicted pod that stays too long is logged.
         """
         since = [since for key, since in self._done.items() if key.uid == verdict.key.uid]
         if not since:
@@ -145,7 +146,7 @@ class Evictor:
         return not verdict.pod_share.pod.is_terminating or now - min(since) < self._timing.leaving
 
     async def _go(self, verdict: Verdict) -> None:
-        """Look again, ask, tell, evict."""
+        """Take a fresh sample, test the eviction, write the Event, and evict."""
         key, pod = verdict.key, verdict.pod_share.pod
         fresh = await self._look_again()
         if fresh is None:
@@ -172,7 +173,7 @@ class Evictor:
             self._refused(now, done)
 
     async def _look_again(self) -> Evaluation | None:
-        """Return what a sample says that begins now; None if none comes in time."""
+        """Return the evaluation of a sample that begins now; None after a timeout."""
         asked = self._clock()
         self._sample_now()
         try:

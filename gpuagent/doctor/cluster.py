@@ -1,4 +1,4 @@
-"""What the API server shows of the node, through the code that the agent itself reads it with."""
+"""Checks of the cluster, through the same code that the agent uses."""
 
 import asyncio
 import io
@@ -37,7 +37,7 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiQuestion:
-    """What to ask of a cluster."""
+    """What the cluster checks need to know."""
 
     node: str
     reservation_namespace: str
@@ -48,7 +48,7 @@ class ApiQuestion:
 async def cluster_findings(
     access: Access, asked: ApiQuestion, look: Observation
 ) -> AsyncIterator[CheckResult]:
-    """Ask everything, going on where a part fails."""
+    """Run all checks of the cluster; a failed check does not stop the others."""
     async with KubeClient(access) as client:
         reached = await reach(client, without="rights and pods were not checked")
         yield reached
@@ -68,13 +68,13 @@ async def cluster_findings(
 
 
 async def _inside_vclusters(client: KubeClient, asked: ApiQuestion) -> CheckResult | None:
-    """What to say of KAI inside vClusters; None if there is no sign of one."""
+    """Check for KAI inside vClusters; None if there is no sign of it."""
     try:
         vclusters = await vclusters_with_kai(
             client, node=asked.node, reservation_namespace=asked.reservation_namespace
         )
     except (ApiError, Unreachable, AccessError):
-        return None  # the checks of rights and pods tell of it
+        return None  # the checks of rights and pods report the error
     if not vclusters:
         return None
     try:
@@ -93,7 +93,7 @@ class _OwnPod(Struct):
 
 
 async def own_runtime_class(access: Access, name: str) -> str | None:
-    """RuntimeClass of the pod that this is, by its host name; None if that cannot be found out."""
+    """Return the RuntimeClass of this process's own pod, by its host name; None if unknown."""
     async with KubeClient(access) as client:
         try:
             found = await _list(client, client.namespace, _OwnPod, {"fieldSelector": f"metadata.name={name}"})
@@ -121,7 +121,7 @@ async def _node(client: KubeClient, node: str) -> CheckResult:
 async def _pods(
     client: KubeClient, asked: ApiQuestion, look: Observation, *, has_own_kai: bool
 ) -> AsyncIterator[CheckResult]:
-    """Check the pods of the node; `has_own_kai` says that the cluster should have a KAI of its own."""
+    """Check the pods of the node. `has_own_kai` is whether the cluster should have its own KAI."""
     stream = io.BytesIO()
     log = JsonLog(stream)
     pods = ClusterPods(
@@ -171,7 +171,7 @@ T = TypeVar("T")
 
 
 async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[str, str]) -> list[T]:
-    """Pods of a namespace; those that cannot be read are left out."""
+    """List a namespace's objects of one kind; skip malformed ones."""
     decode: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
     found = []
     async with client.list_objects(f"/api/v1/namespaces/{namespace}/pods", params=params) as pods:
@@ -184,12 +184,12 @@ async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[
 
 
 def warnings_in(stream: io.BytesIO) -> list[str]:
-    """What a log complained of: one line each, the first few."""
+    """Return the warnings of a log, one line each, up to a maximum."""
     lines = (json.loads(line) for line in stream.getvalue().splitlines())
     told = [
         str(line.get("error") or line["message"])
         for line in lines
-        if line["level"] == WARNING and "resource" not in line  # of rights there is a finding each
+        if line["level"] == WARNING and "resource" not in line  # rights have their own checks
     ]
     more = [f"and {len(told) - _MOST_LINES} more"] if told[_MOST_LINES:] else []
     return [*told[:_MOST_LINES], *more]

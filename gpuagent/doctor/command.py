@@ -1,4 +1,4 @@
-"""The command `doctor`: every check in turn, whatever the others say."""
+"""Command `doctor`: runs all checks in turn, even if some fail."""
 
 import asyncio
 import io
@@ -38,13 +38,13 @@ _SIMULATED: Final = "simulated: GPUs, processes and pods are synthetic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorSettings:
-    """Everything `doctor` is told; as for `serve`, but nothing is required."""
+    """Settings of `doctor`; the same as for `serve`, but all are optional."""
 
     scenario: Path | None = None
     pods: Path | None = None
-    """None: those of the cluster, if there is one."""
+    """None: the pods of the cluster, if there is one."""
     needs_cluster: bool = False
-    """Whether `--pods cluster` was said: then it is a problem to have none."""
+    """Whether `--pods cluster` is set, which makes a missing cluster a problem."""
     node: str = ""
     proc_root: Path = Path("/proc")
     reservation_namespace: str
@@ -55,12 +55,12 @@ class DoctorSettings:
 
 
 def run(settings: DoctorSettings) -> int:
-    """Check everything and say what was found; return 1 if something is wrong, else 0.
+    """Run all checks and print the results; return 1 if there is a problem, else 0.
 
     Raises:
-        UsageError: it cannot be run so; also service.documents.DocumentError.
+        UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # what they complain of, a check says better
+    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the same errors in plain words
     source, settings = _source(settings)
     looker = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
     try:
@@ -76,13 +76,13 @@ def run(settings: DoctorSettings) -> int:
     status = exit_status(findings)
     write_output(text)
     if looker.is_hung:
-        os._exit(status)  # the library's own end would wait for the call that hangs
+        os._exit(status)  # a normal exit would wait for the hanging call
     return status
 
 
 def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
-    """Where figures come from, and the settings with what a simulated node brings."""
-    # Either import costs what the other kind of node has no use for.
+    """Return the source of the GPUs, and the settings completed with those of a simulated node."""
+    # Imported here: each import costs memory that the other kind of node does not need.
     if settings.scenario is None:
         from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def _examine(settings: DoctorSettings, looker: Probe, *, is_simulated: bool) -> 
 
 
 async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:
-    """The way to the cluster, or why there is none."""
+    """Return the connection settings of the cluster, or a result that explains why there are none."""
     try:
         return await find_access(), None
     except AccessError as error:

@@ -1,6 +1,6 @@
-"""How this container got the GPUs, whether it may use them, and what the node's toolkit refuses.
+"""Checks how this container got the GPUs, whether it can use them, and what the container toolkit refuses.
 
-The ways and their switches are those of NVIDIA's container toolkit (`config.toml`): the environment variable
+The ways are those of NVIDIA's container toolkit (`config.toml`): the environment variable
 NVIDIA_VISIBLE_DEVICES, mounts under /var/run/nvidia-container-devices, and CDI.
 """
 
@@ -36,7 +36,7 @@ _GIVE: Final = "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all in t
 
 @dataclass(frozen=True, slots=True)
 class _Toolkit:
-    """What the toolkit's configuration says."""
+    """Relevant settings of the container toolkit."""
 
     path: Path
     by_variable: bool
@@ -45,11 +45,11 @@ class _Toolkit:
 
 
 def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[CheckResult]:
-    """How the devices came here.
+    """Check the device files and how the container got them.
 
     Args:
-        host: this container, or node.
-        runtime_class: of the agent's own pod; empty if it has none, None if nobody knows.
+        host: this container or node.
+        runtime_class: RuntimeClass of the agent's own pod; empty if it has none, None if unknown.
     """
     try:
         toolkit, unreadable = _toolkit(host), ""
@@ -66,7 +66,7 @@ def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[Ch
 
 
 def _refused(host: Host) -> str:
-    """Why the device files cannot be used; empty if they can."""
+    """Return why the device files cannot be used; empty if they can."""
     folder = host.under("/dev")
     if not (folder / "nvidiactl").exists():
         return "there is no /dev/nvidiactl"
@@ -101,7 +101,7 @@ def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
 
 
 def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
-    """What is missing, for a container that was given nothing."""
+    """Return what is missing in a container without devices."""
     asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
     if asked == MOUNTS and toolkit and not toolkit.by_mount:
         return f"the node's toolkit refuses volume mounts: set {_BY_MOUNT} = true, or use CDI"
@@ -120,7 +120,7 @@ def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
 
 
 def _ways(host: Host, *, has_devices: bool) -> list[str]:
-    """Every way by which devices may have been given."""
+    """Return all ways through which the container may have got its devices."""
     asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
     ways = []
     mounted = _entries(host.under(MOUNTS))
@@ -191,10 +191,10 @@ def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> C
 
 
 def _toolkit(host: Host) -> _Toolkit | None:
-    """Read its configuration: here, or past the node's first process, where that may be looked through.
+    """Read the toolkit's configuration from this container, or from the root of the node's first process.
 
     Raises:
-        ValueError: there is one that cannot be read.
+        ValueError: the configuration is malformed.
     """
     for base in (host.root, host.proc_root / "1/root"):
         for name in _CONFIGS:

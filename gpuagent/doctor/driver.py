@@ -1,4 +1,4 @@
-"""The driver, its library, and each GPU."""
+"""Checks of the driver, of its library and of each GPU."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _CAUSES: Final = {
 
 
 def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
-    """What the driver and each GPU say."""
+    """Check the driver and each GPU."""
     library, version = loaded_library(host)
     module = module_version(host)
     named = f", library {version or 'of unknown version'} ({library})" if library else ""
@@ -106,7 +106,7 @@ def _gpus(look: Observation) -> Iterator[CheckResult]:
 
 
 def _memory(gpu: Gpu) -> Iterator[CheckResult]:
-    """Say which figures a GPU lacks; pods and processes on it are known all the same."""
+    """Report missing memory figures of a GPU; its pods and processes are known nevertheless."""
     if gpu.memory_unknown:
         yield warning(
             f"memory of GPU {gpu.index}",
@@ -123,9 +123,9 @@ def _memory(gpu: Gpu) -> Iterator[CheckResult]:
 
 
 def loaded_library(host: Host) -> tuple[str, str]:
-    """Path and version of the driver's library in this process; empty before it is loaded.
+    """Return path and version of the driver's library in this process; empty strings before it is loaded.
 
-    Its file has the version in its name, which says it also where the library refuses to talk to the driver.
+    The version is in the file name, so it is known even if the library does not match the driver.
     """
     found = _LIBRARY.search(read_text(host.own / "maps") or "")
     if found is None:
@@ -135,7 +135,7 @@ def loaded_library(host: Host) -> tuple[str, str]:
 
 
 def module_version(host: Host) -> str:
-    """Version of the loaded kernel module; empty if it does not say."""
+    """Return the version of the loaded kernel module; empty if unknown."""
     text = read_text(host.proc_root / "driver/nvidia/version") or ""
     found = _MODULE.search(text.partition("\n")[0])
     return found[1] if found else ""

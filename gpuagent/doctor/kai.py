@@ -1,4 +1,4 @@
-"""Which KAI runs in the cluster and how it shares GPUs, as far as it matters to the agent. Pure."""
+"""Checks of the installed KAI: version and GPU sharing. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -13,11 +13,11 @@ _SHARING: Final = "KAI's GPU sharing"
 
 
 def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[CheckResult]:
-    """Version and sharing mode.
+    """Check version and sharing mode.
 
     Args:
-        pods: those of KAI's namespace.
-        told: the version that the agent is told; None: a current one.
+        pods: pods of KAI's namespace.
+        told: value of `--kai-version`; None means a current version.
     """
     installed = Installation.seen_in(pods)
     yield _version(installed, told)

@@ -1,4 +1,4 @@
-"""The pods of the node, their reservation pods, and whether processes on the GPUs are theirs. Pure."""
+"""Checks of the node's pods, of their reservation pods, and of the owners of processes on GPUs. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -23,14 +23,14 @@ _NAMES_SHOWN: Final = 5
 def pod_findings(
     inventory: Inventory, look: Observation, *, node: str, source: str, kai_version: Version | None
 ) -> Iterator[CheckResult]:
-    """What the list of pods says.
+    """Check the list of pods.
 
     Args:
-        inventory: the list.
-        look: the GPUs, and the processes on them.
-        node: its name.
-        source: where the list is from, in words.
-        kai_version: as the agent is told.
+        inventory: the pods.
+        look: the GPUs and their processes.
+        node: name of the node.
+        source: origin of the list, in words.
+        kai_version: value of `--kai-version`.
     """
     count = len(inventory.pods) + len(inventory.reservation_uids)
     if not count:
@@ -49,7 +49,7 @@ def pod_findings(
 
 
 def _owners(inventory: Inventory, look: Observation) -> Iterator[CheckResult]:
-    """Whose the processes on the GPUs are."""
+    """Check the owners of the processes on the GPUs."""
     check = "processes on GPUs"
     if not look.gpus:
         return
@@ -132,7 +132,7 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
 
 
 def no_pods(why: str, advice: str = "") -> CheckResult:
-    """There is no list of pods."""
+    """Report that the pods could not be listed."""
     return unknown(_PODS, why, advice)
 
 

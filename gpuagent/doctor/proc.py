@@ -1,4 +1,4 @@
-"""Whether the processes of the whole node are seen: PID namespace, and what of /proc may be read."""
+"""Checks that the agent sees all processes of the node: PID namespace and access to /proc."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of the kernel: the first PID namespace has this number everywhere."""
+"""PROC_PID_INIT_INO of the kernel: the initial PID namespace has this number on every machine."""
 _NAMESPACE: Final = "PID namespace"
 _HOST_PID: Final = "set hostPID: true in the agent's pod"
 _PROC: Final = "/proc"
@@ -23,7 +23,7 @@ _ONLY_TRACERS: Final = frozenset({"4", "ptraceable"})
 
 
 def proc_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
-    """What of the node's processes is seen."""
+    """Check that the node's processes are visible."""
     yield _namespace(look, host)
     yield from _mount(host)
     yield _readable(host)
@@ -90,7 +90,7 @@ def _mount(host: Host) -> Iterator[CheckResult]:
 
 
 def _mount_options(host: Host) -> dict[str, str]:
-    """Options of the file system at the proc root; nothing if it is no /proc of a kernel."""
+    """Return the options of the file system at the proc root; empty if it is not a procfs."""
     options: dict[str, str] = {}
     for line in (read_text(host.own / "mountinfo") or "").splitlines():
         fields, _, system = line.partition(" - ")

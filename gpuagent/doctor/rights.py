@@ -1,4 +1,4 @@
-"""What the agent may ask the API server, right by right."""
+"""Checks of the agent's RBAC rights."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Right:
     verb: str
     resource: str
     without: str
-    """What is worse without it."""
+    """Consequence of a missing right."""
     group: str = ""
     subresource: str = ""
     is_needed: bool = False
 
     def __str__(self) -> str:
-        """As RBAC has it: `get bindrequests.scheduling.run.ai`, `create pods/eviction`."""
+        """Return the right in RBAC's words: `get bindrequests.scheduling.run.ai`, `create pods/eviction`."""
         group = f".{self.group}" if self.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
         return f"{self.verb} {self.resource}{group}{part}"
@@ -82,11 +82,11 @@ _review = msgspec.json.Decoder(_Review)
 
 
 async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[CheckResult]:
-    """Ask for each right.
+    """Check each right with a SelfSubjectAccessReview.
 
     Args:
-        client: to the API server, as the agent.
-        reads_config_maps: whether the agent is to read KAI's ConfigMaps.
+        client: connection to the API server with the agent's credentials.
+        reads_config_maps: whether the agent is configured to read KAI's ConfigMaps.
     """
     rights = [*((right, right.is_needed) for right in RIGHTS), (CONFIG_MAPS, reads_config_maps)]
     for right, is_needed in rights:

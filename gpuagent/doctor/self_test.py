@@ -1,4 +1,4 @@
-"""Whether a process started here is found again: on its GPU, with its memory, and as this container's."""
+"""Self-test: checks that the agent attributes a process of its own to the right GPU and container."""
 
 import os
 import select
@@ -21,7 +21,7 @@ from service.units import size
 HELD_BYTES: Final = 16 << 20
 _CHECK: Final = "a process of its own"
 _NEEDED_BYTES: Final = 2 << 30
-"""What a GPU must have free: a context takes up to some 500 MiB, and no pod may fail to allocate for this."""
+"""Required free memory: a CUDA context takes up to 500 MiB, and the test must not starve a pod."""
 _START_SECONDS: Final = 30.0
 _LEAVE_SECONDS: Final = 5.0
 PROGRAM: Final = (sys.executable, "-I", str(Path(cuda_process.__file__)))
@@ -35,14 +35,14 @@ def trial_finding(
     program: Sequence[str] = PROGRAM,
     seconds: float = _START_SECONDS,
 ) -> CheckResult:
-    """Start a process on the emptiest GPU, and look for it.
+    """Start a process on the GPU with the most free memory, and check that it is found.
 
     Args:
-        look: what was seen before.
-        look_again: sees what is there now.
+        look: a reading from before the test.
+        look_again: takes a new reading.
         host: this container.
-        program: what to run; it is given the bytes to hold.
-        seconds: how long the program may take to hold them.
+        program: command of the test process; the number of bytes is appended.
+        seconds: timeout of the allocation.
     """
     candidates = [gpu for gpu in look.gpus if not gpu.mig]
     if not candidates:
@@ -63,7 +63,7 @@ def trial_finding(
 
 
 def _free(gpu: Gpu) -> int:
-    """Bytes that are free; -1 if the GPU does not tell."""
+    """Return the free bytes; -1 if the GPU does not report its memory."""
     if gpu.total_bytes is None or gpu.used_bytes is None:
         return -1
     return gpu.total_bytes - gpu.used_bytes - (gpu.reserved_bytes or 0)
@@ -91,7 +91,7 @@ def _started(program: Sequence[str], gpu: Gpu) -> Iterator["subprocess.Popen[byt
 
 
 def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:
-    """What it says first; empty if it says nothing in time."""
+    """Return the first line of output; empty after the timeout."""
     if process.stdout is None or not select.select([process.stdout], [], [], seconds)[0]:
         return ""
     line = process.stdout.readline().decode("utf-8", "replace")

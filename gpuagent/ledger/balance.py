@@ -1,7 +1,7 @@
-"""Where a byte is counted: a sample, its attribution and the pods' shares make a Snapshot. Pure.
+"""Builds the Snapshot of a sample from its GPUs, the attribution and the pods' shares. Pure.
 
-A figure that one unknown amount could change is None. What is known stays: an error on one GPU, or of one
-process, takes away no more than it touches.
+A figure is None if one unknown amount could change it. An error of one GPU or process affects only the
+figures that depend on it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from gpuagent.shares.pod_shares import PodShare
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
 _MOST_PROMISED: Final = (1 << 63) - 1
-"""Bytes; JSON has no larger integer. A thousand shares of the largest size read come to more."""
+"""Bytes; the largest integer in JSON. A thousand shares of the largest accepted size exceed it."""
 _LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
 _OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
 
@@ -32,20 +32,20 @@ def build_snapshot(
     errors: Mapping[tuple[str, str], int] = _NO_ERRORS,
     is_simulated: bool = False,
 ) -> Snapshot:
-    """Compute what each pod holds on each GPU, and the sums of each GPU.
+    """Compute the memory of each pod on each GPU, and the sums of each GPU.
 
-    A process whose pod is not in the list, or is a reservation pod, belongs to no pod that a series is about
-    and counts as the host's: the memory of a deleted pod's process must stay visible. Only a process that
-    vanished before it was looked up counts as a process and nowhere else, in one sample.
+    A process of an unlisted pod or of a reservation pod counts as a host process, so that the memory of a
+    deleted pod's process stays visible. A process that vanished before it was looked up counts in the process
+    sum of this sample only.
 
     Args:
         sample: GPUs and processes.
         attribution: the owners of the processes; None until the pods have been listed, since no memory can be
             attributed before that.
-        pod_shares: one for every pod of the list.
-        problems: of the source of pods.
-        errors: (call, error) of the driver to its count.
-        is_simulated: whether the GPUs are made up.
+        pod_shares: one for each listed pod.
+        problems: problems of the source of pods.
+        errors: number of failed driver calls by (call, error).
+        is_simulated: whether the GPUs are synthetic.
     """
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
@@ -62,7 +62,7 @@ def build_snapshot(
             if gpu.uuid in pod_share.shares
         )
         is_promise_known = attribution is not None and promised <= _MOST_PROMISED
-        if gpu.total_bytes is None:  # then shares that are parts of it may be unknown
+        if gpu.total_bytes is None:  # shares that are a fraction of the total may be unknown
             is_promise_known &= all(
                 gpu.uuid in shares_by_uid[uid].shares for uid in assigned.get(gpu.uuid, ())
             )
@@ -94,7 +94,7 @@ def build_snapshot(
 
 
 def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
-    """Take away what a finished pod no longer has, and the shares of GPUs that are lost."""
+    """Remove everything from a finished pod's share, and the shares of lost GPUs from the others."""
     if pod_share.pod.is_finished:
         return replace(
             pod_share,
@@ -121,7 +121,7 @@ def _says_something(pod_share: PodShare) -> bool:
 
 
 def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
-    """Pod UIDs by the GPU that is theirs."""
+    """Return pod UIDs by the GPU that is assigned to the pods."""
     assigned: dict[str, list[str]] = {}
     for pod_share in pod_shares:
         for uuid in pod_share.gpu_uuids:
@@ -131,7 +131,7 @@ def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
 
 @dataclass(slots=True)
 class _Held:
-    """What one owner's processes hold on one device, as far as the driver can tell."""
+    """Memory of one owner's processes on one device, as far as the driver reports it."""
 
     known_bytes: int = 0
     processes: int = 0
@@ -152,7 +152,7 @@ class _Held:
 
 
 class _Tally:
-    """One GPU's processes, added up by owner: for the GPU, or for each of its MIG devices."""
+    """Sums of one GPU's processes by owner, for the GPU and for each of its MIG devices."""
 
     def __init__(
         self,
@@ -210,7 +210,8 @@ class _Tally:
 
     @property
     def problems(self) -> list[Problem]:
-        """What the sums themselves bring to light."""
+        """Problems that the sums reveal: unknown memory of a process, or processes that use more than the
+        device."""
         uuid, found = self._gpu.uuid, []
         if self._everybody.unknown:
             detail = (
@@ -226,7 +227,8 @@ class _Tally:
     def holdings(
         self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
     ) -> list[Holding]:
-        """Every pod that holds something here, or whose GPU this is: then it may hold 0."""
+        """Return a Holding for each pod that uses this GPU or to which it is assigned; the latter may use
+        0 bytes."""
         made = []
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list

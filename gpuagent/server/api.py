@@ -1,4 +1,4 @@
-"""`/api/v1/shares`: the whole of the last snapshot as JSON. What is not known is null."""
+"""JSON API `/api/v1/shares`: the whole of the last snapshot. Unknown values are null."""
 
 from collections import defaultdict
 from typing import Any

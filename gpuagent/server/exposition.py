@@ -1,6 +1,7 @@
-"""Prometheus' text format 0.0.4.
+"""Writer for Prometheus' text format 0.0.4.
 
-prometheus_client takes some 12 µs a series: 64 pods on each of 8 GPUs would cost twice what a scrape may.
+prometheus_client needs about 12 µs per series. With 64 pods on each of 8 GPUs it would take twice the time
+budget of a scrape.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""The agent's metrics by name: type, labels, what each says, and when it is absent.
+"""Definitions of the agent's metrics: name, type, labels, help, and when a metric is absent.
 
-What `# HELP` prints and what docs/metrics.md lists is this.
+The source of the `# HELP` lines and of the table in docs/metrics.md.
 """
 
 from dataclasses import dataclass

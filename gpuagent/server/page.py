@@ -1,7 +1,7 @@
-"""The page at `/`: every GPU, who holds what of it, and against which share.
+"""The page at `/`: every GPU, with the memory of each pod compared with its share.
 
-Whole without JavaScript; with it the page fetches itself again and says when it grows old. Everything that
-came from a pod is escaped, there is no inline style or script, and the policy in `HEADERS` forbids both.
+The page is complete without JavaScript. With JavaScript it reloads itself and shows its age. All text from
+pods is escaped. There is no inline style or script, and `HEADERS` forbids both.
 """
 
 from collections.abc import Iterable, Iterator

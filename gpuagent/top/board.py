@@ -1,4 +1,4 @@
-"""What `top` shows, line by line, before it is drawn: sorted, in words, and safe for a terminal. Pure."""
+"""Content of `top`: sorted lines of text that are safe for a terminal. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from service.text import one_line
 from service.units import duration, size, time_over
 
 NOTHING: Final = "-"
-"""Stands where there is nothing to say; what should be there and is not known is `unknown`."""
+"""Placeholder for a value that does not exist; an unknown value is `unknown`."""
 _ANNOTATION: Final = "annotation"
 _GONE: Final = "gone"
-"""In place of the index of a GPU that does not answer; a problem names it."""
+"""Placeholder for the index of a GPU that does not respond; a problem names the GPU."""
 _OLD_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLine:
-    """One GPU's sums."""
+    """The sums of one GPU."""
 
     gpu: str
     model: str
@@ -37,46 +37,46 @@ class PodLine:
     gpu: str
     pod: str
     tenant: str
-    """Its name in its vCluster; empty outside one."""
+    """The pod's name in its vCluster; empty outside of one."""
     queue: str
     used: str
     share: str
     source: str
     is_own_word: bool
-    """Whether nothing but the pod's own annotation vouches for the share."""
+    """Whether the pod's own annotation is the only source of the share."""
     over: str
     limit: str
     processes: str
     flags: tuple[str, ...]
-    """Why it is flagged, and since when."""
+    """Reason and duration of each flag."""
     pending: tuple[str, ...]
-    """What it would be flagged for if it lasts."""
+    """Reason and duration of each violation within its grace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """Everything on the screen."""
+    """Everything that `top` shows."""
 
     title: str
     simulated: str
-    """That the figures are made up; empty if they are not."""
+    """Note that the figures are synthetic; empty for a real node."""
     age: str
     is_old: bool
-    """Whether what is shown is not the present."""
+    """Whether the figures are outdated."""
     problems: tuple[str, ...]
     gpus: tuple[GpuLine, ...]
     pods: tuple[PodLine, ...]
     nothing: str
-    """Why there are no figures; empty if there are."""
+    """Why there are no figures; empty if there are some."""
 
 
 def board_of(received: Received, *, now: float, silence: str = "") -> Board:
-    """Write down an answer.
+    """Build the board of a response.
 
     Args:
-        received: the last answer.
-        now: on the clock it came by.
-        silence: why the agent does not answer any more; empty while it does.
+        received: the last response.
+        now: current time, on the clock of `received`.
+        silence: why the agent no longer responds; empty while it does.
     """
     answer = received.answer
     age = received.age_at(now)
@@ -100,7 +100,7 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
 
 
 def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
-    """What to show before the first answer."""
+    """Build the board that is shown before the first response."""
     return Board(
         title=one_line(url),
         simulated="",
@@ -170,7 +170,7 @@ _Order = tuple[bool, bool, bool, int, str, str]
 
 
 def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) -> tuple[_Order, PodLine]:
-    """One line, and where it belongs: the largest excess first, other flags next, what is unknown last."""
+    """Return one line and its sort key: the largest excess first, other flags next, unknown figures last."""
     share, limit = pod.shares.get(uuid) or _share_without_gpu(pod, uuid), pod.limits.get(uuid)
     used = holding.used_bytes if holding else None
     over = None if used is None else used - (share.bytes if share else 0)
@@ -196,7 +196,7 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
 
 
 def _share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
-    """What a pod may hold though nobody knows where: the best candidate's word."""
+    """Return the best candidate for a share whose GPU is unknown."""
     best = next((found for found in pod.candidates if found.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None

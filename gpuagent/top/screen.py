@@ -1,4 +1,4 @@
-"""The board drawn in a terminal, as wide as that is. Names stay text: none of them is markup."""
+"""Draws the board in a terminal, at its width. Names are plain text and never markup."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,13 +23,13 @@ _FOOTNOTE: Final = "* share from the pod's own annotation only"
 
 
 class Screen:
-    """A board, cut to the height of the terminal: the pods furthest over their share stay."""
+    """A board, cut to the height of the terminal; the pods with the largest excess stay."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it."""
+        """Draw the board."""
         height = options.height or console.height
         count = len(self._board.pods)
         board = replace(self._board, pods=self._board.pods[:height])  # a line each, at least

@@ -1,4 +1,4 @@
-"""The board as plain aligned text: nothing is cut off, and nothing is coloured. Pure."""
+"""The board as plain aligned text, without truncation or colour. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

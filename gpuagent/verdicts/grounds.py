@@ -1,4 +1,4 @@
-"""What one snapshot says for or against each pod, before time and memory come in. Pure."""
+"""Compares the pods of one snapshot with their shares, without history: the grounds of verdicts. Pure."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -106,32 +106,32 @@ _ON_FOREIGN_GPU: Final = (FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE)
 
 
 class Key(Struct, frozen=True):
-    """What one verdict is about."""
+    """Identifies a verdict: a pod, a GPU and a reason."""
 
     uid: str
     gpu_uuid: str
-    """Empty: the pod's GPU is unknown."""
+    """Empty if the pod's GPU is unknown."""
     reason: FlagReason
 
 
 class Ground(Struct, frozen=True, kw_only=True):
-    """What one snapshot says on one key."""
+    """Result of comparing one snapshot with the condition of one key."""
 
     key: Key
     pod_share: PodShare
     gpu_index: int | None
     is_over: bool
-    """It is the case, beyond all slack."""
+    """Above the limit plus slack; for a reason without a limit: the violation is present."""
     is_clean: bool
-    """It is not the case, by no slack at all; between the two a flag stays what it is."""
+    """At or below the limit without slack. Between the two a flag keeps its state."""
     used_bytes: int | None = None
-    """None where the reason does not ask for it."""
+    """None if the reason is not about memory."""
     allowed_bytes: int | None = None
-    """The share or limit it is held against, without slack; None where there is none."""
+    """Share or limit that the usage is compared with, without slack; None if there is none."""
 
 
 class Grounds:
-    """One snapshot, looked at key by key."""
+    """The grounds of one snapshot by key."""
 
     def __init__(self, snapshot: Snapshot, *, slack: Slack, excluded_namespaces: frozenset[str]) -> None:
         self._snapshot = snapshot
@@ -148,7 +148,7 @@ class Grounds:
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
     def is_suspended(self, key: Key) -> bool:
-        """Whether nothing can be said on the key now, and it must not be judged."""
+        """Whether a problem or an unknown figure prevents an evaluation of the key."""
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid)
         return (
@@ -159,10 +159,11 @@ class Grounds:
         )
 
     def after(self, key: Key, last: PodShare) -> Ground | None:
-        """What to say on a remembered key that is no ground any more; None: it no longer applies at all.
+        """Return the ground of a remembered key that this snapshot has no ground for; None if it does not
+        apply.
 
-        Only a pod that left the GPU it had no right to, or got the right, is known to be clean. A pod that
-        still holds memory there, while its own GPU is unknown, say, is neither.
+        Only a pod that left a GPU without permission, or received permission, is certainly clean. A pod that
+        still uses memory there, for example while its own GPU is unknown, is not.
         """
         if (
             key.reason not in _ON_FOREIGN_GPU
@@ -204,7 +205,7 @@ class Grounds:
                 yield from self._of_claim(pod_share)
 
     def _of_holding(self, holding: Holding, used: int) -> Ground | None:
-        """What the pod holds on one GPU, against the one figure that counts there."""
+        """Compare a pod's memory on one GPU with the limit that applies there."""
         pod_share, uuid = holding.pod_share, holding.gpu_uuid
         if not pod_share.asks_for_share:
             if (
@@ -239,7 +240,7 @@ class Grounds:
         )
 
     def _of_claim(self, pod_share: PodShare) -> Iterator[Ground]:
-        """What KAI's records say of the pod, on each of its GPUs, or on none in particular."""
+        """Check KAI's records of the pod, for each of its GPUs, or once if its GPU is unknown."""
         for uuid in self._gpus_of(pod_share):
             for reason, is_the_case in (
                 (FlagReason.SHARE_CHANGED, bool(pod_share.changed)),
@@ -254,7 +255,7 @@ class Grounds:
                 )
 
     def _gpus_of(self, pod_share: PodShare) -> tuple[str, ...]:
-        """The pod's GPUs that answered; an empty UUID if it has none that this node knows of."""
+        """Return the pod's GPUs that responded; one empty UUID if this node knows no GPU of the pod."""
         known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._judged_gpus)
         is_known = known or any(
             (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
@@ -275,9 +276,10 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: FlagReason) -> Ground:
 
 
 def has_whole_gpus(pod_share: PodShare) -> bool:
-    """Whether whole GPUs are all its share: then it is never over.
+    """Whether whole GPUs are the pod's only share; such a pod is never over.
 
-    A whole GPU beside a share excuses nothing: KAI up to v0.10.0 lets such pods in (PR #660).
+    A pod with both a whole GPU and a share is compared with its share. KAI up to v0.10.0 admits such pods (PR
+    #660).
     """
     sources = {amount.source for amount in pod_share.shares.values()} or {
         candidate.source for candidate in pod_share.candidates if candidate.counts
@@ -286,7 +288,7 @@ def has_whole_gpus(pod_share: PodShare) -> bool:
 
 
 def _says_only_whole_gpus(pod_share: PodShare) -> bool:
-    """Whether nothing but whole GPUs is said of the pod's share: no share of KAI's can have changed."""
+    """Whether whole GPUs are the only candidates for the pod's share; then KAI has no share to change."""
     sources = {amount.source for amount in pod_share.shares.values()} or {
         c.source for c in pod_share.candidates
     }

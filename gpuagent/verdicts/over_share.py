@@ -1,9 +1,12 @@
-"""What the namespaces of pods ask for, within the bounds set for this node. Pure but for a memory.
+"""Over-share policies: eviction and grace as set by the pods' namespaces, within the node's bounds.
 
-On a plain cluster the labels of a namespace are its policy owner's. Inside a vCluster they are the tenant's,
-mirrored onto the host pods; a label of the same form that a tenant puts on a pod lasts until vCluster's first
-sync (seen on v0.36.1). So what is mirrored counts only once it has stood for a while, and only ever adds to
-what the host's own namespace asks: evict if either asks, the shorter grace of both.
+The labels of a cluster's namespaces belong to the policy owner. The labels of a vCluster's namespaces belong
+to the tenant, and are mirrored onto the host pods. A tenant can write a label of the same form on a pod; it
+lasts until vCluster's first sync (seen on v0.36.1). A mirrored label therefore counts only after it has been
+stable for a while, and only makes the policy of the host namespace stricter: evict if either policy does, and
+the shorter grace.
+
+Pure, but remembers since when mirrored labels have been stable.
 """
 
 from collections.abc import Iterable
@@ -27,61 +30,61 @@ from service.text import quoted
 from service.units import duration
 
 STANDS_AFTER: Final = 30.0
-"""Seconds; vCluster's first sync of a pod takes a tenth of one."""
+"""Seconds; vCluster's first sync of a pod takes 0.1 s."""
 _MOST_NOTES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSharePolicy:
-    """What is asked for one pod."""
+    """The over-share policy for one pod."""
 
     evict: bool = False
-    """Whether to evict it while it is flagged as over its share."""
+    """Whether to evict the pod while it is flagged as over its share."""
     grace: float | None = None
-    """Seconds it may be over before it is flagged; None: as the agent is told."""
+    """Seconds above its share before the pod is flagged; None: the agent's `--grace`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraceBounds:
-    """How much of a grace a namespace may ask for, seconds."""
+    """Bounds of a grace that a namespace may set, in seconds."""
 
     shortest: float = 30.0
     longest: float = 86400.0
 
     def within(self, grace: float) -> float:
-        """Return the nearest that is allowed."""
+        """Return the nearest allowed grace."""
         return min(max(grace, self.shortest), self.longest)
 
 
 _NOTHING: Final = OverSharePolicy()
 _KEYS: Final = (OVER_SHARE, OVER_SHARE_GRACE, MODE)
 _Labels = tuple[str | None, ...]
-"""Over-share, its grace, and the mode."""
+"""Values of the labels for over-share action, grace and mode."""
 
 
 class OverSharePolicies:
-    """Reads what is asked, and remembers since when."""
+    """Reads the over-share policies, and remembers since when mirrored labels have been stable."""
 
     def __init__(self, *, bounds: GraceBounds | None = None) -> None:
         self._bounds = bounds or GraceBounds()
         self._mirrored: dict[str, tuple[_Labels, float]] = {}
-        """By pod UID: what vCluster's labels said last, and since when."""
+        """By pod UID: the latest mirrored labels, and since when they have been stable."""
         self._notes: dict[str, None] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the last reading cannot be followed, one line each."""
+        """Labels of the last reading that are invalid or out of bounds, one line each."""
         return tuple(self._notes)[:_MOST_NOTES]
 
     def read(
         self, inventory: Inventory, pod_shares: Iterable[PodShare], now: float
     ) -> dict[str, OverSharePolicy]:
-        """Return what is asked, by pod UID; nothing for a pod for which nothing is.
+        """Return the policies by pod UID; a pod without a policy is absent.
 
         Args:
-            inventory: with the labels of namespaces, as far as they could be had.
-            pod_shares: of the pods, which say whose they are.
-            now: on the clock of the samples, seconds.
+            inventory: has the labels of the namespaces that could be fetched.
+            pod_shares: shares of the pods, with their tenants.
+            now: seconds on the clock of the samples.
         """
         self._notes = {}
         own = {

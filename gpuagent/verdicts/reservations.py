@@ -1,8 +1,8 @@
-"""Problems of reservation pods: two namespaces with one GPU, and pods that name no GPU of the node.
+"""Problems of reservation pods: one GPU named in two namespaces, and pods that name no GPU of the node.
 
-A GPU belongs to one client of the device plugin at a time. So reservation pods of two namespaces that name
-one GPU are a mistake, or a lie of a tenant whose KAI runs inside a vCluster: there the tenant writes both the
-pod and its annotation. The problem is told, and suspends no verdict.
+A GPU belongs to one client of the device plugin at a time. If reservation pods of two namespaces name one
+GPU, one of them is wrong or forged: a tenant whose KAI runs inside a vCluster writes both the pod and its
+annotation. The problem is reported and suspends no verdict, since a tenant can cause it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
 from service.text import one_line
 
 _MOST_NAMESPACES: Final = 4
-"""Named in one line; a tenant can have any number of pods."""
+"""Maximum of names in one line; a tenant can have any number of pods."""
 
 
 class Reservations:
-    """Finds what contradicts itself, and remembers since when each reservation pod is there."""
+    """Finds contradictory reservation pods, and remembers when each was first seen."""
 
     def __init__(self, *, grace: float) -> None:
-        """Take the age in seconds up to which a reservation pod may name no GPU: KAI names it later."""
+        """Set the age in seconds up to which a reservation pod may name no GPU; KAI adds the name later."""
         self._grace = grace
         self._first_seen: dict[str, float] = {}
-        """By pod UID, on the clock of the samples."""
+        """By pod UID, in seconds on the clock of the samples."""
 
     def problems(self, inventory: Inventory, snapshot: Snapshot) -> tuple[Problem, ...]:
         """Return the conflicts of each GPU, and one problem for all pods that name no GPU.
 
-        Nothing is told of GPUs while none answers, since no name can be looked up then.
+        Return nothing while no GPU responds, since no name can be resolved then.
         """
         now = snapshot.taken_at
         pods = sorted(inventory.reservation_pods, key=_order)
@@ -90,7 +90,7 @@ def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Sna
 
 
 def _is_whole_gpu_user(holding: Holding) -> bool:
-    """Whether a pod with whole GPUs uses a GPU that no trusted reservation pod holds against it."""
+    """Whether a pod with whole GPUs uses a GPU that no trusted reservation pod withholds from it."""
     pod_share = holding.pod_share
     return (
         (holding.used_bytes or 0) > SMALL_BYTES
@@ -102,7 +102,7 @@ def _is_whole_gpu_user(holding: Holding) -> bool:
 
 
 def _order(pod: ReservationPod) -> tuple[bool, str, str, str]:
-    """Name those first that no tenant can write."""
+    """Sort key: pods that no tenant can write come first."""
     return pod.is_tenants, pod.namespace, pod.name, pod.uid
 
 

@@ -411,7 +411,7 @@ def test_the_age_is_by_the_agents_clock() -> None:
         (gives(b"[" * 100_000), "the response is not from an agent: "),
         (raw(b"SSH-2.0-x\r\n"), "the response is not HTTP: "),
         (raw(), "Remote end closed connection without response"),
-        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "what answers "),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "the response "),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b" "] * 40, pause=0.05), "no answer within 1 s"),
         (raw(b"HTTP/1.1 200 OK\r\nX: \x1b[31m\r\n\r\n{}", pause=1.2), "no answer within 1 s"),
     ],

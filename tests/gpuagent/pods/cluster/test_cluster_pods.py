@@ -362,7 +362,7 @@ async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, c
         (
             "/bindrequests/",
             "bindrequests.scheduling.run.ai",
-            "no right to get bindrequests.scheduling.run.ai in research: shares are",
+            "no right to get bindrequests.scheduling.run.ai in research: shares come",
         ),
         (
             "/configmaps/",
@@ -430,7 +430,7 @@ async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_on
         await until(lambda: run.pods.inventory)
         (lack,) = run.pods.lacks
         assert lack.reason is UnavailableReason.NOT_SERVED
-        assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares are")
+        assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares come")
         assert len(server.asked("bindrequests")) <= 8
         server.refusals = {}
         server.named |= {
