@@ -160,8 +160,8 @@ def _parser() -> argparse.ArgumentParser:
         parents=[of_node],
         help="check that the agent works on this node",
         description="Checks driver, PID namespace, /proc, devices, RBAC rights, pods and KAI, and suggests a"
-        " remedy for each problem. A self-test allocates a little GPU memory for about a second. Exit status 1"
-        " means at least one problem. No option is required; without --pods it checks the cluster if there is one.",
+        " remedy for each problem. A self-test allocates a little GPU memory for about a second. No option is"
+        " required; without --pods the cluster is checked if there is one. Exit status 1 means a problem.",
     )
     examining.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"

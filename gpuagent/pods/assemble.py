@@ -1,4 +1,4 @@
-"""From Kubernetes objects to an Inventory, wherever the objects came from. Pure."""
+"""Builds an Inventory from Kubernetes objects, from whatever source. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ _UNKNOWN_GPU: Final = "-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembledInventory:
-    """An inventory, and what had to be left out of it."""
+    """An inventory, and the objects that it could not include."""
 
     inventory: Inventory
     lines: tuple[str, ...] = ()
-    """One line for each object that could not be used."""
+    """One line for each invalid object."""
     elsewhere: int = 0
-    """How many pods are not this node's."""
+    """Number of pods of other nodes."""
 
 
 def build(
@@ -35,14 +35,14 @@ def build(
     reservation_namespace: str,
     bind_requests_unknown: Collection[tuple[str, str]] = (),
 ) -> AssembledInventory:
-    """Put together what is known of one node's pods.
+    """Build the inventory of one node.
 
     Args:
-        found: objects; a NodePod is one of this node's that was read before, and costs next to nothing.
+        found: Kubernetes objects, and NodePods of this node that were already decoded.
         node: name of the node.
-        reservation_namespace: where KAI keeps its reservation pods.
-        bind_requests_unknown: namespace and name of pods whose BindRequest is not known to exist or to be
-            absent.
+        reservation_namespace: namespace of KAI's reservation pods.
+        bind_requests_unknown: namespace and name of pods for which it is unknown whether a BindRequest
+            exists.
     """
     parts = _Assembly(
         node=node,
@@ -66,7 +66,7 @@ class _Assembly:
     bind_requests_unknown: Collection[tuple[str, str]]
     pods: dict[str, NodePod] = field(default_factory=dict)
     reservations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """GPUs by host namespace and group; the namespace is empty for those of the cluster's own KAI."""
+    """GPUs by host namespace and group; the namespace is empty for the cluster's own KAI."""
     reservation_pods: list[ReservationPod] = field(default_factory=list)
     tenant_reservation_uids: set[str] = field(default_factory=set)
     reservation_uids: set[str] = field(default_factory=set)
@@ -109,7 +109,7 @@ class _Assembly:
         group = pod.labels.get(keys.GPU_GROUP, "")
         is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
         if not pod.whole_gpus:
-            is_reservation = False  # a pod without a GPU of its own holds none for others
+            is_reservation = False  # a pod without a GPU cannot reserve one
         if pod.namespace == self.reservation_namespace and is_reservation:
             self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
             self._reserve(group, pod, is_tenants=False)
@@ -143,7 +143,7 @@ class _Assembly:
     def _add_config_map(self, key: tuple[str, str], found: objects.ConfigMap) -> None:
         data = kept_data(found.data)
         if not data or keys.VCLUSTER_MANAGED_BY in (found.metadata.labels or ()):
-            return  # none of KAI's; a tenant's own, if vCluster's syncer made it
+            return  # not KAI's ConfigMap, or one that vCluster's syncer copied from a tenant
         self.config_maps[key] = data
         owner = found.metadata.pod_owner_uid
         if owner is not None:
@@ -187,7 +187,7 @@ def _bind_request(found: objects.BindRequestObject) -> BindRequest:
         raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
     return BindRequest(
         pod_uid=bounded(found.metadata.pod_owner_uid),
-        portion=(received.portion or "")[:LONGEST_NAME],  # a valid one is far shorter
+        portion=(received.portion or "")[:LONGEST_NAME],  # a valid value is far shorter
         count=received.count or 0,
         groups=tuple(map(bounded, groups)),
         resource_type=bounded(spec.received_resource_type),

@@ -1,4 +1,4 @@
-"""The pods of a node from the API server: one watch, and what KAI says of them by name."""
+"""Pods of a node from the API server: one watch, and KAI's objects fetched by name."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _MOST_LINES: Final = 20
 
 
 class ClusterPods:
-    """Keeps an Inventory of one node's pods as the API server has them."""
+    """Keeps an Inventory of one node's pods in line with the API server."""
 
     def __init__(  # noqa: PLR0913 - two of them are paces
         self,
@@ -36,17 +36,17 @@ class ClusterPods:
         timing: WatchTiming | None = None,
         lookup_pace: FetchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the watch and the fetches; call `run` to start them.
 
         Args:
-            client: to the API server.
-            node: spec.nodeName of the pods.
-            reservation_namespace: where KAI keeps its reservation pods.
-            log: where problems are said, each once.
-            read_config_maps: whether KAI's ConfigMaps are fetched, which takes a right to read ConfigMaps.
+            client: connection to the API server.
+            node: `spec.nodeName` of the pods.
+            reservation_namespace: namespace of KAI's reservation pods.
+            log: receives each problem once.
+            read_config_maps: whether to fetch KAI's ConfigMaps, which needs a right of its own.
             clock: monotonic seconds.
-            timing: of the watch, other than usual.
-            lookup_pace: of what is fetched by name, other than usual.
+            timing: of the watch; None for the defaults.
+            lookup_pace: of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
@@ -57,7 +57,7 @@ class ClusterPods:
         self._inventory: Inventory | None = None
         self._changed = asyncio.Event()
         self._wanted_of: Mapping[tuple[str, str], NodePod] | None = None
-        """The pods, if they changed since it was last worked out what belongs to them."""
+        """The pods, if they changed since the objects to fetch were last determined."""
         self._said: frozenset[str] = frozenset()
         self._unread: frozenset[str] = frozenset()
         self.watch: Watch[NodePod] = Watch(
@@ -73,23 +73,24 @@ class ClusterPods:
             clock=clock,
             timing=timing,
         )
-        """For its figures: restarts by cause, last contact, and what is wrong."""
+        """The watch of the pods, with its restarts by cause, last contact and current problem."""
         self._lookups = Fetcher(
             client, on_change=self._changed.set, on_lack=self._say_lack, clock=clock, timing=lookup_pace
         )
 
     @property
     def inventory(self) -> Inventory | None:
-        """What is known; None until the pods were listed, and what belongs to them was asked for once."""
+        """The current inventory; None until the pods have been listed and their objects have been
+        requested once."""
         return self._inventory
 
     @property
     def lacks(self) -> tuple[Unavailable, ...]:
-        """What it goes without: rights, and kinds of objects that the API server does not have."""
+        """Kinds of objects that cannot be fetched, for lack of a right or of the API."""
         return self._lookups.lacks
 
     def seconds_since_contact(self) -> float:
-        """How long ago the API server last said something of the node's pods; infinite before that."""
+        """Return the seconds since the last contact with the API server; infinite before the first."""
         return self.watch.seconds_since_contact()
 
     async def run(self) -> None:
@@ -102,7 +103,7 @@ class ClusterPods:
     async def _keep(self) -> None:
         await self._changed.wait()
         self._want()
-        # The first inventory decides what an annotation said first, so it waits for who knows better.
+        # The first inventory decides which annotations count, so it waits for KAI's records.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_SECONDS):
                 await self._lookups.settled.wait()
@@ -112,10 +113,10 @@ class ClusterPods:
             self._build()
             await self._changed.wait()
             self._want()
-            await asyncio.sleep(_GATHER_SECONDS)  # what comes together, and what is fetched for it
+            await asyncio.sleep(_GATHER_SECONDS)  # combines changes and fetches that arrive together
 
     def _want(self) -> None:
-        """Look for what belongs to the pods, once for all changes that came together."""
+        """Request the objects that belong to the pods, once for all changes that arrived together."""
         pods, self._wanted_of = self._wanted_of, None
         if pods is not None:
             self._lookups.request(self._belongings.of(pods.values()))

@@ -1,4 +1,4 @@
-"""Objects as the API server sends them: decoded by type from the bytes, cut to what may be kept of them."""
+"""Decodes objects from the API server's JSON by type, and limits what is kept of them."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -17,19 +17,19 @@ _Object = TypeVar("_Object", bound=KubernetesObject)
 
 
 def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
-    """Make a reader of one kind of object, pods excepted.
+    """Return a decoder for one kind of object other than Pod.
 
-    The reader raises ObjectError, one line that names the object, for what is no such object.
+    The decoder raises ObjectError, with one line that names the object, for a malformed object.
     """
     decode = _decoder(kind, type_)
     return lambda data: _bounded(decode(data))
 
 
 def read_pod(data: bytes) -> NodePod:
-    """Read a pod from the JSON of the API server; the cost is that of skipping the bytes.
+    """Decode a pod from the API server's JSON; the cost is that of skipping the bytes.
 
     Raises:
-        ObjectError: it is no pod; one line that names it.
+        ObjectError: the pod is malformed; one line that names it.
     """
     return node_pod(_decode_pod(data), launches=lambda: launches_of(data))
 
@@ -53,7 +53,7 @@ _decode_pod: Final = _decoder("Pod", Pod)
 
 
 def _explain(data: bytes, kind: str, error: Exception) -> str:
-    """Say which object it is, and which field."""
+    """Describe a decoding error by object and field."""
     document: Any = None
     try:
         document = msgspec.json.decode(data)
@@ -66,7 +66,7 @@ def _explain(data: bytes, kind: str, error: Exception) -> str:
 
 
 def _bounded(found: _Object) -> _Object:
-    """Cut an object to what may be kept of it."""
+    """Limit an object to the strings that may be kept."""
     metadata = found.metadata
     found = replace(
         found,

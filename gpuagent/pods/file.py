@@ -1,4 +1,4 @@
-"""The pods of a node from a file: what `kubectl get … -o json` prints, or the same written by hand."""
+"""Pods of a node from a file: the output of `kubectl get … -o json`, or the same format written by hand."""
 
 import asyncio
 import time
@@ -23,13 +23,13 @@ _MOST_LINES: Final = 20
 
 
 class FilePods:
-    """Keeps an Inventory of a v1 PodList or List that may change at any time.
+    """Keeps an Inventory in line with a v1 PodList or List that may change at any time.
 
-    It may also hold Node, Namespace, ConfigMap and BindRequest objects. An edit counts within 2 s; one that
-    breaks the file leaves the last good inventory and one line in the log.
+    The file may also contain Node, Namespace, ConfigMap and BindRequest objects. A change takes effect within
+    2 s. If a change breaks the file, the last valid inventory stays, and the log has one line.
 
     Raises:
-        DocumentError: the file is missing or broken from the start; the message names it.
+        DocumentError: the file is missing or broken at the start; the message names the file.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class FilePods:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The last good inventory."""
+        """The last valid inventory."""
         return self._inventory
 
     def seconds_since_contact(self) -> float:
-        """How long ago the file was last seen whole, on the injected clock; grows while it is broken."""
+        """Return the seconds since the file was last valid, on the injected clock."""
         return self._clock() - self._contact
 
     async def run(self) -> None:
-        """Look at the file until cancelled.
+        """Follow the file until cancelled.
 
-        A file that is just being written may read as a shorter list of pods: it is read when it has not
-        changed for one look, or after a few looks if it goes on changing.
+        A file that is being written could be read as a shorter list of pods. It is therefore read when it has
+        been unchanged for one check, or after a few checks if it keeps changing.
         """
         looks = 0
         while True:
@@ -129,17 +129,19 @@ class FilePods:
 
 
 def _documents(path: Path) -> list[Any]:
-    """Read the file. JSON is not left to the YAML reader, which takes 100 times the text's memory for it.
+    """Read the documents of the file.
+
+    JSON has its own reader, since the YAML reader needs 100 times the memory.
 
     Raises:
-        DocumentError: it cannot be read, is neither YAML nor JSON, or is empty.
+        DocumentError: the file is not readable, neither YAML nor JSON, or empty.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DocumentError(f"{path}: {error.strerror}") from None
     if data.lstrip()[:1] == b"{":
-        # YAML may start so too; and of broken JSON its reader says in which line.
+        # YAML may start like this, too, and its reader reports the line of an error.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return [msgspec.json.decode(data)]
     documents = load_file(path)

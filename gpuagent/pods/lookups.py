@@ -1,4 +1,4 @@
-"""Objects that are fetched by name: once or now and then, and not at all for want of a right."""
+"""Fetches objects by name, once or periodically, and skips kinds that RBAC denies."""
 
 import asyncio
 import math
@@ -14,44 +14,46 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 
-_AT_ONCE: Final = 2  # each TLS connection holds a quarter of a MiB
+_AT_ONCE: Final = 2  # each TLS connection takes 256 KiB
 _NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTiming:
-    """How long what waits for what, in seconds."""
+    """Intervals of fetches and retries, in seconds."""
 
     missing: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    """When to ask again for what is not there yet; then it is taken for absent."""
+    """Waiting times before each retry for a missing object; after the last one the object counts as
+    absent."""
     first_hold: float = 60.0
-    """How long a right that is missing is left alone at first; twice as long each time."""
+    """First back-off after a missing right; doubles each time."""
     longest_hold: float = 600.0
     first_pause: float = 1.0
-    """The same for an API server that does not answer."""
+    """First back-off after an error of the API server; doubles each time."""
     longest_pause: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """What is fetched; each kind is made once and equal to itself only, so that it hashes at no cost."""
+    """A kind of object to fetch. Each kind is one constant that is equal only to itself, so hashing is
+    cheap."""
 
     resource: str
-    """As RBAC and kubectl name it: `bindrequests.scheduling.run.ai`."""
+    """Name as in RBAC and kubectl: `bindrequests.scheduling.run.ai`."""
     prefix: str
-    """Of its path: `/api/v1`."""
+    """Prefix of the API path: `/api/v1`."""
     decode: Callable[[bytes], KubernetesObject]
-    """Raises ObjectError for what is no such object."""
+    """Decodes the object; raises ObjectError if it is malformed."""
     without: str
-    """What is worse without it, for a person."""
+    """Consequence of missing this kind, in words."""
     accept: str = "application/json"
     again_seconds: float = math.inf
-    """After how long it is fetched again."""
+    """Interval of repeated fetches."""
     is_expected: bool = False
-    """Whether it should be there soon if it is not there yet."""
+    """Whether a missing object is expected to appear soon."""
 
     def path(self, namespace: str, name: str) -> str:
-        """Where an object is; the namespace is empty for what has none."""
+        """Return the API path of an object; the namespace is empty for a cluster-scoped one."""
         plural = self.resource.partition(".")[0]
         where = f"namespaces/{namespace}/" if namespace else ""
         return f"{self.prefix}/{where}{plural}/{name}"
@@ -59,18 +61,18 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """One object."""
+    """Reference to one object."""
 
     kind: Kind
     names: tuple[str, ...]
-    """The first of these that is there."""
+    """Candidate names; the first existing object counts."""
     namespace: str = ""
     pod_uid: str = ""
-    """Of the pod it is about. What another pod owns is that pod's, which had the same name."""
+    """UID of the pod that the object belongs to. An object of another pod with the same name is ignored."""
 
 
 class UnavailableReason(StrEnum):
-    """Why something is lacking."""
+    """Why a kind of object cannot be fetched."""
 
     DENIED = "denied"
     NOT_SERVED = "not-served"
@@ -79,19 +81,19 @@ class UnavailableReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """A kind of object that cannot be had."""
+    """A kind of object that cannot be fetched."""
 
     resource: str
     reason: UnavailableReason
     line: str
-    """For a person: what is wrong, what follows, and what to do where something can be done."""
+    """One line for a person: the error, its consequence, and the remedy if there is one."""
 
 
 @dataclass(slots=True)
 class _Entry:
     found: KubernetesObject | None = None
     is_answered: bool = False
-    """Whether the API server told that it is there or absent."""
+    """Whether the API server has confirmed that the object exists or is absent."""
     tries: int = 0
     due: float = 0.0
 
@@ -108,11 +110,11 @@ class _Hold:
 
 
 _ANSWERS: Final = (UnavailableReason.DENIED, UnavailableReason.NOT_SERVED)
-"""Why an object cannot be had at all, which is an answer; after an error it may still be had."""
+"""Reasons that count as a final answer; after an error the object may still be fetched."""
 
 
 class Fetcher:
-    """Keeps the objects that are wanted, as far as they can be had."""
+    """Keeps copies of the requested objects, as far as they can be fetched."""
 
     def __init__(
         self,
@@ -123,14 +125,14 @@ class Fetcher:
         clock: Callable[[], float] = time.monotonic,
         timing: FetchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the fetches; call `run` to start them.
 
         Args:
-            client: to the API server.
-            on_change: told when something was found, is another than before, or is known to be absent.
-            on_lack: told when a kind cannot be had (True), and when it can again (False).
+            client: connection to the API server.
+            on_change: called when an object appears, changes, or is known to be absent.
+            on_lack: called when a kind becomes unavailable (True) or available again (False).
             clock: monotonic seconds.
-            timing: other than usual.
+            timing: None for the defaults.
         """
         self._client = client
         self._on_change = on_change
@@ -139,22 +141,22 @@ class Fetcher:
         self._timing = timing or FetchTiming()
         self._entries: dict[ObjectRef, _Entry] = {}
         self._holds: dict[tuple[str, str], _Hold] = {}
-        """By resource and namespace; the namespace is empty where it is about all of them."""
+        """By resource and namespace; the namespace is empty for all namespaces."""
         self._lacks: dict[tuple[str, UnavailableReason], Unavailable] = {}
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()
-        """Set once everything that was wanted at first was asked for, or cannot be."""
+        """Set once every object of the first request has been fetched or is unavailable."""
 
     @property
     def found(self) -> Iterator[KubernetesObject]:
-        """What could be had of what is wanted."""
+        """Fetched objects."""
         return (entry.found for entry in self._entries.values() if entry.found is not None)
 
     def answered(self, kind: Kind) -> frozenset[tuple[str, str]]:
-        """Return namespace and first name of the objects of a kind for which there is an answer.
+        """Return namespace and first name of the objects of a kind whose state is known.
 
-        Each of them is there, is absent by the API server's word, or cannot be had for want of a right or of
-        its API. The rest is still to be asked for, failed each time, or is there and cannot be read.
+        The object exists, is absent according to the API server, or is unavailable for lack of a right or of
+        its API. Objects whose fetch is pending, failed or returned a malformed object are not included.
         """
         return frozenset(
             (wanted.namespace, wanted.names[0])
@@ -165,11 +167,11 @@ class Fetcher:
 
     @property
     def lacks(self) -> tuple[Unavailable, ...]:
-        """What cannot be had, in the order in which that was noticed."""
+        """Unavailable kinds, in order of detection."""
         return tuple(self._lacks.values())
 
     def request(self, wanted: Iterable[ObjectRef]) -> None:
-        """Fetch these, and forget all others."""
+        """Fetch these objects, and forget all others."""
         before = self._entries
         self._entries = {one: before.get(one) or _Entry() for one in wanted}
         if self._entries.keys() - before.keys():
@@ -206,7 +208,7 @@ class Fetcher:
         return [self._holds[key] for key in keys if key in self._holds]
 
     def _due(self, most: int) -> list[ObjectRef]:
-        """What to ask for now: of what is held back only one, to see whether it still must be."""
+        """Return the objects to fetch now; of a kind in back-off only one, as a probe."""
         now = self._clock()
         due: list[ObjectRef] = []
         probed: set[tuple[str, str]] = set()
@@ -244,27 +246,27 @@ class Fetcher:
             return
         except ObjectError as error:
             if wanted in self._entries:
-                self._entries[wanted].is_answered = False  # it is there, and its content is unknown
+                self._entries[wanted].is_answered = False  # the object exists, but its content is unknown
             self._hold(wanted, UnavailableReason.ERROR, "", str(error))
             return
         except (Unreachable, AccessError):
-            self._hold(wanted, UnavailableReason.ERROR, "", "")  # the watch on the pods tells of it
+            self._hold(wanted, UnavailableReason.ERROR, "", "")  # the watch of the pods reports the error
             return
         for space in (wanted.namespace, ""):
             self._holds.pop((kind.resource, space), None)
         entry = self._entries.get(wanted)
         if entry is None:
-            return  # its pod went meanwhile
+            return  # its pod was removed in the meantime
         entry.due = self._clock() + self._again_in(wanted, entry, found)
         if found != entry.found or not entry.is_answered:
             entry.found, entry.is_answered = found, True
             self._on_change()
 
     async def _first(self, wanted: ObjectRef) -> KubernetesObject | None:
-        """Fetch the first that is there and the pod's own; else another pod's; else none.
+        """Return the first existing object that belongs to the pod, else one of another pod, else None.
 
         Raises:
-            ApiError, Unreachable, AccessError, ObjectError: there is no telling.
+            ApiError, Unreachable, AccessError, ObjectError: the object's state is unknown.
         """
         kind = wanted.kind
         foreign: KubernetesObject | None = None
@@ -299,10 +301,10 @@ class Fetcher:
         detail: str,
         retry_after: float = 0.0,
     ) -> None:
-        """Leave a kind alone for a while: in one namespace where the right is missing, else everywhere.
+        """Put a kind into back-off: in one namespace if a right is missing there, else everywhere.
 
-        After an error another object of the kind is asked for first, so that one that can never be read does
-        not keep the others from being read.
+        After an error the probe is another object of the kind, so that one malformed object does not block
+        the others.
         """
         timing, key = self._timing, (wanted.kind.resource, namespace)
         is_error = reason is UnavailableReason.ERROR
@@ -316,7 +318,7 @@ class Fetcher:
         if is_same and before is not None and before.until > self._clock():
             if is_error:
                 self._ask_after(wanted, before)
-            return  # another of the same batch was first
+            return  # another object of the same batch came first
         seconds = min(before.seconds * 2, longest) if is_same and before is not None else first
         self._holds[key] = _Hold(
             kind=wanted.kind,
@@ -325,7 +327,7 @@ class Fetcher:
             detail=detail,
             until=self._clock() + max(seconds * random.uniform(0.8, 1.2), retry_after),  # noqa: S311
             seconds=seconds,
-            is_said=not is_error or (is_same and bool(detail)),  # one failure is nothing to speak of
+            is_said=not is_error or (is_same and bool(detail)),  # a single failure is not reported
         )
         if is_error:
             self._ask_after(wanted, self._holds[key])
@@ -338,7 +340,7 @@ class Fetcher:
             entry.due = hold.until + self._timing.first_pause
 
     def _tell_lacks(self) -> None:
-        """Say what is new and what is over."""
+        """Report new and resolved back-offs."""
         now: dict[tuple[str, UnavailableReason], Unavailable] = {}
         for hold in self._holds.values():
             if hold.is_said:

@@ -1,4 +1,4 @@
-"""What belongs to a node's pods and is fetched by name: which objects, and under which names. Pure."""
+"""Determines which objects belong to a node's pods, and their names. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -47,18 +47,18 @@ NAMESPACES: Final = Kind(
 
 
 class RelatedObjects:
-    """Knows what to fetch for the pods of a node."""
+    """Determines the objects to fetch for the pods of a node."""
 
     def __init__(self, *, node: str, reservation_namespace: str, with_config_maps: bool) -> None:
         self._node = node
         self._reservation_namespace = reservation_namespace
         self._with_config_maps = with_config_maps
         self._config_maps: dict[str, ObjectRef | None] = {}
-        """By pod UID, as it was when the pod was first seen: its owner may edit the annotation that names
-        them, and make a ConfigMap."""
+        """ConfigMap references by pod UID, as first seen. The pod's owner may edit the annotation with the
+        name, and create a ConfigMap."""
 
     def of(self, pods: Iterable[NodePod]) -> Iterator[ObjectRef]:
-        """Yield what belongs to these pods, all bound to the node."""
+        """Yield the objects that belong to these pods, which are all bound to the node."""
         config_maps: dict[str, ObjectRef | None] = {}
         namespaces: set[str] = set()
         yield ObjectRef(kind=NODES, names=(self._node,))
@@ -84,11 +84,11 @@ class RelatedObjects:
     def bind_requests_unknown(
         self, pods: Iterable[NodePod], answered: Collection[tuple[str, str]]
     ) -> frozenset[tuple[str, str]]:
-        """Return namespace and name of the pods that may have a BindRequest of which nothing is known yet.
+        """Return namespace and name of the pods whose possible BindRequest is not known yet.
 
         Args:
             pods: the node's pods.
-            answered: namespace and name of BindRequests that were asked for with an answer.
+            answered: namespace and name of BindRequests whose state is known.
         """
         return frozenset(
             pod.key
@@ -101,9 +101,9 @@ class RelatedObjects:
 
 
 def may_be_kais(pod: NodePod) -> bool:
-    """Whether KAI may have placed a pod: by its scheduler, which nobody can edit, or by any sign of a share.
+    """Whether KAI may have placed a pod: by its immutable scheduler name, or by any sign of a share.
 
-    Static pods were placed by nobody.
+    Static pods have no scheduler.
     """
     if keys.MIRROR_POD in pod.annotations:
         return False

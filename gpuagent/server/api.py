@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:
-    """Show GPUs and pods, every candidate for a share and its source, verdicts and problems."""
+    """Return the whole status as JSON: GPUs, pods, every candidate for a share, verdicts and problems."""
     snapshot = status.snapshot
     return orjson.dumps(
         {

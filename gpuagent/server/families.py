@@ -19,7 +19,7 @@ POD: Final = (
     "virtual_namespace",
     "virtual_pod",
 )
-"""`uid`, because a StatefulSet reuses names while old processes linger."""
+"""`uid` is needed because a StatefulSet reuses names while old processes still run."""
 
 GPU: Final = ("gpu_uuid", "gpu", "model", "node")
 
@@ -28,18 +28,18 @@ SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One metric family."""
+    """Definition of one metric family."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
     help: str
     absent: str
-    """When there is no series: never because a figure is 0."""
+    """Condition under which there is no series. A figure of 0 is always exported."""
 
 
 class Family(Enum):
-    """Every metric family of the agent."""
+    """All metric families of the agent."""
 
     POD_USED = Described(
         name="kaishare_pod_gpu_memory_used_bytes",

@@ -25,10 +25,10 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 STATIC: Final = Path(__file__).parent / "static"
-"""`page.css` and `page.js`, served under their names."""
+"""Folder of `page.css` and `page.js`."""
 
 _LONGEST_TEXT: Final = 4000
-"""Characters of one text from outside."""
+"""Maximum of characters of one text from outside."""
 
 _WIDTH = 1000  # of every drawing, in its own units: a whole GPU
 
@@ -37,18 +37,18 @@ _HATCH = (
     ' patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="ground" width="8" height="8"/>'
     '<rect class="hatch" width="4" height="8"/></pattern></svg>'
 )
-"""What is beyond a share is hatched, so that it is told apart without colours."""
+"""Hatching marks the part beyond a share, so that it is visible without colours."""
 
 
 def page(status: Status, *, node: str, is_simulated: bool, now: float, interval: float) -> str:
-    """Write the page.
+    """Render the page.
 
     Args:
-        status: what holds now.
-        node: the node's name.
-        is_simulated: whether the figures are made up.
+        status: the current status.
+        node: name of the node.
+        is_simulated: whether the figures are synthetic.
         now: Unix seconds.
-        interval: seconds between samples; the page asks as often.
+        interval: seconds between samples, and between reloads of the page.
     """
     flagged = sum(verdict.is_flagged for verdict in status.verdicts.judged.values())
     title = f"{node}: {_count(flagged, 'flag')}" if status.snapshot else f"{node}: no figures"
@@ -210,7 +210,7 @@ def _flags(marks: Iterable[Verdict], taken_at: float) -> Iterator[str]:
 
 
 def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
-    """One stacked bar: every pod, the host's processes, what nobody accounts for, what the driver keeps."""
+    """Draw one stacked bar: pods, host processes, unattributed memory, and memory reserved by the driver."""
     gpu = account.gpu
     parts = [(f"pod p{index % 6}", row.pod_share.pod.name, row.used_bytes) for index, row in enumerate(rows)]
     parts.append(("host", "host processes", account.host_bytes))
@@ -232,15 +232,15 @@ def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
 
 
 def _extent(holding: Holding) -> int:
-    """Bytes a pod's bar must have room for."""
+    """Return the bytes that a pod's bar must have room for."""
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     return max(holding.used_bytes or 0, share.bytes if share else 0)
 
 
 def _pod_bar(holding: Holding, scale: int) -> str:
-    """What a pod holds, filled, in the frame of its share; what is beyond is hatched.
+    """Draw a pod's memory as a filled bar in the frame of its share; the part beyond is hatched.
 
-    All bars of a GPU have one scale, whose end is the largest share or use on it.
+    All bars of a GPU have one scale, whose end is the largest share or usage on it.
     """
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     allowed = None if share is None else share.bytes
@@ -272,7 +272,7 @@ def _drawing(kind: str, said: str, drawn: str) -> str:
 
 
 def _excess(holding: Holding) -> int:
-    """Bytes beyond the share; what has none is all beyond."""
+    """Return the bytes beyond the share; all bytes of a pod without a share."""
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     return (holding.used_bytes or 0) - (share.bytes if share else 0)
 

@@ -1,4 +1,4 @@
-"""In what a pod's own words differ from what KAI gave it, or from what they were: `share-changed`. Pure."""
+"""Share drift: differences between a pod's annotations and KAI's records (`share-changed`). Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from gpuagent.shares.requests import ShareRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a pod says of itself at one time."""
+    """A pod's declaration of its share at one time."""
 
     ask: ShareRequest
     groups: tuple[str, ...]
 
 
 def share_drift(now: Declared, first: Declared, grants: Allocation, cards: Cards) -> tuple[str, ...]:
-    """Name every difference.
+    """Return all differences.
 
-    Against KAI's word the annotation counts as KAI rounds it, to two decimals. Where there is none, as first
-    seen. A group that differs from the BindRequest's is none: KAI does that itself, after a reservation that
-    was tried again (seen live on v0.9.8, v0.13.4 and v0.17.0).
+    The annotations are compared with KAI's record, rounded to two decimals as KAI rounds them. Without a
+    record they are compared with those first seen. A group label that differs from the BindRequest is no
+    drift: KAI changes it after a retried reservation (seen live on v0.9.8, v0.13.4 and v0.17.0).
     """
     bound, configured = grants.bound, grants.configured
     found = []

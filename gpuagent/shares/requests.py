@@ -1,6 +1,7 @@
-"""What a pod's own annotations ask for. Pure.
+"""Parses the share that a pod's annotations request. Pure.
 
-Whoever may edit the pod may edit these, also while it runs: they say what somebody wrote, not what KAI gave.
+Anybody who may edit the pod can change its annotations, even while it runs. They contain the request, and not
+what KAI allocated.
 """
 
 import math
@@ -26,17 +27,17 @@ from service.text import LONGEST_VALUE, one_line, printable, quoted
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
 _MOST_GPUS: Final = 64
-"""Of one pod; more than any node has."""
+"""Maximum of GPUs of one pod; more than any node has."""
 _CONTAINERS_SHOWN: Final = 4
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
 @dataclass(frozen=True, slots=True)
 class _PerGpu:
-    """Amounts of containers, added up once by GPU: a pod can name thousands of containers and GPUs."""
+    """Amounts of containers, summed up by GPU once: a pod can name thousands of containers and GPUs."""
 
     everywhere: int
-    """Of the containers that name no GPUs: their amounts count on each GPU of the pod."""
+    """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
     by_gpu: Mapping[str, int]
 
     @classmethod
@@ -57,10 +58,10 @@ class _PerGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareRequest:
-    """What the annotations come to; equal if they mean the same, however they are written."""
+    """The share that annotations request. Equal for equal meaning, in whatever form it is written."""
 
     share: Share | None = None
-    """`gpu-fraction` or `gpu-memory`, per device; which container it is for does not matter here."""
+    """`gpu-fraction` or `gpu-memory`, per device; the container does not matter here."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """Bytes by container: `nvidia.com/container.<name>.gpu-memory.request`, else `.limit` (KAI v0.18)."""
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -68,34 +69,35 @@ class ShareRequest:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """GPU UUIDs by container, from `….gpus.devices`, which KAI's binder writes (v0.18)."""
     text: str = field(default="", compare=False)
-    """The share as written."""
+    """The share as written in the annotations."""
 
     @property
     def has_share(self) -> bool:
-        """Whether they ask for any share."""
+        """Whether the annotations request any share."""
         return self.share is not None or bool(self.requests)
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs of the containers that ask; empty unless all of them have some."""
+        """GPUs of the containers with a request; empty unless all of them have some."""
         names = self.requests or self.devices
         if not names.keys() <= self.devices.keys():
             return ()
         return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
 
     def bytes_on(self, gpu: str, card: Card | None) -> int | None:
-        """The share on one of the pod's GPUs, in bytes; None if it depends on a card nobody knows."""
+        """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card."""
         if self.share is not None:
             return card.share_bytes(self.share) if card else None
         return self._requested.on(gpu)
 
     def limit_on(self, gpu: str) -> int | None:
-        """The limit on one of the pod's GPUs; None if a container that asks there has none."""
+        """Return the limit on one of the pod's GPUs; None if a container with a request there has no
+        limit."""
         is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
         return self._limited.on(gpu) if is_limited else None
 
     def portions(self, cards: Collection[Card]) -> frozenset[str]:
-        """The share as KAI's binder hands it over, a part of a device with two decimals, on each card."""
+        """Return the share as KAI's binder writes it: a fraction with two decimals for each card."""
         if self.share is not None and self.share.portion is not None:
             return frozenset({self.share.portion})
         if self.share is not None and self.share.memory_mib is not None:
@@ -119,11 +121,11 @@ class ShareRequest:
 
 
 def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[ShareRequest, tuple[str, ...]]:
-    """Read every annotation that asks for GPU memory, and say of those that cannot be read why.
+    """Parse all annotations that request GPU memory, with one note for each malformed one.
 
     Args:
-        annotations: the pod's.
-        where: the pod's name as lines about it start.
+        annotations: annotations of the pod.
+        where: the pod's name, as the prefix of notes.
     """
     notes: list[str] = []
     share = _legacy(annotations, where, notes)
@@ -161,7 +163,7 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
 
 
 def _lines(notes: list[str]) -> tuple[str, ...]:
-    """Make each one line, whatever the annotation holds."""
+    """Make each note one line, whatever the annotation contains."""
     return tuple(map(one_line, notes))
 
 
@@ -201,10 +203,10 @@ def _devices(key: str, value: str) -> tuple[str, ...]:
 
 
 def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
-    """Say what is ignored: beside a legacy ask KAI v0.18 takes only a request that repeats gpu-memory.
+    """Return notes on requests that are ignored beside a legacy annotation.
 
-    A limit least of all: releases before v0.18 know nothing of it, and anybody could write one that is never
-    reached, to be held against that instead of the share.
+    KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18 do not know it, and a user could set a limit that is never
+    reached in order to evade the share.
     """
     ignored = [
         found

@@ -1,4 +1,4 @@
-"""The processes of a simulated node in time, each from its start to its end."""
+"""Lifetimes of the processes of a simulated node."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from gpuagent.simulation.scenario import Scenario, SimulatedProcess
 
 
 class Contradiction(ValueError):
-    """Two entries of a scenario cannot both be true."""
+    """Two entries of a scenario contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLifetime:
-    """One process, whatever it holds on which GPU."""
+    """Start and end of one process, over all its GPUs."""
 
     pid: int
     start: float
     until: float | None
     owner: SimulatedProcess
-    """The first entry; all of them say the same of whose it is."""
+    """The process's first entry; all its entries have the same owner."""
 
     def is_at(self, time: float) -> bool:
-        """Whether it lives at a moment."""
+        """Whether the process is alive at a time."""
         return self.start <= time and (self.until is None or time < self.until)
 
 
 def lives(scenario: Scenario) -> list[ProcessLifetime]:
-    """Return every life. Entries of one PID and owner are one life where they overlap or touch.
+    """Return all lifetimes. Entries of one PID and owner form one lifetime if they overlap or adjoin.
 
     Raises:
-        Contradiction: one PID belongs to two owners at a time, or is twice on one GPU.
+        Contradiction: one PID has two owners at a time, or is on one GPU twice.
     """
     by_pid: dict[int, list[SimulatedProcess]] = defaultdict(list)
     for process in scenario.processes:

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a simulated node, shaped as KAI v0.13.4 leaves them (recorded live)."""
+"""Kubernetes objects of a simulated node, in the form that KAI v0.13.4 leaves them (recorded live)."""
 
 import copy
 import hashlib
@@ -19,16 +19,16 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """What the kernel's paths say of a pod's processes."""
+    """Names of a pod in cgroup paths."""
 
     uid: str
-    """Or, for a static pod, its config hash."""
+    """The UID, or the config hash of a static pod."""
     containers: dict[str, str]
-    """Name to container ID, in the pod's order."""
+    """Container ID by container name, in the order of the pod."""
 
 
 def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return every object of the scenario: the node, its pods, and what KAI made for them."""
+    """Return all objects of the scenario: the node, its pods, and the objects that KAI creates for them."""
     node = scenario.node
     objects = [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name, "labels": dict(node.labels)}}
@@ -44,7 +44,7 @@ def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def pod_identities(objects: list[dict[str, Any]]) -> dict[str, PodIdentity]:
-    """Return identities by `namespace/name`, of objects as `node_objects` gives them."""
+    """Return the identities by `namespace/name`, from the objects of `node_objects`."""
     found = {}
     for pod in objects:
         if pod["kind"] == "Pod":
@@ -97,7 +97,7 @@ def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
 def _groups(pod: SimulatedPod, scenario: Scenario) -> list[str]:
     if pod.fraction is None and pod.memory is None:
         return []
-    alone = "" if pod.reservation else pod.name  # a group of its own, which no reservation pod carries
+    alone = "" if pod.reservation else pod.name  # a group without a reservation pod
     return [_group(scenario.gpus[index].uuid, alone) for index in pod.gpus]
 
 
@@ -152,7 +152,7 @@ def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 
 def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
-    """Fill in what a pod has once it runs, where the scenario leaves it out."""
+    """Add the fields of a running pod that the scenario omits."""
     meta = pod["metadata"]
     meta.setdefault("namespace", "default")
     meta.setdefault("uid", _uid(meta["namespace"], meta["name"]))
@@ -180,7 +180,7 @@ def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
 
 
 def _group(gpu_uuid: str, pod: str = "") -> str:
-    return str(uuid.uuid5(_NAMES, f"group {gpu_uuid} {pod}"))  # KAI makes them at random
+    return str(uuid.uuid5(_NAMES, f"group {gpu_uuid} {pod}"))  # KAI uses random UUIDs
 
 
 def _uid(namespace: str, name: str) -> str:

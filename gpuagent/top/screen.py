@@ -92,7 +92,7 @@ def _style(board: Board) -> str:
 
 
 def _pods_wide(board: Board) -> Table:
-    """A column for everything, if all of it fits."""
+    """Draw pods with one column for each value; used if the terminal is wide enough."""
     has_limit = any(line.limit != NOTHING for line in board.pods)
     has_tenant = any(line.tenant for line in board.pods)
     table = _table()
@@ -123,7 +123,7 @@ def _pods_wide(board: Board) -> Table:
 
 
 def _pods_narrow(board: Board) -> Table:
-    """Figures first, and whatever is long under each other in the last column."""
+    """Draw pods with the figures first, and all long values below each other in the last column."""
     table = _table()
     table.add_column("", no_wrap=True)
     table.add_column("GPU", no_wrap=True)
@@ -144,7 +144,7 @@ def _pods_narrow(board: Board) -> Table:
 
 
 def _gpu_list(board: Board) -> Text:
-    """For a terminal that no table fits in."""
+    """Draw GPUs without a table, for a narrow terminal."""
     lines = [
         f"GPU {line.gpu}: {line.used} of {line.total}, promised {line.promised}, host {line.host},"
         f" unattributed {line.unattributed}"

@@ -7,7 +7,7 @@ from service.text import width
 
 
 def as_text(board: Board) -> str:
-    """Write everything; ends with a line break."""
+    """Return the board as lines, each with a line break."""
     return "".join(f"{line}\n" for line in _lines(board))
 
 
@@ -37,7 +37,7 @@ POD_HEADINGS = (
 
 
 def gpu_cells(line: GpuLine) -> tuple[str, ...]:
-    """One GPU under its headings."""
+    """Return the cells of one GPU."""
     return (line.gpu, line.model, line.used, line.total, line.promised, line.host, line.unattributed)
 
 
@@ -49,13 +49,13 @@ def _pod_cells(line: PodLine) -> tuple[str, ...]:
 
 
 def state(line: PodLine) -> str:
-    """Why a pod is flagged, or may be soon."""
+    """Return the flags of a pod, and the violations within their grace."""
     flagged = [f"FLAGGED {flag}" for flag in line.flags]
     return "; ".join([*flagged, *line.pending]) or NOTHING
 
 
 def without_empty(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Leave out the columns that say nothing in any row; the first row has the headings."""
+    """Remove the columns without a value in any row; the first row has the headings."""
     kept = [
         index
         for index in range(len(rows[0]))
@@ -68,7 +68,7 @@ _ALWAYS = frozenset({"", "GPU", "POD", "USED", "SHARE", "OVER", "STATE"})
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Put cells under each other, two blanks between columns."""
+    """Pad the cells to columns, with two blanks between them."""
     rows = list(rows)
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:

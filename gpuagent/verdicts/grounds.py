@@ -159,8 +159,7 @@ class Grounds:
         )
 
     def after(self, key: Key, last: PodShare) -> Ground | None:
-        """Return the ground of a remembered key that this snapshot has no ground for; None if it does not
-        apply.
+        """Return the ground of a remembered key without a ground in this snapshot; None if there is none.
 
         Only a pod that left a GPU without permission, or received permission, is certainly clean. A pod that
         still uses memory there, for example while its own GPU is unknown, is not.
