@@ -219,7 +219,7 @@ async def _serve_cluster(
         changes=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
-        on_evaluation=actions.handle if actions else lambda _judged: None,
+        on_evaluation=actions.handle if actions else lambda _evaluation: None,
     )
     metrics = Metrics(
         pipeline.status,

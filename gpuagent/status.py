@@ -123,7 +123,7 @@ def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[st
 def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -> Verdicts:
     if is_stale:
         return Verdicts()
-    return replace(verdicts, judged={}) if is_suspended else verdicts
+    return replace(verdicts, by_key={}) if is_suspended else verdicts
 
 
 def pods_stale(seconds: float) -> Problem:

@@ -73,7 +73,7 @@ class VerdictActions:
                 component=COMPONENT,
                 host=node,
                 on_result=lambda reason, result: self.events.update([(reason, result)]),
-                on_trouble=self._say_trouble,
+                on_trouble=self._log_problem,
                 clock=clock,
             )
             self._flags = FlagEvents(self._writer, clock=clock)
@@ -82,7 +82,7 @@ class VerdictActions:
             self._evictor = Evictor(
                 rules=settings.rules,
                 budget=settings.budget,
-                ask=self._ask if settings.eviction is EvictionMode.ON else None,
+                evict_pod=self._evict if settings.eviction is EvictionMode.ON else None,
                 announce=self._announce,
                 sample_now=sample_now,
                 log=log,
@@ -94,12 +94,12 @@ class VerdictActions:
         """Number of eviction decisions by result."""
         return self._evictor.results if self._evictor else _NOTHING
 
-    def handle(self, judged: Evaluation) -> None:
+    def handle(self, evaluation: Evaluation) -> None:
         """Receive the newest verdicts. Never blocks."""
         if self._flags is not None:
-            self._flags.take(judged.snapshot, judged.transitions)
+            self._flags.handle(evaluation.snapshot, evaluation.transitions)
         if self._evictor is not None:
-            self._evictor.take(judged)
+            self._evictor.handle(evaluation)
 
     async def run(self) -> None:
         """Write Events and evict pods until cancelled."""
@@ -109,18 +109,18 @@ class VerdictActions:
             if self._evictor is not None:
                 group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evictor")))
 
-    async def _ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
+    async def _evict(self, pod: NodePod, *, is_trial: bool) -> Evicted:
         return await evict(
             self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=is_trial
         )
 
-    async def _announce(self, verdict: Verdict, judged: Evaluation) -> None:
+    async def _announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
         """Write the Event of an eviction before the pod goes, and wait for the API server up to a timeout."""
         if self._flags is None or self._writer is None:
             return
-        totals = {account.gpu.uuid: account.gpu.total_bytes for account in judged.snapshot.gpus}
-        lasted = verdict.lasted(judged.snapshot.taken_at)
-        self._flags.evicting(verdict, lasted, totals.get(verdict.key.gpu_uuid))
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in evaluation.snapshot.gpus}
+        lasted = verdict.lasted(evaluation.snapshot.taken_at)
+        self._flags.emit_eviction(verdict, lasted, totals.get(verdict.key.gpu_uuid))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TO_WRITE_SECONDS):
                 await self._writer.settled()
@@ -131,7 +131,7 @@ class VerdictActions:
         """Return an error handler; an unexpected error must not stop the agent."""
         return lambda error: self._log.failure(f"{task} failed, restarting", error)
 
-    def _say_trouble(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem:
             self._log("Event writes failing", WARNING, error=problem)
         else:

@@ -42,10 +42,10 @@ class _Pending:
 
     wait: float
     pending: Transition | None = None
-    told_at: float | None = None
+    emitted_at: float | None = None
     """Time of the last Event about a raised flag; None if there was none."""
     changed_at: float = 0.0
-    was_told_flagged: bool = False
+    is_flag_known: bool = False
 
 
 class FlagEvents:
@@ -66,18 +66,18 @@ class FlagEvents:
         self._clock = clock
         self._pending: dict[Key, _Pending] = {}
 
-    def take(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
+    def handle(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
         """Emit Events for the transitions of the newest sample, and for waiting ones whose time has come."""
         now = self._clock()
         for transition in transitions:
             self._record(transition, now)
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
         self._pending = {key: entry for key, entry in self._pending.items() if key.uid in snapshot.pod_uids}
-        for entry in sorted(self._pending.values(), key=_last_told):
+        for entry in sorted(self._pending.values(), key=_last_emitted):
             if entry.pending is not None and self._may_emit(entry, now):
-                self._speak(entry, entry.pending, totals, now)
+                self._emit(entry, entry.pending, totals, now)
 
-    def evicting(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
+    def emit_eviction(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
         """Emit the Event of an eviction, without rate limit; the eviction budget bounds the number of
         evictions."""
         text = eviction_message(verdict, seconds, gpu_bytes)
@@ -88,12 +88,12 @@ class FlagEvents:
         entry = self._pending.get(key)
         if entry is None:
             entry = self._pending[key] = _Pending(wait=self._bounds.first_wait)
-        elif now - max(entry.changed_at, entry.told_at or 0.0) >= self._bounds.longest_wait:
-            entry.wait, entry.told_at = self._bounds.first_wait, None
+        elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= self._bounds.longest_wait:
+            entry.wait, entry.emitted_at = self._bounds.first_wait, None
         entry.changed_at = now
         if event_reason(transition) is None or (
             # Nobody was told of the flag that is gone again.
-            transition.change is Change.CLEARED and not entry.was_told_flagged
+            transition.change is Change.CLEARED and not entry.is_flag_known
         ):
             entry.pending = None
         else:
@@ -103,27 +103,27 @@ class FlagEvents:
         # A cleared flag is reported at once: it follows an Event about the raised flag, so it happens only
         # once.
         is_end = entry.pending is not None and entry.pending.change is Change.CLEARED
-        is_time = is_end or entry.told_at is None or now - entry.told_at >= entry.wait
+        is_time = is_end or entry.emitted_at is None or now - entry.emitted_at >= entry.wait
         return is_time and self._bucket.take()
 
-    def _speak(
+    def _emit(
         self, entry: _Pending, transition: Transition, totals: Mapping[str, int | None], now: float
     ) -> None:
         entry.pending = None
-        entry.was_told_flagged = transition.change is Change.FLAGGED
-        if entry.was_told_flagged:
-            if entry.told_at is not None:
+        entry.is_flag_known = transition.change is Change.FLAGGED
+        if entry.is_flag_known:
+            if entry.emitted_at is not None:
                 entry.wait = min(2 * entry.wait, self._bounds.longest_wait)
-            entry.told_at = now
+            entry.emitted_at = now
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
             self._sink.emit(_event(reason, verdict.pod_share.pod, verdict.key, text))
 
 
-def _last_told(entry: _Pending) -> float:
+def _last_emitted(entry: _Pending) -> float:
     """Sort key: the keys without a recent Event come first."""
-    return -math.inf if entry.told_at is None else entry.told_at
+    return -math.inf if entry.emitted_at is None else entry.emitted_at
 
 
 def _event(reason: str, pod: NodePod, key: Key, text: str) -> Event:

@@ -52,10 +52,10 @@ class EvictionRules:
     reservation_namespace: str
     slack: Slack
 
-    def refusal(self, verdict: Verdict, judged: Evaluation) -> EvictionRefusal | None:
+    def refusal(self, verdict: Verdict, evaluation: Evaluation) -> EvictionRefusal | None:
         """Return why a pod must not be evicted; None if eviction is allowed."""
         pod = verdict.pod_share.pod
-        if pod.uid in judged.reservation_uids or pod.namespace == self.reservation_namespace:
+        if pod.uid in evaluation.reservation_uids or pod.namespace == self.reservation_namespace:
             return EvictionRefusal.RESERVATION_POD
         if pod.namespace in self.excluded_namespaces:
             return EvictionRefusal.EXCLUDED_NAMESPACE
@@ -65,17 +65,17 @@ class EvictionRules:
             return EvictionRefusal.TERMINATING
         if not pod.is_running:
             return EvictionRefusal.NOT_RUNNING
-        if not self._is_proven(verdict, judged):
+        if not self._is_proven(verdict, evaluation):
             return EvictionRefusal.WEAK_EVIDENCE
         return None
 
-    def _is_proven(self, verdict: Verdict, judged: Evaluation) -> bool:
+    def _is_proven(self, verdict: Verdict, evaluation: Evaluation) -> bool:
         key, amount = verdict.key, _figure(verdict)
         if amount is None or verdict.used_bytes is None:
             return False
         if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
-        return (key.uid, key.gpu_uuid) in judged.held_by_uid
+        return (key.uid, key.gpu_uuid) in evaluation.held_by_uid
 
 
 def explained(refusal: EvictionRefusal) -> str:
@@ -83,30 +83,30 @@ def explained(refusal: EvictionRefusal) -> str:
     return _LINES[refusal]
 
 
-def candidates(judged: Evaluation) -> list[Verdict]:
+def candidates(evaluation: Evaluation) -> list[Verdict]:
     """Return the pods to evict: flagged, over in this sample, and with eviction in their policy.
 
     The result has one verdict for each pod, with the largest excess first.
     """
     worst: dict[str, Verdict] = {}
-    for verdict in sorted(_asked(judged), key=_excess, reverse=True):
+    for verdict in sorted(_evictable_verdicts(evaluation), key=_excess, reverse=True):
         worst.setdefault(verdict.key.uid, verdict)
     return list(worst.values())
 
 
-def still(key: Key, judged: Evaluation) -> Verdict | None:
+def still(key: Key, evaluation: Evaluation) -> Verdict | None:
     """Return the candidate of a key in a newer sample; None if it is no longer one."""
-    return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
+    return next((verdict for verdict in _evictable_verdicts(evaluation) if verdict.key == key), None)
 
 
-def is_settled(key: Key, judged: Evaluation) -> bool:
+def is_settled(key: Key, evaluation: Evaluation) -> bool:
     """Whether the flag of a key is certainly gone, or its pod is.
 
     A flag that cannot be evaluated at the moment still stands.
     """
-    verdict = judged.verdicts.judged.get(key)
+    verdict = evaluation.verdicts.by_key.get(key)
     if verdict is None:
-        return key.uid not in judged.snapshot.pod_uids
+        return key.uid not in evaluation.snapshot.pod_uids
     return not verdict.is_flagged
 
 
@@ -119,16 +119,16 @@ def owner_of(pod_share: PodShare) -> str:
     pod, tenant = pod_share.pod, pod_share.tenant
     if tenant is None:
         return pod.controller_uid or f"{pod.namespace}/{pod.name}"
-    said = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
-    owner = hashlib.sha256(said.encode()).hexdigest() if said else f"{tenant.namespace}/{tenant.pod}"
+    owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
+    owner = hashlib.sha256(owners.encode()).hexdigest() if owners else f"{tenant.namespace}/{tenant.pod}"
     return f"{pod.namespace}/{tenant.vcluster}/{owner}"
 
 
-def _asked(judged: Evaluation) -> Iterator[Verdict]:
-    for verdict in judged.verdicts.judged.values():
-        over_share_policy = judged.over_share_policies.get(verdict.key.uid)
-        is_asked = over_share_policy is not None and over_share_policy.evict
-        if is_asked and verdict.key.reason in _EVICTABLE and verdict.is_flagged and verdict.is_over:
+def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
+    for verdict in evaluation.verdicts.by_key.values():
+        over_share_policy = evaluation.over_share_policies.get(verdict.key.uid)
+        has_eviction = over_share_policy is not None and over_share_policy.evict
+        if has_eviction and verdict.key.reason in _EVICTABLE and verdict.is_flagged and verdict.is_over:
             yield verdict
 
 
@@ -140,8 +140,8 @@ def _figure(verdict: Verdict) -> Amount | None:
     """Return the figure behind the verdict, or the share if others could have written that figure."""
     pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
     share = pod_share.shares.get(gpu)
-    judged_by = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share
-    for amount in (judged_by, share):
+    limit = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share
+    for amount in (limit, share):
         if amount is not None and amount.source not in _WEAK:
             return amount
     return None

@@ -33,14 +33,14 @@ class Budget:
         Raises:
             ValueError: the text has another form; the message shows the allowed form.
         """
-        found = _FORM.fullmatch(text)
+        match = _FORM.fullmatch(text)
         try:
-            seconds = parse_duration(found[2]) if found else 0.0
+            seconds = parse_duration(match[2]) if match else 0.0
         except ValueError:
             seconds = 0.0
-        if found is None or seconds <= 0:
+        if match is None or seconds <= 0:
             raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
-        return cls(int(found[1]), seconds)
+        return cls(int(match[1]), seconds)
 
     @property
     def per_second(self) -> float:

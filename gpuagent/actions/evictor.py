@@ -25,7 +25,7 @@ _MESSAGES: Final = {
 }
 
 
-class Asking(Protocol):
+class EvictCall(Protocol):
     """Sends an eviction to the API server."""
 
     async def __call__(self, pod: NodePod, *, is_trial: bool) -> Evicted:
@@ -33,7 +33,7 @@ class Asking(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionPace:
+class EvictionTiming:
     """Timing of evictions, in seconds."""
 
     fresh: float = 30.0
@@ -57,12 +57,12 @@ class Evictor:
         *,
         rules: EvictionRules,
         budget: Budget,
-        ask: Asking | None,
+        evict_pod: EvictCall | None,
         announce: Callable[[Verdict, Evaluation], Awaitable[None]],
         sample_now: Callable[[], None],
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
-        timing: EvictionPace | None = None,
+        timing: EvictionTiming | None = None,
     ) -> None:
         """Set up evictions; call `run` to start them.
 
@@ -79,35 +79,37 @@ class Evictor:
         self.results: Counter[str] = Counter()
         """Number of decisions by result."""
         self._rules = rules
-        self._ask = ask
+        self._evict_pod = evict_pod
         self._announce = announce
         self._sample_now = sample_now
         self._log = log
         self._clock = clock
-        self._timing = timing = timing or EvictionPace()
+        self._timing = timing = timing or EvictionTiming()
         self._bucket = TokenBucket(per_second=budget.per_second, burst=budget.evictions, clock=clock)
         self._owners = KeyedBackoff(first=timing.first_owner, most=timing.longest_owner)
         self._retries = KeyedBackoff(first=timing.first_retry, most=timing.longest_retry)
         self._done: dict[Key, float] = {}
         """Time of the last action by flag, for flags that still stand and need no further action."""
-        self._said: dict[Key, str] = {}
+        self._logged: dict[Key, str] = {}
         """Last logged result by flag, for flags that still stand; avoids repeated lines."""
-        self._judged: Evaluation | None = None
+        self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()
 
-    def take(self, judged: Evaluation) -> None:
+    def handle(self, evaluation: Evaluation) -> None:
         """Receive the newest verdicts. Never blocks."""
-        self._judged = judged
+        self._evaluation = evaluation
         self._news.set()
 
     async def run(self) -> None:
         """Evict until cancelled, at most one pod per sample."""
         while True:
-            judged = await self._next()
-            found = candidates(judged)
-            self._done = {key: since for key, since in self._done.items() if not is_settled(key, judged)}
-            self._said = {key: said for key, said in self._said.items() if not is_settled(key, judged)}
-            verdict = next((each for each in found if self._may_go(each, judged)), None)
+            evaluation = await self._next()
+            pods_to_evict = candidates(evaluation)
+            self._done = {key: since for key, since in self._done.items() if not is_settled(key, evaluation)}
+            self._logged = {
+                key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
+            }
+            verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
                 await self._go(verdict)
 
@@ -115,23 +117,23 @@ class Evictor:
         while True:
             self._news.clear()
             await self._news.wait()
-            if self._judged is not None:
-                return self._judged
+            if self._evaluation is not None:
+                return self._evaluation
 
-    def _may_go(self, verdict: Verdict, judged: Evaluation) -> bool:
+    def _may_go(self, verdict: Verdict, evaluation: Evaluation) -> bool:
         """Whether eviction is allowed now; logs the reason once if not."""
         now, uid = self._clock(), verdict.key.uid
         if self._is_done(verdict, now) or self._retries.is_backing_off(uid, now):
             return False
-        refusal = self._rules.refusal(verdict, judged)
+        refusal = self._rules.refusal(verdict, evaluation)
         if refusal is not None:
-            self._say_once(verdict, refusal, explained(refusal))
+            self._log_once(verdict, refusal, explained(refusal))
             return False
         if self._owners.is_backing_off(owner_of(verdict.pod_share), now):
-            self._say_once(verdict, "owner-backoff", "a pod of the same owner was evicted recently")
+            self._log_once(verdict, "owner-backoff", "a pod of the same owner was evicted recently")
             return False
         if self._bucket.seconds_until_next() > 0:
-            self._say_once(verdict, "budget", "the node's eviction budget is exhausted")
+            self._log_once(verdict, "budget", "the node's eviction budget is exhausted")
             return False
         return True
 
@@ -148,7 +150,7 @@ class Evictor:
     async def _go(self, verdict: Verdict) -> None:
         """Take a fresh sample, test the eviction, write the Event, and evict."""
         key, pod = verdict.key, verdict.pod_share.pod
-        fresh = await self._look_again()
+        fresh = await self._fresh_evaluation()
         if fresh is None:
             self._put_off(verdict, "no-fresh-sample", "no fresh sample within the timeout")
             return
@@ -158,30 +160,30 @@ class Evictor:
             return
         if not self._may_go(now, fresh):
             return
-        if self._ask is None:
+        if self._evict_pod is None:
             self._evicted(now, "dry-run")
             return
-        trial = await self._ask(pod, is_trial=True)
+        trial = await self._evict_pod(pod, is_trial=True)
         if trial.answer is not EvictionAnswer.EVICTED:
             self._refused(now, trial)
             return
         await self._announce(now, fresh)
-        done = await self._ask(pod, is_trial=False)
+        done = await self._evict_pod(pod, is_trial=False)
         if done.answer is EvictionAnswer.EVICTED:
             self._evicted(now, "evicted")
         else:
             self._refused(now, done)
 
-    async def _look_again(self) -> Evaluation | None:
+    async def _fresh_evaluation(self) -> Evaluation | None:
         """Return the evaluation of a sample that begins now; None after a timeout."""
-        asked = self._clock()
+        requested_at = self._clock()
         self._sample_now()
         try:
             async with asyncio.timeout(self._timing.fresh):
                 while True:
-                    judged = await self._next()
-                    if judged.snapshot.taken_at >= asked:
-                        return judged
+                    evaluation = await self._next()
+                    if evaluation.snapshot.taken_at >= requested_at:
+                        return evaluation
         except TimeoutError:
             return None
 
@@ -189,23 +191,23 @@ class Evictor:
         self._bucket.take()
         self._owners.fail(owner_of(verdict.pod_share), self._clock())
         self._done[verdict.key] = self._clock()
-        self._say(verdict, result, "")
+        self._log_decision(verdict, result, "")
 
-    def _refused(self, verdict: Verdict, said: Evicted) -> None:
-        if said.answer is EvictionAnswer.GONE:
+    def _refused(self, verdict: Verdict, response: Evicted) -> None:
+        if response.answer is EvictionAnswer.GONE:
             self._done[verdict.key] = self._clock()
-        self._put_off(verdict, said.answer, said.line, said.retry_after)
+        self._put_off(verdict, response.answer, response.line, response.retry_after)
 
     def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:
         self._retries.fail(verdict.key.uid, self._clock(), at_least)
-        self._say(verdict, result, line)
+        self._log_decision(verdict, result, line)
 
-    def _say_once(self, verdict: Verdict, result: str, line: str) -> None:
-        if self._said.get(verdict.key) != result:
-            self._said[verdict.key] = result
-            self._say(verdict, result, line)
+    def _log_once(self, verdict: Verdict, result: str, line: str) -> None:
+        if self._logged.get(verdict.key) != result:
+            self._logged[verdict.key] = result
+            self._log_decision(verdict, result, line)
 
-    def _say(self, verdict: Verdict, result: str, line: str) -> None:
+    def _log_decision(self, verdict: Verdict, result: str, line: str) -> None:
         self.results[result] += 1
         message, level = _MESSAGES.get(result, ("pod not evicted", WARNING))
         self._log(

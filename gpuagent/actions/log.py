@@ -25,7 +25,7 @@ class TransitionLog:
         self._log = log
         self._problems: dict[tuple[Cause, str], Problem] = {}
         self._notes: frozenset[str] = frozenset()
-        self._wish_notes: frozenset[str] = frozenset()
+        self._policy_notes: frozenset[str] = frozenset()
         self._gpus: tuple[str, ...] | None = None
 
     def problems(self, present: Iterable[Problem]) -> None:
@@ -54,9 +54,9 @@ class TransitionLog:
     def over_share_policies(self, notes: Iterable[str]) -> None:
         """Log new labels of namespaces that are invalid or out of bounds."""
         now = frozenset(notes)
-        for note in sorted(now - self._wish_notes):
+        for note in sorted(now - self._policy_notes):
             self._log("namespace label not applied as written", WARNING, problem=note)
-        self._wish_notes = now
+        self._policy_notes = now
 
     def transitions(self, transitions: Iterable[Transition]) -> None:
         """Log transitions of flags."""

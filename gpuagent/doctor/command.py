@@ -17,7 +17,7 @@ from gpuagent.doctor.host import Host
 from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.probe import Observation, Probe
 from gpuagent.doctor.proc import proc_findings
-from gpuagent.doctor.self_test import trial_finding
+from gpuagent.doctor.self_test import self_test_result
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
 from gpuagent.sampling.processes import Processes
@@ -62,11 +62,11 @@ def run(settings: DoctorSettings) -> int:
     """
     capture_libraries(JsonLog(io.BytesIO()))  # the checks report the same errors in plain words
     source, settings = _source(settings)
-    looker = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
+    probe = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
     try:
-        findings = list(_examine(settings, looker, is_simulated=source.is_simulated))
+        findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
     finally:
-        looker.close()
+        probe.close()
     if settings.output == "json":
         text = as_json(findings, {"node": settings.node or None, "simulated": source.is_simulated})
     else:
@@ -75,7 +75,7 @@ def run(settings: DoctorSettings) -> int:
         text = as_text(findings, heading=heading, columns=columns)
     status = exit_status(findings)
     write_output(text)
-    if looker.is_hung:
+    if probe.is_hung:
         os._exit(status)  # a normal exit would wait for the hanging call
     return status
 
@@ -97,36 +97,36 @@ def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
     return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
 
 
-def _examine(settings: DoctorSettings, looker: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
+def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
     host = Host.here(settings.proc_root)
-    look = looker.look()
-    yield from driver_findings(look, host)
-    access, lack = (None, None) if settings.pods else asyncio.run(_access(settings, host))
+    observation = probe.observe()
+    yield from driver_findings(observation, host)
+    access, no_access = (None, None) if settings.pods else asyncio.run(_access(settings, host))
     if is_simulated:
-        yield from (problem(str(found.cause), found.detail) for found in look.problems)
+        yield from (problem(str(entry.cause), entry.detail) for entry in observation.problems)
         yield unknown(_MACHINE, "PID namespace, /proc and devices not checked: the node is simulated")
     else:
-        yield from proc_findings(look, host)
+        yield from proc_findings(observation, host)
         name = host.environment.get("HOSTNAME", "")
         is_pod = access is not None and host.is_contained and bool(name)
         runtime_class = asyncio.run(own_runtime_class(access, name)) if access and is_pod else None
         yield from device_findings(host, runtime_class)
-        yield trial_finding(look, looker.look, host)
+        yield self_test_result(observation, probe.observe, host)
     if settings.pods:
-        yield from _file(settings, settings.pods, look)
+        yield from _file(settings, settings.pods, observation)
         yield unknown(API_SERVER, "not checked: the pods are from a file")
-    elif lack:
-        yield lack
+    elif no_access:
+        yield no_access
     elif not settings.node:
         yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
     elif access:
-        asked = ApiQuestion(
+        question = ApiQuestion(
             node=settings.node,
             reservation_namespace=settings.reservation_namespace,
             reads_config_maps=settings.reads_config_maps,
             kai_version=settings.kai_version,
         )
-        yield from asyncio.run(_collected(access, asked, look))
+        yield from asyncio.run(_collected(access, question, observation))
 
 
 async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:
@@ -147,11 +147,11 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
         )
 
 
-async def _collected(access: Access, asked: ApiQuestion, look: Observation) -> list[CheckResult]:
-    return [finding async for finding in cluster_findings(access, asked, look)]
+async def _collected(access: Access, question: ApiQuestion, observation: Observation) -> list[CheckResult]:
+    return [finding async for finding in cluster_findings(access, question, observation)]
 
 
-def _file(settings: DoctorSettings, path: Path, look: Observation) -> Iterator[CheckResult]:
+def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Iterator[CheckResult]:
     if not settings.node:
         yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
         return
@@ -171,7 +171,7 @@ def _file(settings: DoctorSettings, path: Path, look: Observation) -> Iterator[C
     if pods.inventory is not None:
         yield from pod_findings(
             pods.inventory,
-            look,
+            observation,
             node=settings.node,
             source="the scenario" if settings.scenario else str(path),
             kai_version=settings.kai_version,

@@ -102,10 +102,10 @@ def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
 
 def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
     """Return what is missing in a container without devices."""
-    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
-    if asked == MOUNTS and toolkit and not toolkit.by_mount:
+    requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    if requested == MOUNTS and toolkit and not toolkit.by_mount:
         return f"the node's toolkit refuses volume mounts: set {_BY_MOUNT} = true, or use CDI"
-    if asked in _NO_DEVICES or asked == MOUNTS:
+    if requested in _NO_DEVICES or requested == MOUNTS:
         return _GIVE
     if toolkit and not toolkit.by_variable and not host.is_privileged:
         return (
@@ -113,7 +113,7 @@ def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
             f" ({_BY_VARIABLE} = false): mount {MOUNTS}/all instead, or use CDI"
         )
     return (
-        f"{keys.VISIBLE_DEVICES_ENV}={one_line(asked)} had no effect: the pod lacks runtimeClassName:"
+        f"{keys.VISIBLE_DEVICES_ENV}={one_line(requested)} had no effect: the pod lacks runtimeClassName:"
         f" nvidia, or the node's toolkit refuses the variable ({_BY_VARIABLE} = false). In that case mount"
         f" {MOUNTS}/all, or use CDI"
     )
@@ -121,15 +121,15 @@ def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
 
 def _ways(host: Host, *, has_devices: bool) -> list[str]:
     """Return all ways through which the container may have got its devices."""
-    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
     ways = []
     mounted = _entries(host.under(MOUNTS))
     if mounted:
         ways.append(f"volume mounts under {MOUNTS}: {', '.join(mounted)}")
-    if asked not in _NO_DEVICES and asked != MOUNTS:
-        ways.append(f"environment variable {keys.VISIBLE_DEVICES_ENV}={one_line(asked)}")
+    if requested not in _NO_DEVICES and requested != MOUNTS:
+        ways.append(f"environment variable {keys.VISIBLE_DEVICES_ENV}={one_line(requested)}")
     if has_devices and not ways:
-        if asked == "void":
+        if requested == "void":
             ways.append(f"CDI (which sets {keys.VISIBLE_DEVICES_ENV}=void)")
         elif host.is_privileged:
             ways.append("a privileged container, which has every device of the node")
@@ -140,23 +140,23 @@ def _ways(host: Host, *, has_devices: bool) -> list[str]:
 
 def _access(host: Host, ways: list[str], runtime_class: str | None) -> CheckResult:
     pod = {None: "", "": "; no runtimeClassName"}.get(runtime_class, f"; runtimeClassName {runtime_class}")
-    said = " and ".join(ways) + pod
-    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
-    if asked not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
+    ways_text = " and ".join(ways) + pod
+    requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    if requested not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
         return problem(
             _ACCESS,
-            f"{said}: the agent does not see other GPUs",
+            f"{ways_text}: the agent does not see other GPUs",
             f"set {keys.VISIBLE_DEVICES_ENV}=all, and do not request {keys.GPU_RESOURCE} for the agent's pod",
         )
-    return ok(_ACCESS, said)
+    return ok(_ACCESS, ways_text)
 
 
 def _capabilities(host: Host) -> Iterator[CheckResult]:
-    asked = host.environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
-    if asked and not {"utility", "all"} & {one.strip() for one in asked.split(",")}:
+    requested = host.environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
+    if requested and not {"utility", "all"} & {name.strip() for name in requested.split(",")}:
         yield problem(
             _ACCESS,
-            f"NVIDIA_DRIVER_CAPABILITIES={one_line(asked)} excludes the driver's library",
+            f"NVIDIA_DRIVER_CAPABILITIES={one_line(requested)} excludes the driver's library",
             "add utility to the list",
         )
     if host.environment.get(_MIG_MONITOR) and not _entries(host.under("/dev/nvidia-caps")):
@@ -207,15 +207,15 @@ def _toolkit(host: Host) -> _Toolkit | None:
 
 def _parsed(path: Path, text: str) -> _Toolkit:
     try:
-        found: dict[str, Any] = tomllib.loads(text)
+        config: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not TOML: {one_line(str(error))}") from None
-    runtime = found.get("nvidia-container-runtime")
+    runtime = config.get("nvidia-container-runtime")
     mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
     return _Toolkit(
         path=path,
-        by_variable=found.get(_BY_VARIABLE, True) is not False,
-        by_mount=found.get(_BY_MOUNT, False) is True,
+        by_variable=config.get(_BY_VARIABLE, True) is not False,
+        by_mount=config.get(_BY_MOUNT, False) is True,
         mode=one_line(str(mode)),
     )
 

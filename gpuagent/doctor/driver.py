@@ -45,12 +45,12 @@ _CAUSES: Final = {
 }
 
 
-def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
+def driver_findings(observation: Observation, host: Host) -> Iterator[CheckResult]:
     """Check the driver and each GPU."""
     library, version = loaded_library(host)
     module = module_version(host)
     named = f", library {version or 'of unknown version'} ({library})" if library else ""
-    if look.is_hung:
+    if observation.is_hung:
         yield problem(
             _CHECK,
             f"the driver does not respond{named}",
@@ -58,25 +58,25 @@ def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
             " node helps",
         )
         return
-    if look.replaced:
+    if observation.replaced:
         versions = f" (kernel module {module or 'unknown'}{named})"
         yield problem(_CHECK, f"the versions of driver and library differ{versions}", _RESTART)
         return
-    reading = look.reading
+    reading = observation.reading
     if reading.gpus:
         yield ok(_CHECK, f"version {reading.driver_version or module or 'unknown'}{named}")
     indices = {gpu.uuid: f"GPU {gpu.index}" for gpu in reading.gpus}
-    for found in reading.problems:
+    for entry in reading.problems:
         yield problem(
-            indices.get(found.gpu_uuid) or found.gpu_uuid or _CHECK,
-            found.detail,
-            _CAUSES.get(found.cause) or _advice(look, host),
+            indices.get(entry.gpu_uuid) or entry.gpu_uuid or _CHECK,
+            entry.detail,
+            _CAUSES.get(entry.cause) or _advice(observation, host),
         )
-    yield from _gpus(look)
+    yield from _gpus(observation)
 
 
-def _advice(look: Observation, host: Host) -> str:
-    errors = {error for _, error in look.errors}
+def _advice(observation: Observation, host: Host) -> str:
+    errors = {error for _, error in observation.errors}
     if "LibraryNotFound" in errors:
         return (
             _IN_A_CONTAINER if host.is_contained else "install the NVIDIA driver, or run on a node with a GPU"
@@ -84,23 +84,23 @@ def _advice(look: Observation, host: Host) -> str:
     return next((advice for error, advice in _ADVICE.items() if error in errors), "")
 
 
-def _gpus(look: Observation) -> Iterator[CheckResult]:
-    for gpu in look.gpus:
+def _gpus(observation: Observation) -> Iterator[CheckResult]:
+    for gpu in observation.gpus:
         check = f"GPU {gpu.index}"
-        held = list(processes_of(gpu))
-        told = f"{len(held)} processes" if len(held) != 1 else "1 process"
+        processes = list(processes_of(gpu))
+        process_count = f"{len(processes)} processes" if len(processes) != 1 else "1 process"
         if gpu.processes is None:
-            told = "processes unknown"
+            process_count = "processes unknown"
         mig = "; MIG: reported, not evaluated" if gpu.mig else ""
         memory = size(gpu.total_bytes) if gpu.total_bytes is not None else "memory unknown"
-        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {told}{mig}")
+        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {process_count}{mig}")
         yield from _memory(gpu)
-        untold = sum(process.used_bytes is None for process in held)
-        if untold:
+        unknown_count = sum(process.used_bytes is None for process in processes)
+        if unknown_count:
             yield problem(
                 check,
-                f"the driver does not report the memory of {untold} of {len(held)} processes; their pods are"
-                " not evaluated",
+                f"the driver does not report the memory of {unknown_count} of {len(processes)} processes;"
+                " their pods are not evaluated",
                 "WSL 2 and some vGPU profiles never report it; elsewhere update the driver",
             )
 
@@ -127,15 +127,15 @@ def loaded_library(host: Host) -> tuple[str, str]:
 
     The version is in the file name, so it is known even if the library does not match the driver.
     """
-    found = _LIBRARY.search(read_text(host.own / "maps") or "")
-    if found is None:
+    match = _LIBRARY.search(read_text(host.own / "maps") or "")
+    if match is None:
         return "", ""
-    version = found[2] or ""
-    return found[1], version if "." in version else ""
+    version = match[2] or ""
+    return match[1], version if "." in version else ""
 
 
 def module_version(host: Host) -> str:
     """Return the version of the loaded kernel module; empty if unknown."""
     text = read_text(host.proc_root / "driver/nvidia/version") or ""
-    found = _MODULE.search(text.partition("\n")[0])
-    return found[1] if found else ""
+    match = _MODULE.search(text.partition("\n")[0])
+    return match[1] if match else ""

@@ -66,8 +66,8 @@ class Host:
     def groups(self) -> frozenset[int]:
         """All groups of the process, supplementary groups included."""
         fields = self._status
-        found = fields.get("Groups", "").split() + fields.get("Gid", "").split()[3:]
-        return frozenset(int(group) for group in found if group.isdigit())
+        numbers = fields.get("Groups", "").split() + fields.get("Gid", "").split()[3:]
+        return frozenset(int(group) for group in numbers if group.isdigit())
 
     def _may(self, capability: int) -> bool:
         text = self._status.get("CapEff", "")

@@ -12,7 +12,7 @@ _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
 
 
-def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[CheckResult]:
+def kai_findings(pods: Iterable[KaiPod], *, configured: Version | None) -> Iterator[CheckResult]:
     """Check version and sharing mode.
 
     Args:
@@ -20,11 +20,11 @@ def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[Ch
         told: value of `--kai-version`; None means a current version.
     """
     installed = Installation.seen_in(pods)
-    yield _version(installed, told)
+    yield _version(installed, configured)
     yield _sharing(installed)
 
 
-def _version(installed: Installation, told: Version | None) -> CheckResult:
+def _version(installed: Installation, configured: Version | None) -> CheckResult:
     versions = installed.versions
     if not installed.programs:
         return unknown(_VERSION, f"no KAI pod in the namespace {NAMESPACE}")
@@ -35,12 +35,14 @@ def _version(installed: Installation, told: Version | None) -> CheckResult:
             "set --kai-version if KAI is older than 0.8.2",
         )
     if len(versions) > 1:
-        shown = " and ".join(map(str, versions))
-        return problem(_VERSION, f"{shown} at the same time", "finish or roll back the update of KAI")
+        all_versions = " and ".join(map(str, versions))
+        return problem(_VERSION, f"{all_versions} at the same time", "finish or roll back the update of KAI")
     (version,) = versions
-    if told is not None and told != version:
-        return problem(_VERSION, f"{version}, but --kai-version is {told}", f"set --kai-version {version}")
-    if told is None and version.counts_megabytes:
+    if configured is not None and configured != version:
+        return problem(
+            _VERSION, f"{version}, but --kai-version is {configured}", f"set --kai-version {version}"
+        )
+    if configured is None and version.counts_megabytes:
         return problem(
             _VERSION,
             f"{version}, which counts GPU memory in units of 10^6 bytes; --kai-version is not set",

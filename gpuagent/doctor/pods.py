@@ -21,7 +21,7 @@ _NAMES_SHOWN: Final = 5
 
 
 def pod_findings(
-    inventory: Inventory, look: Observation, *, node: str, source: str, kai_version: Version | None
+    inventory: Inventory, observation: Observation, *, node: str, source: str, kai_version: Version | None
 ) -> Iterator[CheckResult]:
     """Check the list of pods.
 
@@ -41,48 +41,50 @@ def pod_findings(
         )
         return
     yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
-    yield from _owners(inventory, look)
-    yield from _reservations(inventory, look.gpus)
-    yield from _pod_shares(inventory, look.gpus, kai_version)
+    yield from _owners(inventory, observation)
+    yield from _reservations(inventory, observation.gpus)
+    yield from _pod_shares(inventory, observation.gpus, kai_version)
     if inventory.node_labels is not None:
         yield _label(inventory.node_labels)
 
 
-def _owners(inventory: Inventory, look: Observation) -> Iterator[CheckResult]:
+def _owners(inventory: Inventory, observation: Observation) -> Iterator[CheckResult]:
     """Check the owners of the processes on the GPUs."""
     check = "processes on GPUs"
-    if not look.gpus:
+    if not observation.gpus:
         return
     index = PodIndex.from_inventory(inventory)
-    pids = {process.pid for gpu in look.gpus for process in processes_of(gpu)}
-    contained = [look.origins[pid] for pid in pids if pid in look.origins]
-    contained = [origin for origin in contained if origin.found is LookupResult.CONTAINER]
+    pids = {process.pid for gpu in observation.gpus for process in processes_of(gpu)}
+    contained = [observation.origins[pid] for pid in pids if pid in observation.origins]
+    contained = [origin for origin in contained if origin.result is LookupResult.CONTAINER]
     known = sum(index.pod_of(origin) is not None for origin in contained)
     strangers = sum(bool(origin.pod_uids) for origin in contained if index.pod_of(origin) is None)
-    hosts = look.found[LookupResult.HOST]
-    told = f"{known} in pods of this node, {hosts} of the host, {len(contained) - known} in other containers"
+    hosts = observation.lookup_counts[LookupResult.HOST]
+    summary = (
+        f"{known} in pods of this node, {hosts} of the host, {len(contained) - known} in other containers"
+    )
     if strangers and not known:
         yield problem(
             check,
-            f"{told}: their pods are not in the list of pods",
+            f"{summary}: their pods are not in the list of pods",
             "check that --node is this node, and that the list is from its cluster",
         )
     elif pids:
-        yield ok(check, told)
+        yield ok(check, summary)
     else:
         yield ok(check, "none now")
 
 
 def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[CheckResult]:
-    found = dict(inventory.reservations)
-    found |= {
+    gpu_by_group = dict(inventory.reservations)
+    gpu_by_group |= {
         f"{group} of the vCluster in {namespace}": gpu
         for (namespace, group), gpu in inventory.tenant_reservations.items()
     }
-    if not found:
+    if not gpu_by_group:
         yield ok(_RESERVATIONS, "none: no pod on this node has a GPU share")
         return
-    nameless = [group for group, gpu in found.items() if not gpu]
+    nameless = [group for group, gpu in gpu_by_group.items() if not gpu]
     if nameless:
         yield problem(
             _RESERVATIONS,
@@ -91,14 +93,18 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
             " namespace: the pod must see exactly one GPU",
         )
     present = {gpu.uuid for gpu in gpus}
-    strange = sorted({gpu for gpu in found.values() if gpu and gpu not in present})
-    if strange and gpus:
+    unknown = sorted({gpu for gpu in gpu_by_group.values() if gpu and gpu not in present})
+    if unknown and gpus:
         yield problem(
             _RESERVATIONS,
-            f"they name GPUs that the driver does not list: {_listed(strange)}",
+            f"they name GPUs that the driver does not list: {_listed(unknown)}",
             "a GPU is lost or hidden from the agent's container, or the pods belong to another node",
         )
-    named = [f"{gpu} (group {group})" for group, gpu in found.items() if gpu in present or (gpu and not gpus)]
+    named = [
+        f"{gpu} (group {group})"
+        for group, gpu in gpu_by_group.items()
+        if gpu in present or (gpu and not gpus)
+    ]
     if named:
         yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
 
@@ -136,10 +142,10 @@ def no_pods(why: str, advice: str = "") -> CheckResult:
     return unknown(_PODS, why, advice)
 
 
-def _number(count: int, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
-    return f"{shown} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else shown
+    text = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
+    return f"{text} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else text

@@ -35,9 +35,9 @@ class Observation:
         return self.reading.gpus
 
     @property
-    def found(self) -> Counter[LookupResult]:
+    def lookup_counts(self) -> Counter[LookupResult]:
         """Number of processes by look-up result."""
-        return Counter(origin.found for origin in self.origins.values())
+        return Counter(origin.result for origin in self.origins.values())
 
 
 class Probe:
@@ -54,10 +54,10 @@ class Probe:
         """Whether a driver call has not returned."""
         return self._worker.is_hung
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the GPUs and their processes once."""
         try:
-            return self._worker.call(self._look, seconds=self._seconds)
+            return self._worker.call(self._observe, seconds=self._seconds)
         except Hung:
             return Observation(is_hung=True)
 
@@ -69,7 +69,7 @@ class Probe:
             return
         self._worker.stop()
 
-    def _look(self) -> Observation:
+    def _observe(self) -> Observation:
         try:
             reading = self._source.read()
         except DriverReplaced as replaced:

@@ -22,19 +22,19 @@ _VISIBLE_ALL: Final = frozenset({"", "0", "off"})
 _ONLY_TRACERS: Final = frozenset({"4", "ptraceable"})
 
 
-def proc_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
+def proc_findings(observation: Observation, host: Host) -> Iterator[CheckResult]:
     """Check that the node's processes are visible."""
-    yield _namespace(look, host)
+    yield _namespace(observation, host)
     yield from _mount(host)
     yield _readable(host)
     yield _security(host)
-    for found in look.problems:
-        if found.cause is Cause.PROC_DENIED:
-            yield problem(_PROC, f"a process on a GPU: {found.detail}", _unhinder(host))
+    for finding in observation.problems:
+        if finding.cause is Cause.PROC_DENIED:
+            yield problem(_PROC, f"a process on a GPU: {finding.detail}", _unhinder(host))
 
 
-def _namespace(look: Observation, host: Host) -> CheckResult:
-    hidden = [found for found in look.problems if found.cause is Cause.PID_NAMESPACE]
+def _namespace(observation: Observation, host: Host) -> CheckResult:
+    hidden = [finding for finding in observation.problems if finding.cause is Cause.PID_NAMESPACE]
     if hidden:
         return problem(_NAMESPACE, hidden[0].detail, _HOST_PID)
     second = (read_text(host.proc_root / "2/comm") or "").strip()
@@ -47,7 +47,7 @@ def _namespace(look: Observation, host: Host) -> CheckResult:
                 "remove --proc-root: with hostPID: true the container's own /proc is the host's",
             )
         return ok(_NAMESPACE, "the host's")
-    seen = look.found[LookupResult.CONTAINER] + look.found[LookupResult.HOST]
+    seen = observation.lookup_counts[LookupResult.CONTAINER] + observation.lookup_counts[LookupResult.HOST]
     if seen:
         return ok(
             _NAMESPACE,

@@ -27,9 +27,9 @@ _LEAVE_SECONDS: Final = 5.0
 PROGRAM: Final = (sys.executable, "-I", str(Path(cuda_process.__file__)))
 
 
-def trial_finding(
-    look: Observation,
-    look_again: Callable[[], Observation],
+def self_test_result(
+    observation: Observation,
+    observe_again: Callable[[], Observation],
     host: Host,
     *,
     program: Sequence[str] = PROGRAM,
@@ -44,7 +44,7 @@ def trial_finding(
         program: command of the test process; the number of bytes is appended.
         seconds: timeout of the allocation.
     """
-    candidates = [gpu for gpu in look.gpus if not gpu.mig]
+    candidates = [gpu for gpu in observation.gpus if not gpu.mig]
     if not candidates:
         return unknown(_CHECK, "not checked: no GPU without MIG responds")
     gpu = max(candidates, key=_free)
@@ -53,13 +53,13 @@ def trial_finding(
     if _free(gpu) < _NEEDED_BYTES:
         return unknown(_CHECK, f"not checked: no GPU has {size(_NEEDED_BYTES)} free")
     with _started(program, gpu) as process:
-        said = _first_line(process, seconds)
-        if said != "held":
+        line = _first_line(process, seconds)
+        if line != "held":
             return unknown(
                 _CHECK,
-                f"not checked: {said or f'the test process allocated no memory within {seconds:.0f} s'}",
+                f"not checked: {line or f'the test process allocated no memory within {seconds:.0f} s'}",
             )
-        return _judge(process.pid, gpu, look_again(), host)
+        return _judge(process.pid, gpu, observe_again(), host)
 
 
 def _free(gpu: Gpu) -> int:
@@ -98,28 +98,28 @@ def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:
     return one_line(line) or "the test process ended without output"
 
 
-def _judge(pid: int, gpu: Gpu, look: Observation, host: Host) -> CheckResult:
-    if look.is_hung:
+def _judge(pid: int, gpu: Gpu, observation: Observation, host: Host) -> CheckResult:
+    if observation.is_hung:
         return problem(_CHECK, "the driver no longer responds")
-    now = next((one for one in look.gpus if one.uuid == gpu.uuid), None)
-    if now is None or now.processes is None:
+    gpu_now = next((current for current in observation.gpus if current.uuid == gpu.uuid), None)
+    if gpu_now is None or gpu_now.processes is None:
         return unknown(_CHECK, f"GPU {gpu.index} no longer lists its processes")
-    held = next((process for process in processes_of(now) if process.pid == pid), None)
-    if held is None:
+    entry = next((process for process in processes_of(gpu_now) if process.pid == pid), None)
+    if entry is None:
         return problem(
             _CHECK,
             f"PID {pid} uses memory of GPU {gpu.index}, but the driver does not list it",
             "the driver reports PIDs of another namespace than the agent's: set hostPID: true in its pod",
         )
-    if held.used_bytes is None or held.used_bytes < HELD_BYTES:
+    if entry.used_bytes is None or entry.used_bytes < HELD_BYTES:
         return problem(
             _CHECK,
             f"PID {pid} uses at least {size(HELD_BYTES)} of GPU {gpu.index}; the driver reports"
-            f" {size(held.used_bytes)}",
+            f" {size(entry.used_bytes)}",
             "the figures of this driver are not reliable",
         )
-    origin = look.origins.get(pid)
-    if origin is None or origin.found in (LookupResult.GONE, LookupResult.DENIED):
+    origin = observation.origins.get(pid)
+    if origin is None or origin.result in (LookupResult.GONE, LookupResult.DENIED):
         return problem(
             _CHECK,
             f"the driver lists PID {pid}, but {host.proc_root} does not show it",
@@ -134,5 +134,5 @@ def _judge(pid: int, gpu: Gpu, look: Observation, host: Host) -> CheckResult:
         )
     return ok(
         _CHECK,
-        f"PID {pid} was found on GPU {gpu.index} with {size(held.used_bytes)} and in the agent's container",
+        f"PID {pid} was found on GPU {gpu.index} with {size(entry.used_bytes)} and in the agent's container",
     )

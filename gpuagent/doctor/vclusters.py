@@ -46,7 +46,7 @@ async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_names
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
     """
-    found: set[str] = set()
+    vclusters: set[str] = set()
     managed = keys.VCLUSTER_MANAGED_BY
     for params in (
         {"labelSelector": f"{managed},{keys.APP_LABEL}={keys.RESERVATION_APP}"},
@@ -60,8 +60,8 @@ async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_names
                     continue  # the check of the node's pods reports it
                 tenant = tenant_of(pod)
                 if tenant and tenant.namespace == reservation_namespace and not pod.is_finished:
-                    found.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
-    return frozenset(found)
+                    vclusters.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
+    return frozenset(vclusters)
 
 
 async def serves_bind_requests(client: KubeClient) -> bool:

@@ -140,13 +140,13 @@ class NvmlDriver:
         attempts = 1
         while True:
             try:
-                found: list[Any] = self._call(which.value, function, device.handle)
+                entries: list[Any] = self._call(which.value, function, device.handle)
             except CallFailed as failed:
                 if failed.error != "InsufficientSize" or attempts == _MOST_ATTEMPTS_AT_SIZE:
                     raise
                 attempts += 1
             else:
-                return found
+                return entries
 
     def is_mig(self, device: _Device) -> bool:
         """Whether MIG mode is on; a device without MIG returns NotSupported."""

@@ -61,7 +61,7 @@ class ProcessLists:
         self._driver = driver
         self._tells_more = dict.fromkeys(_OTHERS, True)
         self._not_offered = {which: Backoff(first=60, most=600) for which in _OTHERS}
-        self._lacks = Merged(())
+        self._refusal = Merged(())
         self._retry = Backoff()
         self._unexplained = 0
         self._reads_since_full = 0
@@ -88,7 +88,7 @@ class ProcessLists:
             GpuLost, DriverGone, DriverReplaced: more than the lists failed.
         """
         if not self._retry.is_due(now):
-            return self._lacks
+            return self._refusal
         try:
             lists = self._ask(device, used=used, now=now)
         except (GpuLost, DriverGone):
@@ -100,8 +100,8 @@ class ProcessLists:
                 if isinstance(refused, NotOffered)
                 else "no permission to read the process list"
             )
-            self._lacks = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
-            return self._lacks
+            self._refusal = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
+            return self._refusal
         except CallFailed as failed:
             detail = f"{failed}: the process list could not be read"
             return Merged(None, Cause.NVML, detail, failed.with_traceback(None))
@@ -115,9 +115,9 @@ class ProcessLists:
                     "the driver lists an impossible PID, or a process with more memory than the device has:"
                     " the list is ignored (a known bug of drivers 535.54 to 535.86; use another version)",
                 )
-        kept = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
-        processes = merge(kept)
-        keys = frozenset((entry.pid, entry.gpu_instance, entry.compute_instance) for entry in kept)
+        own_entries = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
+        processes = merge(own_entries)
+        keys = frozenset((entry.pid, entry.gpu_instance, entry.compute_instance) for entry in own_entries)
         if max(len(processes), *map(len, lists.values())) >= MOST_LISTED:
             return Merged(
                 processes,

@@ -52,7 +52,7 @@ class PodIndex:
     def _by_container(self) -> Mapping[str, NodePod]:
         """Pods by container ID, built at the first look-up. Few runtimes hide the pod, and a pod can have
         many containers."""
-        return _unambiguous((each, pod) for pod in self._pods for each in pod.container_ids)
+        return _unambiguous((container_id, pod) for pod in self._pods for container_id in pod.container_ids)
 
     def pod_of(self, origin: Origin) -> Owner | None:
         """Return the pod of a process; None if the process belongs to no pod of this node.
@@ -75,12 +75,12 @@ def _is_mirror(pod: NodePod) -> bool:
 
 
 def _unambiguous(pairs: Iterable[tuple[_K, NodePod]]) -> dict[_K, NodePod]:
-    found: dict[_K, NodePod] = {}
+    unique: dict[_K, NodePod] = {}
     twice: set[_K] = set()
     for key, pod in pairs:
-        if found.setdefault(key, pod) is not pod:
+        if unique.setdefault(key, pod) is not pod:
             twice.add(key)
-    return {key: pod for key, pod in found.items() if key and key not in twice}
+    return {key: pod for key, pod in unique.items() if key and key not in twice}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,9 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
     named_by_uid: set[int] = set()
     denied: set[int] = set()
     for pid, origin in sample.origins.items():
-        if origin.found is LookupResult.DENIED:
+        if origin.result is LookupResult.DENIED:
             denied.add(pid)
-        elif origin.found is not LookupResult.GONE:
+        elif origin.result is not LookupResult.GONE:
             owner = pods.pod_of(origin)
             owners[pid] = pod = owner if isinstance(owner, NodePod) else None
             if pod is not None and pod.uid in origin.pod_uids:

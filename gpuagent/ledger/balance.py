@@ -75,14 +75,16 @@ def build_snapshot(
             )
         )
         holdings += tally.holdings(shares_by_uid, assigned)
-    held = {holding.pod_share.pod.uid for holding in holdings}
+    holding_uids = {holding.pod_share.pod.uid for holding in holdings}
     return Snapshot(
         taken_at=sample.taken_at,
         wall_time=sample.wall_time,
         gpus=tuple(accounts),
         holdings=tuple(holdings),
         pod_shares=tuple(
-            pod_share for uid, pod_share in shares_by_uid.items() if uid in held or _says_something(pod_share)
+            pod_share
+            for uid, pod_share in shares_by_uid.items()
+            if uid in holding_uids or _is_relevant(pod_share)
         ),
         pod_uids=frozenset(uid for uid, pod_share in shares_by_uid.items() if not pod_share.pod.is_finished),
         problems=tuple(all_problems),
@@ -98,7 +100,7 @@ def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
     if pod_share.pod.is_finished:
         return replace(
             pod_share,
-            asks_for_share=False,
+            has_share=False,
             gpu_uuids=(),
             shares={},
             limits={},
@@ -114,9 +116,9 @@ def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
     )
 
 
-def _says_something(pod_share: PodShare) -> bool:
+def _is_relevant(pod_share: PodShare) -> bool:
     return not pod_share.pod.is_finished and bool(
-        pod_share.asks_for_share or pod_share.gpu_uuids or pod_share.notes
+        pod_share.has_share or pod_share.gpu_uuids or pod_share.notes
     )
 
 
@@ -130,7 +132,7 @@ def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Usage:
     """Memory of one owner's processes on one device, as far as the driver reports it."""
 
     known_bytes: int = 0
@@ -161,9 +163,9 @@ class _Tally:
         attribution: Attribution | None,
     ) -> None:
         self._gpu = gpu
-        self._everybody = _Held()
-        self._host = _Held()
-        self._by_device: dict[str, dict[str, _Held]] = {}
+        self._all = _Usage()
+        self._host = _Usage()
+        self._by_device: dict[str, dict[str, _Usage]] = {}
         self._without_list: set[str] = set()
         scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
@@ -183,7 +185,7 @@ class _Tally:
             self._without_list.add(uuid)
             return
         for process in processes:
-            self._everybody.add(process)
+            self._all.add(process)
             pid = process.pid
             if attribution is None:
                 continue
@@ -194,8 +196,8 @@ class _Tally:
                 if pod is None:
                     self._host.add(process)
                 else:
-                    held = by_pod.setdefault(pod.uid, _Held())
-                    held.add(process, is_by_uid=pid in attribution.named_by_uid)
+                    usage = by_pod.setdefault(pod.uid, _Usage())
+                    usage.add(process, is_by_uid=pid in attribution.named_by_uid)
 
     @property
     def host_bytes(self) -> int | None:
@@ -203,47 +205,45 @@ class _Tally:
 
     @property
     def unattributed_bytes(self) -> int | None:
-        used, held = self._gpu.used_bytes, self._everybody.bytes
-        if self._is_incomplete or self._without_list or used is None or held is None:
+        used, attributed = self._gpu.used_bytes, self._all.bytes
+        if self._is_incomplete or self._without_list or used is None or attributed is None:
             return None
-        return used - held
+        return used - attributed
 
     @property
     def problems(self) -> list[Problem]:
         """Problems that the sums reveal: unknown memory of a process, or processes that use more than the
         device."""
-        uuid, found = self._gpu.uuid, []
-        if self._everybody.unknown:
-            detail = (
-                f"the driver does not report the memory of {self._everybody.unknown} process(es) on {uuid}"
-            )
-            found.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
+        uuid, problems = self._gpu.uuid, []
+        if self._all.unknown:
+            detail = f"the driver does not report the memory of {self._all.unknown} process(es) on {uuid}"
+            problems.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
         left = self.unattributed_bytes
         if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):
             detail = f"the processes on {uuid} hold {-left} bytes more than the device reports as used"
-            found.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
-        return found
+            problems.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
+        return problems
 
     def holdings(
         self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
     ) -> list[Holding]:
         """Return a Holding for each pod that uses this GPU or to which it is assigned; the latter may use
         0 bytes."""
-        made = []
+        holdings = []
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
             for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
-                held = by_pod.get(uid) or _Held()
-                made.append(
+                usage = by_pod.get(uid) or _Usage()
+                holdings.append(
                     Holding(
                         pod_share=pod_shares[uid],
                         gpu_uuid=device,
                         gpu_index=self._gpu.index,
-                        used_bytes=None if is_hidden else held.bytes,
-                        processes=held.processes,
+                        used_bytes=None if is_hidden else usage.bytes,
+                        processes=usage.processes,
                         is_mig=self._gpu.mig,
-                        has_unknown_memory=held.unknown > 0,
-                        is_by_uid=held.is_by_uid,
+                        has_unknown_memory=usage.unknown > 0,
+                        is_by_uid=usage.is_by_uid,
                     )
                 )
-        return made
+        return holdings

@@ -25,9 +25,9 @@ class Slack:
         Raises:
             ValueError: the text has another form; the message shows the allowed form.
         """
-        found = _FORM.fullmatch(text)
+        match = _FORM.fullmatch(text)
         try:
-            amount, part = (parse_quantity(found[1]), Fraction(found[2]) / 100) if found else (None, None)
+            amount, part = (parse_quantity(match[1]), Fraction(match[2]) / 100) if match else (None, None)
         except ValueError:
             amount, part = None, None
         if amount is None or part is None or amount < 0 or amount.denominator != 1 or part > 1:

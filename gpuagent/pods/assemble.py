@@ -29,7 +29,7 @@ class AssembledInventory:
 
 
 def build(
-    found: Iterable[NodePod | KubernetesObject],
+    items: Iterable[NodePod | KubernetesObject],
     *,
     node: str,
     reservation_namespace: str,
@@ -38,7 +38,7 @@ def build(
     """Build the inventory of one node.
 
     Args:
-        found: Kubernetes objects, and NodePods of this node that were already decoded.
+        items: Kubernetes objects, and NodePods of this node that were already decoded.
         node: name of the node.
         reservation_namespace: namespace of KAI's reservation pods.
         bind_requests_unknown: namespace and name of pods for which it is unknown whether a BindRequest
@@ -49,9 +49,9 @@ def build(
         reservation_namespace=reservation_namespace,
         bind_requests_unknown=bind_requests_unknown,
     )
-    for each in found:
+    for item in items:
         try:
-            parts.add(each)
+            parts.add(item)
         except ObjectError as error:
             parts.lines.append(f"{' '.join(str(error).split())}; skipped")
     return AssembledInventory(
@@ -79,29 +79,29 @@ class _Assembly:
     lines: list[str] = field(default_factory=list)
     elsewhere: int = 0
 
-    def add(self, found: NodePod | KubernetesObject) -> None:
-        if isinstance(found, NodePod):
-            self._add_pod(found)
+    def add(self, item: NodePod | KubernetesObject) -> None:
+        if isinstance(item, NodePod):
+            self._add_pod(item)
             return
-        metadata = found.metadata
+        metadata = item.metadata
         key = (metadata.namespace or "default", metadata.name or "")
-        match found:
+        match item:
             case objects.Pod():
-                if found.spec.node_name == self.node:
-                    self._add_pod(node_pod(found))
+                if item.spec.node_name == self.node:
+                    self._add_pod(node_pod(item))
                 else:
                     self.elsewhere += 1
             case objects.BindRequestObject():
                 self.unreadable_bind_requests.add(key)
-                self.bind_requests[key] = _bind_request(found)
+                self.bind_requests[key] = _bind_request(item)
                 self.unreadable_bind_requests.remove(key)
             case objects.ConfigMap():
-                self._add_config_map(key, found)
+                self._add_config_map(key, item)
             case objects.Namespace():
                 self.namespaces[key[1]] = LABELS.kept(metadata.labels)
             case objects.Node():
                 if metadata.name == self.node:
-                    self._add_node(found)
+                    self._add_node(item)
 
     def _add_pod(self, pod: NodePod) -> None:
         if pod.uid in self.pods or pod.uid in self.reservation_uids:
@@ -140,17 +140,17 @@ class _Assembly:
             )
         gpus.update({gpu} - {""})
 
-    def _add_config_map(self, key: tuple[str, str], found: objects.ConfigMap) -> None:
-        data = kept_data(found.data)
-        if not data or keys.VCLUSTER_MANAGED_BY in (found.metadata.labels or ()):
+    def _add_config_map(self, key: tuple[str, str], config_map: objects.ConfigMap) -> None:
+        data = kept_data(config_map.data)
+        if not data or keys.VCLUSTER_MANAGED_BY in (config_map.metadata.labels or ()):
             return  # not KAI's ConfigMap, or one that vCluster's syncer copied from a tenant
         self.config_maps[key] = data
-        owner = found.metadata.pod_owner_uid
+        owner = config_map.metadata.pod_owner_uid
         if owner is not None:
             self.config_map_owners[key] = owner
 
-    def _add_node(self, found: objects.Node) -> None:
-        labels = self.node_labels = LABELS.kept(found.metadata.labels)
+    def _add_node(self, node: objects.Node) -> None:
+        labels = self.node_labels = LABELS.kept(node.metadata.labels)
         memory = labels.get(keys.NODE_GPU_MEMORY)
         if memory is not None:
             try:
@@ -179,14 +179,14 @@ class _Assembly:
         )
 
 
-def _bind_request(found: objects.BindRequestObject) -> BindRequest:
-    spec, received = found.spec, found.spec.received_gpu or objects.ReceivedGpu()
+def _bind_request(object_: objects.BindRequestObject) -> BindRequest:
+    spec, received = object_.spec, object_.spec.received_gpu or objects.ReceivedGpu()
     groups = tuple(spec.selected_gpu_groups or ())
     if len(groups) > _MOST_GROUPS:
-        where = f"BindRequest {found.metadata.namespace or 'default'}/{found.metadata.name}"
+        where = f"BindRequest {object_.metadata.namespace or 'default'}/{object_.metadata.name}"
         raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
     return BindRequest(
-        pod_uid=bounded(found.metadata.pod_owner_uid),
+        pod_uid=bounded(object_.metadata.pod_owner_uid),
         portion=(received.portion or "")[:LONGEST_NAME],  # a valid value is far shorter
         count=received.count or 0,
         groups=tuple(map(bounded, groups)),

@@ -55,8 +55,8 @@ class StringBounds:
 
     def too_long(self, strings: Mapping[str, str | None] | None, wanted: Collection[str]) -> list[str]:
         """Return the wanted keys whose values are too long."""
-        found = strings or {}
-        return [key for key in wanted if len(found.get(key) or "") > self.longest_value]
+        present = strings or {}
+        return [key for key in wanted if len(present.get(key) or "") > self.longest_value]
 
     def _rank(self, key: str) -> int:
         if key in self.read:
@@ -70,8 +70,8 @@ ANNOTATIONS: Final = StringBounds(total_bytes=20 * 1024, longest_value=4096, rea
 
 def kept_data(data: Mapping[str, str | None] | None) -> dict[str, str]:
     """Return the entries of a ConfigMap that the agent reads: KAI's own keys."""
-    found = {key: (data or {}).get(key) for key in keys.CONFIG_MAP_KEYS if key in (data or {})}
-    return ANNOTATIONS.kept(found)
+    own_entries = {key: (data or {}).get(key) for key in keys.CONFIG_MAP_KEYS if key in (data or {})}
+    return ANNOTATIONS.kept(own_entries)
 
 
 def bounded(text: str | None, longest: int = LONGEST_NAME) -> str:

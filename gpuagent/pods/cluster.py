@@ -34,7 +34,7 @@ class ClusterPods:
         read_config_maps: bool = False,
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
-        lookup_pace: FetchTiming | None = None,
+        fetch_timing: FetchTiming | None = None,
     ) -> None:
         """Set up the watch and the fetches; call `run` to start them.
 
@@ -51,14 +51,14 @@ class ClusterPods:
         self._node = node
         self._reservation_namespace = reservation_namespace
         self._log = log
-        self._belongings = RelatedObjects(
+        self._related = RelatedObjects(
             node=node, reservation_namespace=reservation_namespace, with_config_maps=read_config_maps
         )
         self._inventory: Inventory | None = None
         self._changed = asyncio.Event()
-        self._wanted_of: Mapping[tuple[str, str], NodePod] | None = None
+        self._changed_pods: Mapping[tuple[str, str], NodePod] | None = None
         """The pods, if they changed since the objects to fetch were last determined."""
-        self._said: frozenset[str] = frozenset()
+        self._logged_lines: frozenset[str] = frozenset()
         self._unread: frozenset[str] = frozenset()
         self.watch: Watch[NodePod] = Watch(
             client,
@@ -69,13 +69,17 @@ class ClusterPods:
             ),
             read=self._read,
             on_change=self._pods_changed,
-            on_trouble=self._say_trouble,
+            on_trouble=self._log_watch_problem,
             clock=clock,
             timing=timing,
         )
         """The watch of the pods, with its restarts by cause, last contact and current problem."""
-        self._lookups = Fetcher(
-            client, on_change=self._changed.set, on_lack=self._say_lack, clock=clock, timing=lookup_pace
+        self._fetcher = Fetcher(
+            client,
+            on_change=self._changed.set,
+            on_unavailable=self._log_unavailable,
+            clock=clock,
+            timing=fetch_timing,
         )
 
     @property
@@ -85,9 +89,9 @@ class ClusterPods:
         return self._inventory
 
     @property
-    def lacks(self) -> tuple[Unavailable, ...]:
+    def unavailable(self) -> tuple[Unavailable, ...]:
         """Kinds of objects that cannot be fetched, for lack of a right or of the API."""
-        return self._lookups.lacks
+        return self._fetcher.unavailable
 
     def seconds_since_contact(self) -> float:
         """Return the seconds since the last contact with the API server; infinite before the first."""
@@ -97,43 +101,43 @@ class ClusterPods:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.watch.run())
-            group.create_task(self._lookups.run())
+            group.create_task(self._fetcher.run())
             group.create_task(self._keep())
 
     async def _keep(self) -> None:
         await self._changed.wait()
-        self._want()
+        self._request_related()
         # The first inventory decides which annotations count, so it waits for KAI's records.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_SECONDS):
-                await self._lookups.settled.wait()
+                await self._fetcher.settled.wait()
         while True:
-            self._want()
+            self._request_related()
             self._changed.clear()
             self._build()
             await self._changed.wait()
-            self._want()
+            self._request_related()
             await asyncio.sleep(_GATHER_SECONDS)  # combines changes and fetches that arrive together
 
-    def _want(self) -> None:
+    def _request_related(self) -> None:
         """Request the objects that belong to the pods, once for all changes that arrived together."""
-        pods, self._wanted_of = self._wanted_of, None
+        pods, self._changed_pods = self._changed_pods, None
         if pods is not None:
-            self._lookups.request(self._belongings.of(pods.values()))
+            self._fetcher.request(self._related.of(pods.values()))
 
     def _build(self) -> None:
         pods = self.watch.objects.values()
-        found: list[NodePod | KubernetesObject] = [*pods, *self._lookups.found]
-        built = build(
-            found,
+        objects: list[NodePod | KubernetesObject] = [*pods, *self._fetcher.objects]
+        assembled = build(
+            objects,
             node=self._node,
             reservation_namespace=self._reservation_namespace,
-            bind_requests_unknown=self._belongings.bind_requests_unknown(
-                pods, self._lookups.answered(BIND_REQUESTS)
+            bind_requests_unknown=self._related.bind_requests_unknown(
+                pods, self._fetcher.answered(BIND_REQUESTS)
             ),
         )
-        new = [line for line in built.lines if line not in self._said]
-        self._said = frozenset(built.lines)
+        new = [line for line in assembled.lines if line not in self._logged_lines]
+        self._logged_lines = frozenset(assembled.lines)
         for line in new[:_MOST_LINES]:
             self._log("skipping invalid object", WARNING, error=line)
         if len(new) > _MOST_LINES:
@@ -143,11 +147,11 @@ class ClusterPods:
                 "pods listed",
                 INFO,
                 node=self._node,
-                pods=len(built.inventory.pods),
-                reservation_pods=len(built.inventory.reservation_pods),
-                tenant_reservation_pods=built.inventory.tenant_reservation_count,
+                pods=len(assembled.inventory.pods),
+                reservation_pods=len(assembled.inventory.reservation_pods),
+                tenant_reservation_pods=assembled.inventory.tenant_reservation_count,
             )
-        self._inventory = built.inventory
+        self._inventory = assembled.inventory
 
     def _read(self, data: bytes) -> NodePod | None:
         try:
@@ -160,17 +164,17 @@ class ClusterPods:
             return None
 
     def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:
-        self._wanted_of = pods
+        self._changed_pods = pods
         self._changed.set()
 
-    def _say_trouble(self, problem: str) -> None:
+    def _log_watch_problem(self, problem: str) -> None:
         if problem:
             self._log("pod watch failing", WARNING, error=problem)
         else:
             self._log("pod watch recovered", INFO)
 
-    def _say_lack(self, lack: Unavailable, is_new: bool) -> None:
+    def _log_unavailable(self, unavailable: Unavailable, is_new: bool) -> None:
         if is_new:
-            self._log("resource unavailable", WARNING, resource=lack.resource, error=lack.line)
+            self._log("resource unavailable", WARNING, resource=unavailable.resource, error=unavailable.line)
         else:
-            self._log("resource available again", INFO, resource=lack.resource)
+            self._log("resource available again", INFO, resource=unavailable.resource)

@@ -39,12 +39,12 @@ def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
 
     def read(data: bytes) -> _Object:
         try:
-            found = decode(data)
+            decoded = decode(data)
         except MALFORMED as error:
             raise ObjectError(_explain(data, kind, error)) from None
-        if not found.metadata.name:
+        if not decoded.metadata.name:
             raise ObjectError(_explain(data, kind, ValueError("no name")))
-        return found
+        return decoded
 
     return read
 
@@ -58,22 +58,22 @@ def _explain(data: bytes, kind: str, error: Exception) -> str:
     try:
         document = msgspec.json.decode(data)
         decode_object({**document, "kind": kind} if isinstance(document, dict) else document, kind=kind)
-    except ObjectError as named:
-        return str(named)
+    except ObjectError as described:
+        return str(described)
     except MALFORMED:
         return f"{kind}: not JSON: {one_line(str(error))}"
     return f"{kind}: {one_line(str(error))}"
 
 
-def _bounded(found: _Object) -> _Object:
+def _bounded(decoded: _Object) -> _Object:
     """Limit an object to the strings that may be kept."""
-    metadata = found.metadata
-    found = replace(
-        found,
+    metadata = decoded.metadata
+    decoded = replace(
+        decoded,
         metadata=replace(
             metadata,
             labels=LABELS.kept(metadata.labels),
             annotations=ANNOTATIONS.kept(metadata.annotations),
         ),
     )
-    return replace(found, data=kept_data(found.data)) if isinstance(found, ConfigMap) else found
+    return replace(decoded, data=kept_data(decoded.data)) if isinstance(decoded, ConfigMap) else decoded

@@ -47,7 +47,7 @@ class FilePods:
         self._log = log
         self._clock = clock
         self._watched = FileWatch(path)
-        self._said: frozenset[str] = frozenset()
+        self._logged_lines: frozenset[str] = frozenset()
         self._is_broken = False
         self._inventory = self._take(self._read())
         self._contact = clock()
@@ -82,16 +82,16 @@ class FilePods:
 
     async def _read_again(self) -> None:
         try:
-            built = await asyncio.to_thread(self._read)
+            assembled = await asyncio.to_thread(self._read)
         except DocumentError as error:
             self._is_broken = True
             self._log("pods file invalid, keeping the last valid one", WARNING, error=str(error))
             return
         self._is_broken = False
-        self._inventory = self._take(built)
+        self._inventory = self._take(assembled)
 
-    def _take(self, built: AssembledInventory) -> Inventory:
-        inventory = built.inventory
+    def _take(self, assembled: AssembledInventory) -> Inventory:
+        inventory = assembled.inventory
         self._log(
             "pods file read",
             INFO,
@@ -100,32 +100,32 @@ class FilePods:
             pods=len(inventory.pods),
             reservation_pods=len(inventory.reservation_pods),
             tenant_reservation_pods=inventory.tenant_reservation_count,
-            pods_elsewhere=built.elsewhere,
+            pods_elsewhere=assembled.elsewhere,
         )
-        new = [line for line in built.lines if line not in self._said]
+        new = [line for line in assembled.lines if line not in self._logged_lines]
         for line in new[:_MOST_LINES]:
             self._log("skipping invalid object", WARNING, file=str(self._path), error=line)
         if len(new) > _MOST_LINES:
             self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
-        self._said = frozenset(built.lines)
+        self._logged_lines = frozenset(assembled.lines)
         return inventory
 
     def _read(self) -> AssembledInventory:
-        found: list[KubernetesObject] = []
+        objects: list[KubernetesObject] = []
         lines: list[str] = []
         try:
             for document, kind in objects_of(_documents(self._path)):
                 try:
-                    each = decode_object(document, kind=kind)
+                    object_ = decode_object(document, kind=kind)
                 except ObjectError as error:
                     lines.append(f"{error}; skipped")
                     continue
-                if each is not None:
-                    found.append(each)
+                if object_ is not None:
+                    objects.append(object_)
         except ObjectError as error:
             raise DocumentError(f"{self._path}: {error}") from None
-        built = build(found, node=self._node, reservation_namespace=self._reservation_namespace)
-        return replace(built, lines=(*lines, *built.lines))
+        assembled = build(objects, node=self._node, reservation_namespace=self._reservation_namespace)
+        return replace(assembled, lines=(*lines, *assembled.lines))
 
 
 def _documents(path: Path) -> list[Any]:

@@ -51,16 +51,16 @@ class Launch:
         """Take a container whose JSON is not a slice of a larger buffer."""
         self._container = container
 
-    def setting(self) -> Setting | None:
+    def settings(self) -> Setting | None:
         """Return the first framework that the container runs, and its memory setting."""
         container = self._container
-        found = settings_of(
+        settings = settings_of(
             container.command_line,
             has_command=container.has_command,
             image=container.image,
             variables=container.variables,
         )
-        return next(found, None)
+        return next(settings, None)
 
 
 def launches_of(pod: bytes) -> tuple[Launch, ...]:
@@ -111,4 +111,4 @@ def _parts(container: _Container) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _mentions_framework(text: bytes) -> bool:
-    return any(mark in text for mark in MARKS)
+    return any(name in text for name in MARKS)

@@ -91,7 +91,7 @@ class Unavailable:
 
 @dataclass(slots=True)
 class _Entry:
-    found: KubernetesObject | None = None
+    object_: KubernetesObject | None = None
     is_answered: bool = False
     """Whether the API server has confirmed that the object exists or is absent."""
     tries: int = 0
@@ -106,7 +106,7 @@ class _Hold:
     detail: str
     until: float
     seconds: float
-    is_said: bool
+    is_reported: bool
 
 
 _ANSWERS: Final = (UnavailableReason.DENIED, UnavailableReason.NOT_SERVED)
@@ -121,7 +121,7 @@ class Fetcher:
         client: KubeClient,
         *,
         on_change: Callable[[], None] = lambda: None,
-        on_lack: Callable[[Unavailable, bool], None] = lambda _lack, _is_new: None,
+        on_unavailable: Callable[[Unavailable, bool], None] = lambda _lack, _is_new: None,
         clock: Callable[[], float] = time.monotonic,
         timing: FetchTiming | None = None,
     ) -> None:
@@ -136,21 +136,21 @@ class Fetcher:
         """
         self._client = client
         self._on_change = on_change
-        self._on_lack = on_lack
+        self._on_unavailable = on_unavailable
         self._clock = clock
         self._timing = timing or FetchTiming()
         self._entries: dict[ObjectRef, _Entry] = {}
         self._holds: dict[tuple[str, str], _Hold] = {}
         """By resource and namespace; the namespace is empty for all namespaces."""
-        self._lacks: dict[tuple[str, UnavailableReason], Unavailable] = {}
+        self._unavailable: dict[tuple[str, UnavailableReason], Unavailable] = {}
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once every object of the first request has been fetched or is unavailable."""
 
     @property
-    def found(self) -> Iterator[KubernetesObject]:
+    def objects(self) -> Iterator[KubernetesObject]:
         """Fetched objects."""
-        return (entry.found for entry in self._entries.values() if entry.found is not None)
+        return (entry.object_ for entry in self._entries.values() if entry.object_ is not None)
 
     def answered(self, kind: Kind) -> frozenset[tuple[str, str]]:
         """Return namespace and first name of the objects of a kind whose state is known.
@@ -159,30 +159,32 @@ class Fetcher:
         its API. Objects whose fetch is pending, failed or returned a malformed object are not included.
         """
         return frozenset(
-            (wanted.namespace, wanted.names[0])
-            for wanted, entry in self._entries.items()
-            if wanted.kind is kind
-            and (entry.is_answered or any(hold.reason in _ANSWERS for hold in self._held(wanted)))
+            (ref.namespace, ref.names[0])
+            for ref, entry in self._entries.items()
+            if ref.kind is kind
+            and (entry.is_answered or any(hold.reason in _ANSWERS for hold in self._backoffs(ref)))
         )
 
     @property
-    def lacks(self) -> tuple[Unavailable, ...]:
+    def unavailable(self) -> tuple[Unavailable, ...]:
         """Unavailable kinds, in order of detection."""
-        return tuple(self._lacks.values())
+        return tuple(self._unavailable.values())
 
-    def request(self, wanted: Iterable[ObjectRef]) -> None:
+    def request(self, refs: Iterable[ObjectRef]) -> None:
         """Fetch these objects, and forget all others."""
         before = self._entries
-        self._entries = {one: before.get(one) or _Entry() for one in wanted}
+        self._entries = {ref: before.get(ref) or _Entry() for ref in refs}
         if self._entries.keys() - before.keys():
             self._wake.set()
-        asked = {(one.kind.resource, space) for one in self._entries for space in (one.namespace, "")}
+        requested = {(ref.kind.resource, space) for ref in self._entries for space in (ref.namespace, "")}
         forgets_until = self._clock() - self._timing.longest_hold
         self._holds = {
-            key: hold for key, hold in self._holds.items() if key in asked or hold.until > forgets_until
+            key: hold for key, hold in self._holds.items() if key in requested or hold.until > forgets_until
         }
-        spoken_of = {(hold.kind.resource, hold.reason) for hold in self._holds.values()}
-        self._lacks = {key: lack for key, lack in self._lacks.items() if key in spoken_of}
+        backing_off = {(hold.kind.resource, hold.reason) for hold in self._holds.values()}
+        self._unavailable = {
+            key: unavailable for key, unavailable in self._unavailable.items() if key in backing_off
+        }
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -191,9 +193,9 @@ class Fetcher:
             batch = self._due(_AT_ONCE)
             if batch:
                 async with asyncio.TaskGroup() as group:
-                    for wanted in batch:
-                        group.create_task(self._look_up(wanted))
-                self._tell_lacks()
+                    for ref in batch:
+                        group.create_task(self._fetch(ref))
+                self._report_unavailable()
                 continue
             if self._entries:
                 self.settled.set()
@@ -203,8 +205,8 @@ class Fetcher:
             except TimeoutError:
                 continue
 
-    def _held(self, wanted: ObjectRef) -> list[_Hold]:
-        keys = {(wanted.kind.resource, space) for space in (wanted.namespace, "")}
+    def _backoffs(self, ref: ObjectRef) -> list[_Hold]:
+        keys = {(ref.kind.resource, space) for space in (ref.namespace, "")}
         return [self._holds[key] for key in keys if key in self._holds]
 
     def _due(self, most: int) -> list[ObjectRef]:
@@ -212,81 +214,81 @@ class Fetcher:
         now = self._clock()
         due: list[ObjectRef] = []
         probed: set[tuple[str, str]] = set()
-        for wanted, entry in self._entries.items():
+        for ref, entry in self._entries.items():
             if entry.due > now:
                 continue
-            holds = self._held(wanted)
+            holds = self._backoffs(ref)
             probes = {(hold.kind.resource, hold.namespace) for hold in holds}
             if not probes & probed and all(hold.until <= now for hold in holds):
                 probed |= probes
-                due.append(wanted)
+                due.append(ref)
                 if len(due) == most:
                     break
         return due
 
     def _next_due(self) -> float | None:
         moments = [
-            max([entry.due, *(hold.until for hold in self._held(wanted))])
-            for wanted, entry in self._entries.items()
+            max([entry.due, *(hold.until for hold in self._backoffs(ref))])
+            for ref, entry in self._entries.items()
         ]
         soonest = min(moments, default=math.inf)
         return None if math.isinf(soonest) else max(soonest - self._clock(), 0.0)
 
-    async def _look_up(self, wanted: ObjectRef) -> None:
-        kind = wanted.kind
+    async def _fetch(self, ref: ObjectRef) -> None:
+        kind = ref.kind
         try:
-            found = await self._first(wanted)
+            object_ = await self._first(ref)
         except ApiError as error:
             if error.status == 403:
-                self._hold(wanted, UnavailableReason.DENIED, wanted.namespace, "")
+                self._hold(ref, UnavailableReason.DENIED, ref.namespace, "")
             elif error.status == 404:
-                self._hold(wanted, UnavailableReason.NOT_SERVED, "", "")
+                self._hold(ref, UnavailableReason.NOT_SERVED, "", "")
             else:
-                self._hold(wanted, UnavailableReason.ERROR, "", str(error), error.retry_after or 0.0)
+                self._hold(ref, UnavailableReason.ERROR, "", str(error), error.retry_after or 0.0)
             return
         except ObjectError as error:
-            if wanted in self._entries:
-                self._entries[wanted].is_answered = False  # the object exists, but its content is unknown
-            self._hold(wanted, UnavailableReason.ERROR, "", str(error))
+            if ref in self._entries:
+                self._entries[ref].is_answered = False  # the object exists, but its content is unknown
+            self._hold(ref, UnavailableReason.ERROR, "", str(error))
             return
         except (Unreachable, AccessError):
-            self._hold(wanted, UnavailableReason.ERROR, "", "")  # the watch of the pods reports the error
+            self._hold(ref, UnavailableReason.ERROR, "", "")  # the watch of the pods reports the error
             return
-        for space in (wanted.namespace, ""):
+        for space in (ref.namespace, ""):
             self._holds.pop((kind.resource, space), None)
-        entry = self._entries.get(wanted)
+        entry = self._entries.get(ref)
         if entry is None:
             return  # its pod was removed in the meantime
-        entry.due = self._clock() + self._again_in(wanted, entry, found)
-        if found != entry.found or not entry.is_answered:
-            entry.found, entry.is_answered = found, True
+        entry.due = self._clock() + self._again_in(ref, entry, object_)
+        if object_ != entry.object_ or not entry.is_answered:
+            entry.object_, entry.is_answered = object_, True
             self._on_change()
 
-    async def _first(self, wanted: ObjectRef) -> KubernetesObject | None:
+    async def _first(self, ref: ObjectRef) -> KubernetesObject | None:
         """Return the first existing object that belongs to the pod, else one of another pod, else None.
 
         Raises:
             ApiError, Unreachable, AccessError, ObjectError: the object's state is unknown.
         """
-        kind = wanted.kind
+        kind = ref.kind
         foreign: KubernetesObject | None = None
-        for name in wanted.names:
-            path = kind.path(wanted.namespace, name)
+        for name in ref.names:
+            path = kind.path(ref.namespace, name)
             try:
                 body = await self._client.get(path, accept=kind.accept)
             except ApiError as error:
                 if error.status == 404 and error.reason == "NotFound":
                     continue
                 raise
-            found = kind.decode(body)
-            if not wanted.pod_uid or found.metadata.pod_owner_uid in (None, wanted.pod_uid):
-                return found
-            foreign = foreign or found
+            object_ = kind.decode(body)
+            if not ref.pod_uid or object_.metadata.pod_owner_uid in (None, ref.pod_uid):
+                return object_
+            foreign = foreign or object_
         return foreign
 
-    def _again_in(self, wanted: ObjectRef, entry: _Entry, found: KubernetesObject | None) -> float:
-        kind = wanted.kind
-        is_own = found is not None and found.metadata.pod_owner_uid in (None, wanted.pod_uid)
+    def _again_in(self, ref: ObjectRef, entry: _Entry, object_: KubernetesObject | None) -> float:
+        kind = ref.kind
+        is_own = object_ is not None and object_.metadata.pod_owner_uid in (None, ref.pod_uid)
         if kind.is_expected and not is_own:
             entry.tries += 1
             waits = self._timing.missing
@@ -295,7 +297,7 @@ class Fetcher:
 
     def _hold(
         self,
-        wanted: ObjectRef,
+        ref: ObjectRef,
         reason: UnavailableReason,
         namespace: str,
         detail: str,
@@ -306,7 +308,7 @@ class Fetcher:
         After an error the probe is another object of the kind, so that one malformed object does not block
         the others.
         """
-        timing, key = self._timing, (wanted.kind.resource, namespace)
+        timing, key = self._timing, (ref.kind.resource, namespace)
         is_error = reason is UnavailableReason.ERROR
         first, longest = (
             (timing.first_pause, timing.longest_pause)
@@ -317,41 +319,43 @@ class Fetcher:
         is_same = before is not None and before.reason is reason
         if is_same and before is not None and before.until > self._clock():
             if is_error:
-                self._ask_after(wanted, before)
+                self._retry_after(ref, before)
             return  # another object of the same batch came first
         seconds = min(before.seconds * 2, longest) if is_same and before is not None else first
         self._holds[key] = _Hold(
-            kind=wanted.kind,
+            kind=ref.kind,
             namespace=namespace,
             reason=reason,
             detail=detail,
             until=self._clock() + max(seconds * random.uniform(0.8, 1.2), retry_after),  # noqa: S311
             seconds=seconds,
-            is_said=not is_error or (is_same and bool(detail)),  # a single failure is not reported
+            is_reported=not is_error or (is_same and bool(detail)),  # a single failure is not reported
         )
         if is_error:
-            self._ask_after(wanted, self._holds[key])
+            self._retry_after(ref, self._holds[key])
         if not is_same:
             self._on_change()
 
-    def _ask_after(self, wanted: ObjectRef, hold: _Hold) -> None:
-        entry = self._entries.get(wanted)
+    def _retry_after(self, ref: ObjectRef, hold: _Hold) -> None:
+        entry = self._entries.get(ref)
         if entry is not None:
             entry.due = hold.until + self._timing.first_pause
 
-    def _tell_lacks(self) -> None:
+    def _report_unavailable(self) -> None:
         """Report new and resolved back-offs."""
         now: dict[tuple[str, UnavailableReason], Unavailable] = {}
         for hold in self._holds.values():
-            if hold.is_said:
+            if hold.is_reported:
                 key = (hold.kind.resource, hold.reason)
-                alike = [one for one in self._holds.values() if (one.kind.resource, one.reason) == key]
+                alike = [
+                    other for other in self._holds.values() if (other.kind.resource, other.reason) == key
+                ]
                 now[key] = Unavailable(resource=hold.kind.resource, reason=hold.reason, line=_line(alike))
-        before, self._lacks = self._lacks, now
+        before, self._unavailable = self._unavailable, now
         for key in now.keys() - before.keys():
-            self._on_lack(now[key], True)
+            self._on_unavailable(now[key], True)
         for key in before.keys() - now.keys():
-            self._on_lack(before[key], False)
+            self._on_unavailable(before[key], False)
 
 
 def _line(holds: list[_Hold]) -> str:
@@ -361,9 +365,9 @@ def _line(holds: list[_Hold]) -> str:
         return f"the API server has no {kind.resource}: {kind.without}"
     if hold.reason is UnavailableReason.ERROR:
         return f"{hold.detail}: {kind.without}"
-    names = sorted(one.namespace for one in holds if one.namespace)
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (
+    names = sorted(hold.namespace for hold in holds if hold.namespace)
+    namespaces = ", ".join(names[:_NAMES_SHOWN]) + (
         f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
     )
-    where = f" in {shown}" if shown else ""
+    where = f" in {namespaces}" if namespaces else ""
     return f"no right to get {kind.resource}{where}: {kind.without}; grant the right to change that"

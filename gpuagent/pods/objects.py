@@ -240,13 +240,13 @@ def decode_object(document: Any, *, kind: str = "") -> KubernetesObject | None:
             raise ObjectError("an object without kind; expected one such as Pod")
         return None
     try:
-        found = msgspec.convert(document, type_)
+        decoded = msgspec.convert(document, type_)
     except msgspec.ValidationError as error:
-        said = _wrong_string(document) or explain_shape(error, "object")
-        raise ObjectError(f"{kind} {_name_of(document)}: {said}") from None
-    if not found.metadata.name:
+        reason = _wrong_string(document) or explain_shape(error, "object")
+        raise ObjectError(f"{kind} {_name_of(document)}: {reason}") from None
+    if not decoded.metadata.name:
         raise ObjectError(f"{kind} {_name_of(document)}: metadata.name: expected a name, got none")
-    return found
+    return decoded
 
 
 def objects_of(documents: list[Any]) -> Iterator[tuple[Any, str]]:
@@ -281,12 +281,12 @@ def _wrong_string(document: dict[str, Any]) -> str | None:
     """Name the key whose value YAML parsed as another type than string; msgspec names only the map."""
     metadata = document.get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
-    for path, found in (
+    for path, decoded in (
         ("metadata.labels", inner.get("labels")),
         ("metadata.annotations", inner.get("annotations")),
         ("data", document.get("data")),
     ):
-        for key, value in found.items() if isinstance(found, dict) else ():
+        for key, value in decoded.items() if isinstance(decoded, dict) else ():
             if value is not None and not isinstance(value, str):
                 return f"{path}[{key}]: expected str, got {_type_name(value)}; put it in quotes"
     return None

@@ -57,7 +57,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         whole_gpus=_whole_gpus(spec, where),
         has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
-        launches=launches() if _asks_for_share(labels, annotations) else (),
+        launches=launches() if _requests_share(labels, annotations) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
@@ -78,7 +78,7 @@ def _identity(metadata: objects.Metadata) -> tuple[str, str, str]:
     return namespace, name, metadata.uid
 
 
-def _asks_for_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+def _requests_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
     return not _SHARE_SIGNS.isdisjoint((*labels, *annotations)) or any(
         key.startswith((keys.CONTAINER_PREFIX, keys.GPU_GROUP_PREFIX)) for key in (*labels, *annotations)
     )
@@ -92,22 +92,27 @@ def _whole_gpus(spec: objects.PodSpec, where: str) -> int:
 
 def _gpus(containers: list[objects.Container] | None, where: str) -> Iterator[int]:
     for container in containers or ():
-        asked = container.resources.gpus if container.resources else None
-        if asked is None:
+        amount = container.resources.gpus if container.resources else None
+        if amount is None:
             continue
         try:
-            yield _whole(asked)
+            yield _whole(amount)
         except ValueError as error:
-            shown = container.name[:_LONGEST_CONTAINER_NAME]
-            raise ObjectError(f"{where}: container {shown}: {keys.GPU_RESOURCE}: {error}") from None
+            name = container.name[:_LONGEST_CONTAINER_NAME]
+            raise ObjectError(f"{where}: container {name}: {keys.GPU_RESOURCE}: {error}") from None
 
 
-def _whole(asked: objects.Quantity) -> int:
-    if isinstance(asked, str) and asked.isascii() and asked.isdigit() and len(asked) <= _SHORT_DIGITS:
-        return int(asked)  # the API server's own format; a pod can have 10,000 amounts
-    amount = parse_quantity(asked)
+def _whole(quantity: objects.Quantity) -> int:
+    if (
+        isinstance(quantity, str)
+        and quantity.isascii()
+        and quantity.isdigit()
+        and len(quantity) <= _SHORT_DIGITS
+    ):
+        return int(quantity)  # the API server's own format; a pod can have 10,000 amounts
+    amount = parse_quantity(quantity)
     if amount.denominator != 1 or not 0 <= amount <= _MOST_GPUS:
-        raise ValueError(f'"{str(asked)[:40]}" is not a whole number from 0 to {_MOST_GPUS}')
+        raise ValueError(f'"{str(quantity)[:40]}" is not a whole number from 0 to {_MOST_GPUS}')
     return int(amount)
 
 
@@ -139,13 +144,13 @@ def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:
         status.init_container_statuses,
         status.ephemeral_container_statuses,
     ):
-        for each in statuses or ():
-            found = _CONTAINER_ID.fullmatch(each.container_id) if each.container_id else None
-            if found is None:
+        for container in statuses or ():
+            match = _CONTAINER_ID.fullmatch(container.container_id) if container.container_id else None
+            if match is None:
                 continue
             count += 1
             if len(ids) < MOST_CONTAINER_IDS:
-                ids.append(found[1])
+                ids.append(match[1])
     return tuple(ids), count
 
 
@@ -160,9 +165,9 @@ def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> 
     if not prefix:
         return ()
     containers, init = spec.containers or [], spec.init_containers or []
-    named = annotations.get(keys.CONTAINER_NAME)
-    suffixes = [str(index) for index in _named(containers, named)]
-    suffixes += [text for index in _named(init, named) for text in (f"i{index}", str(index))]
+    container_name = annotations.get(keys.CONTAINER_NAME)
+    suffixes = [str(index) for index in _named(containers, container_name)]
+    suffixes += [text for index in _named(init, container_name) for text in (f"i{index}", str(index))]
     suffixes += map(str, range(min(len(containers), _MOST_CONFIG_MAPS)))
     suffixes += [f"i{index}" for index in range(min(len(init), _MOST_CONFIG_MAPS))]
     names = (f"{prefix}-{suffix}" for suffix in dict.fromkeys(suffixes))
@@ -173,7 +178,7 @@ def _named(containers: list[objects.Container], name: str | None) -> list[int]:
     """Return the index of the container with that name; names are unique in the API."""
     if name is None:
         return []
-    return next(([index] for index, each in enumerate(containers) if each.name == name), [])
+    return next(([index] for index, container in enumerate(containers) if container.name == name), [])
 
 
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:

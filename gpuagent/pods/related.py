@@ -64,7 +64,7 @@ class RelatedObjects:
         yield ObjectRef(kind=NODES, names=(self._node,))
         for pod in pods:
             namespaces.add(pod.namespace)
-            if self._is_passed_over(pod):
+            if self._is_skipped(pod):
                 continue
             if may_be_kais(pod):
                 yield ObjectRef(
@@ -74,10 +74,10 @@ class RelatedObjects:
                 config_maps[pod.uid] = self._config_maps[pod.uid]
             else:
                 names = pod.config_map_names if self._with_config_maps else ()
-                wanted = ObjectRef(kind=CONFIG_MAPS, namespace=pod.namespace, names=names, pod_uid=pod.uid)
-                config_maps[pod.uid] = wanted if names else None
+                ref = ObjectRef(kind=CONFIG_MAPS, namespace=pod.namespace, names=names, pod_uid=pod.uid)
+                config_maps[pod.uid] = ref if names else None
         self._config_maps = config_maps
-        yield from (wanted for wanted in config_maps.values() if wanted is not None)
+        yield from (ref for ref in config_maps.values() if ref is not None)
         for namespace in sorted(namespaces):
             yield ObjectRef(kind=NAMESPACES, names=(namespace,))
 
@@ -93,10 +93,10 @@ class RelatedObjects:
         return frozenset(
             pod.key
             for pod in pods
-            if pod.key not in answered and not self._is_passed_over(pod) and may_be_kais(pod)
+            if pod.key not in answered and not self._is_skipped(pod) and may_be_kais(pod)
         )
 
-    def _is_passed_over(self, pod: NodePod) -> bool:
+    def _is_skipped(self, pod: NodePod) -> bool:
         return pod.is_finished or pod.namespace == self._reservation_namespace
 
 

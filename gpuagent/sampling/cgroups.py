@@ -47,18 +47,18 @@ def read_names(text: str) -> CgroupNames:
     paths: list[str] = []
     has_v1 = False
     for line in text.split("\n"):  # not splitlines: a cgroup's name may contain all other line breaks
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             continue
-        if found[1]:
+        if match[1]:
             has_v1 = True
-            paths.append(found[2])
+            paths.append(match[2])
         else:
-            paths.insert(0, found[2])
+            paths.insert(0, match[2])
     if not paths:
         raise MalformedCgroup("no line of the form <hierarchy>:<controllers>:<path>")
     names = [read_path(path) for path in paths]
-    named = [found for found in names if found.pod_uids] or [found for found in names if found.container_id]
+    named = [entry for entry in names if entry.pod_uids] or [entry for entry in names if entry.container_id]
     best = named[0] if named else CgroupNames()
     return replace(best, hides_exiting=has_v1 or paths == ["/"])
 

@@ -15,7 +15,7 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.cgroups import CgroupNames, MalformedCgroup, read_names
 from gpuagent.sampling.sample import LookupResult, Origin
 
-_GONE = Origin(found=LookupResult.GONE)
+_GONE = Origin(result=LookupResult.GONE)
 THREADS_OF_A_PROCESS: Final = 64
 THREADS_OF_A_SAMPLE: Final = 1024
 """Maximum of threads to read per process, and per sample, for processes whose main thread has exited. A
@@ -73,7 +73,7 @@ class Processes:
                     try:
                         origins[pid] = self._place(pid, known)
                     except _Denied as error:
-                        origins[pid] = Origin(found=LookupResult.DENIED)
+                        origins[pid] = Origin(result=LookupResult.DENIED)
                         reasons[pid] = str(error)
                 if pid in reasons:
                     denied.append(pid)
@@ -83,7 +83,7 @@ class Processes:
         self._known = known
         # A process that was denied for this reason stays denied until its owner is found.
         lost = (LookupResult.GONE, LookupResult.DENIED)
-        self._unplaced = frozenset(pid for pid, origin in origins.items() if origin.found in lost)
+        self._unplaced = frozenset(pid for pid, origin in origins.items() if origin.result in lost)
         if self._hides_processes(reading):
             problems.append(
                 Problem(
@@ -101,7 +101,7 @@ class Processes:
             _Denied: the owner is unknown.
         """
         origin = self._find(pid, known)
-        if origin.found is LookupResult.GONE and pid in self._unplaced:
+        if origin.result is LookupResult.GONE and pid in self._unplaced:
             raise _Denied(f"the driver lists process {pid}, but {self._root} does not show its owner")
         return origin
 
@@ -133,10 +133,10 @@ class Processes:
                     names = living
                     if self._start(pid) != before.start:
                         continue
-                found = _origin(names, name)
+                origin = _origin(names, name)
                 if before.name == after.name:
-                    known[pid] = (after, found)
-                return found
+                    known[pid] = (after, origin)
+                return origin
         return _GONE
 
     def _of_living_thread(self, pid: int) -> CgroupNames | None:
@@ -253,7 +253,7 @@ class Processes:
 def _origin(names: CgroupNames, name: str) -> Origin:
     is_contained = names.pod_uids or names.container_id
     return Origin(
-        found=LookupResult.CONTAINER if is_contained else LookupResult.HOST,
+        result=LookupResult.CONTAINER if is_contained else LookupResult.HOST,
         pod_uids=names.pod_uids,
         container_id=names.container_id,
         name=name,

@@ -26,7 +26,7 @@ class LookupResult(StrEnum):
 class Origin:
     """Where a process runs, according to /proc."""
 
-    found: LookupResult
+    result: LookupResult
     pod_uids: tuple[str, ...] = ()
     """Every pod in the cgroup path, outermost first: UIDs with dashes, or a static pod's config hash."""
     container_id: str = ""

@@ -93,7 +93,7 @@ class Metrics:
                     page.add(Family.POD_OVER_SECONDS, labels, verdicts.over_seconds[place])
             if limit is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
-        for key, verdict in verdicts.judged.items():
+        for key, verdict in verdicts.by_key.items():
             place = (key.uid, key.gpu_uuid)
             labels = written.get(place) or self._pod_labels(
                 verdict.pod_share, key.gpu_uuid, verdict.gpu_index

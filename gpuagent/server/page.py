@@ -50,9 +50,9 @@ def page(status: Status, *, node: str, is_simulated: bool, now: float, interval:
         now: Unix seconds.
         interval: seconds between samples, and between reloads of the page.
     """
-    flagged = sum(verdict.is_flagged for verdict in status.verdicts.judged.values())
+    flagged = sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
     title = f"{node}: {_count(flagged, 'flag')}" if status.snapshot else f"{node}: no figures"
-    taken = status.good_wall_time
+    sampled_at = status.good_wall_time
     return "".join(
         (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -61,7 +61,7 @@ def page(status: Status, *, node: str, is_simulated: bool, now: float, interval:
             '<link rel="icon" href="data:,"><link rel="stylesheet" href="page.css">',
             '<script src="page.js" defer></script></head><body>',
             _HATCH,
-            f'<main data-interval="{max(interval, 1.0):g}" data-age="{_age(taken, now):.1f}">',
+            f'<main data-interval="{max(interval, 1.0):g}" data-age="{_age(sampled_at, now):.1f}">',
             *_head(status, node=node, is_simulated=is_simulated, now=now),
             *_problems(status),
             *_body(status),
@@ -74,10 +74,10 @@ def _head(status: Status, *, node: str, is_simulated: bool, now: float) -> Itera
     yield f"<header><h1>{_safe(node)}</h1>"
     if is_simulated:
         yield '<p class="simulated">simulated: these figures are synthetic</p>'
-    taken = status.good_wall_time
-    said = "no sample yet" if taken is None else f"as of {duration(_age(taken, now))} ago"
-    yield f'<p id="age" role="status">{said}</p>'
-    flagged = sum(verdict.is_flagged for verdict in status.verdicts.judged.values())
+    sampled_at = status.good_wall_time
+    text = "no sample yet" if sampled_at is None else f"as of {duration(_age(sampled_at, now))} ago"
+    yield f'<p id="age" role="status">{text}</p>'
+    flagged = sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
     if status.snapshot is not None:
         yield f'<p class="count">{_count(flagged, "flag") if flagged else "no flags"}</p>'
     yield "</header>"
@@ -89,11 +89,13 @@ def _problems(status: Status) -> Iterator[str]:
     names = {account.gpu.uuid: f"GPU {account.gpu.index}" for account in _accounts(status)}
     yield '<section class="problems">'
     for title, is_harmless in (("Current problems", False), ("Reservation pods", True)):
-        shown = [found for found in status.problems if (found.cause in SUSPENDS_NOTHING) is is_harmless]
-        if not shown:
+        shown_problems = [
+            problem for problem in status.problems if (problem.cause in SUSPENDS_NOTHING) is is_harmless
+        ]
+        if not shown_problems:
             continue
         yield f"<h2>{title}</h2><ul>"
-        for problem in shown:
+        for problem in shown_problems:
             scope = names.get(problem.gpu_uuid) or problem.gpu_uuid or "the node"
             detail = f": {problem.detail}" if problem.detail else ""
             yield f"<li><b>{_safe(problem.cause)}</b> ({_safe(scope)}){_safe(detail)}</li>"
@@ -113,17 +115,19 @@ def _body(status: Status) -> Iterator[str]:
         yield '<p class="nothing">No data.</p>'
         return
     flags: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in status.verdicts.judged.values():
+    for verdict in status.verdicts.by_key.values():
         if verdict.is_flagged:
             flags.setdefault((verdict.key.uid, verdict.key.gpu_uuid), []).append(verdict)
-    shown = {account.gpu.uuid for account in snapshot.gpus}
+    shown_uuids = {account.gpu.uuid for account in snapshot.gpus}
     for account in snapshot.gpus:
         own = {account.gpu.uuid, *(instance.uuid for instance in account.gpu.instances)}
-        shown |= own
+        shown_uuids |= own
         rows = [holding for holding in snapshot.holdings if holding.gpu_uuid in own]
         yield from _gpu(account, rows, flags, snapshot.taken_at)
-    lost = [pod_share for pod_share in snapshot.pod_shares if not shown.intersection(pod_share.gpu_uuids)]
-    lost = [pod_share for pod_share in lost if pod_share.asks_for_share and not pod_share.pod.is_finished]
+    lost = [
+        pod_share for pod_share in snapshot.pod_shares if not shown_uuids.intersection(pod_share.gpu_uuids)
+    ]
+    lost = [pod_share for pod_share in lost if pod_share.has_share and not pod_share.pod.is_finished]
     if lost:
         yield '<section class="gpu"><h2>Pods whose GPU is unknown</h2><ul class="pods">'
         for pod_share in lost:
@@ -164,11 +168,11 @@ def _gpu(
     scale = max(_extent(holding) for holding in rows)
     yield '<ul class="pods">'
     for holding in sorted(rows, key=lambda row: (-_excess(row), row.pod_share.pod.key)):
-        marks = flags.get((holding.pod_share.pod.uid, holding.gpu_uuid), [])
-        yield f'<li class="pod{" flagged" if marks else ""}">{_names(holding.pod_share)}'
+        pod_flags = flags.get((holding.pod_share.pod.uid, holding.gpu_uuid), [])
+        yield f'<li class="pod{" flagged" if pod_flags else ""}">{_names(holding.pod_share)}'
         yield _pod_bar(holding, scale)
         yield f'<p class="figures">{_figures(holding)}</p>'
-        yield from _flags(marks, taken_at)
+        yield from _flags(pod_flags, taken_at)
         yield "</li>"
     yield "</ul></section>"
 
@@ -202,8 +206,8 @@ def _figures(holding: Holding) -> str:
     return f"{text} · {_count(holding.processes, 'process', 'processes')}"
 
 
-def _flags(marks: Iterable[Verdict], taken_at: float) -> Iterator[str]:
-    for verdict in marks:
+def _flags(pod_flags: Iterable[Verdict], taken_at: float) -> Iterator[str]:
+    for verdict in pod_flags:
         since = f" for {time_over(verdict.lasted(taken_at), verdict.balance)}" if verdict.is_over else ""
         reason = verdict.key.reason
         yield f'<p class="flag"><b>{reason}</b> {reason.summary}{since}</p>'
@@ -219,16 +223,16 @@ def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
     if gpu.used_bytes is not None:
         parts.append(("unknown", "used, owner unknown", gpu.used_bytes - known))
     parts.append(("reserved", "reserved by the driver", gpu.reserved_bytes))
-    drawn, at = [], 0.0
+    shapes, at = [], 0.0
     for kind, name, amount in parts:
         if not amount or amount < 0 or not gpu.total_bytes:
             continue
         width = min(amount / gpu.total_bytes * _WIDTH, _WIDTH - at)
         title = f"<title>{_safe(name)}: {size(amount)}</title>"
-        drawn.append(f'<rect class="{kind}" x="{at:.2f}" width="{width:.2f}" height="20">{title}</rect>')
+        shapes.append(f'<rect class="{kind}" x="{at:.2f}" width="{width:.2f}" height="20">{title}</rect>')
         at += width
-    said = f"{size(gpu.used_bytes)} of {size(gpu.total_bytes)} used"
-    return _drawing("device", said, "".join(drawn))
+    text = f"{size(gpu.used_bytes)} of {size(gpu.total_bytes)} used"
+    return _drawing("device", text, "".join(shapes))
 
 
 def _extent(holding: Holding) -> int:
@@ -244,30 +248,30 @@ def _pod_bar(holding: Holding, scale: int) -> str:
     """
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     allowed = None if share is None else share.bytes
-    used, drawn = holding.used_bytes, []
+    used, shapes = holding.used_bytes, []
 
     def units(amount: int) -> float:
         return amount / scale * _WIDTH if scale else 0.0
 
     if used is not None:
         within = used if allowed is None else min(used, allowed)
-        drawn.append(f'<rect class="within" width="{units(within):.2f}" height="20"/>')
+        shapes.append(f'<rect class="within" width="{units(within):.2f}" height="20"/>')
         if allowed is not None and used > allowed:
             start = units(allowed)
-            drawn.append(
+            shapes.append(
                 f'<rect fill="url(#hatch)" x="{start:.2f}" width="{units(used) - start:.2f}" height="20"/>'
             )
     if allowed is not None:
         width = max(units(allowed) - 1, 1)
-        drawn.append(f'<rect class="share" x="0.5" y="0.5" width="{width:.2f}" height="19"/>')
-    said = f"uses {size(used)}" + ("" if allowed is None else f" of its share of {size(allowed)}")
-    return _drawing("held", said, "".join(drawn))
+        shapes.append(f'<rect class="share" x="0.5" y="0.5" width="{width:.2f}" height="19"/>')
+    text = f"uses {size(used)}" + ("" if allowed is None else f" of its share of {size(allowed)}")
+    return _drawing("held", text, "".join(shapes))
 
 
-def _drawing(kind: str, said: str, drawn: str) -> str:
+def _drawing(kind: str, text: str, shapes: str) -> str:
     return (
-        f'<svg class="{kind}" role="img" aria-label="{_safe(said)}" viewBox="0 0 {_WIDTH} 20"'
-        f' preserveAspectRatio="none"><rect class="empty" width="{_WIDTH}" height="20"/>{drawn}</svg>'
+        f'<svg class="{kind}" role="img" aria-label="{_safe(text)}" viewBox="0 0 {_WIDTH} 20"'
+        f' preserveAspectRatio="none"><rect class="empty" width="{_WIDTH}" height="20"/>{shapes}</svg>'
     )
 
 
@@ -277,12 +281,12 @@ def _excess(holding: Holding) -> int:
     return (holding.used_bytes or 0) - (share.bytes if share else 0)
 
 
-def _age(taken: float | None, now: float) -> float:
-    return 0.0 if taken is None else max(now - taken, 0.0)
+def _age(sampled_at: float | None, now: float) -> float:
+    return 0.0 if sampled_at is None else max(now - sampled_at, 0.0)
 
 
-def _count(number: int, one: str, more: str = "") -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {more or one + 's'}"
+def _count(number: int, singular: str, more: str = "") -> str:
+    return f"{number} {singular}" if number == 1 else f"{number} {more or singular + 's'}"
 
 
 def _safe(text: object) -> str:

@@ -79,8 +79,10 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
         return None
     is_portion = _PORTION.fullmatch(request.portion) is not None
     if request.portion and not is_portion:
-        shown = quoted(request.portion)
-        notes.append(f"{where}: BindRequest portion {shown}: expected a number from 0 to 1, such as 0.50")
+        portion_text = quoted(request.portion)
+        notes.append(
+            f"{where}: BindRequest portion {portion_text}: expected a number from 0 to 1, such as 0.50"
+        )
         return None
     if request.count > _MOST_DEVICES:
         notes.append(f"{where}: BindRequest: its GPU count is larger than any node's; ignored")
@@ -95,15 +97,15 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
 
 
 def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> ConfigMapShare | None:
-    found = next(_config_maps(pod, inventory), None)
-    if found is None:
+    config_map = next(_config_maps(pod, inventory), None)
+    if config_map is None:
         return None
-    name, data = found
+    name, data = config_map
     where = f"{where}: ConfigMap {name}"
     portion = data.get(keys.GPU_PORTION_ENV, "")
     if portion and not _PORTION.fullmatch(portion):
-        shown = quoted(portion)
-        notes.append(f"{where}: GPU_PORTION {shown}: expected a number from 0 to 1, such as 0.50")
+        portion_text = quoted(portion)
+        notes.append(f"{where}: GPU_PORTION {portion_text}: expected a number from 0 to 1, such as 0.50")
         portion = ""
     limit = None
     if keys.MEMORY_LIMIT_ENV in data:

@@ -54,7 +54,7 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
 
 
 def of_share(
-    groups: Sequence[str], ask: ShareRequest, grants: Allocation, pod: NodePod, inventory: Inventory
+    groups: Sequence[str], request: ShareRequest, allocation: Allocation, pod: NodePod, inventory: Inventory
 ) -> Placement:
     """Find the GPUs of a share.
 
@@ -62,12 +62,12 @@ def of_share(
     ConfigMap, and the annotation `gpus.devices` of a container. The latter comes last because the pod's owner
     can write it as well as KAI's binder.
     """
-    bound, configured = grants.bound, grants.configured
+    bound, configured = allocation.bound, allocation.configured
     places = (
         of_groups(groups, pod, inventory),
         of_groups(bound.groups if bound else (), pod, inventory),
         Placement(configured.gpus, is_complete=bool(configured.gpus)) if configured else Placement(),
-        Placement(ask.gpus, is_complete=bool(ask.gpus)),
+        Placement(request.gpus, is_complete=bool(request.gpus)),
     )
     for place in places:
         if place.is_complete:
@@ -84,12 +84,14 @@ class GroupGpus:
 
     def __init__(self, inventory: Inventory) -> None:
         trusted = {gpu for gpu in inventory.reservations.values() if gpu}
-        found: dict[str, set[str]] = {}
+        by_namespace: dict[str, set[str]] = {}
         for (namespace, _), gpu in inventory.tenant_reservations.items():
-            found.setdefault(namespace, set(trusted)).update({gpu} - {""})
+            by_namespace.setdefault(namespace, set(trusted)).update({gpu} - {""})
         is_exclusive = inventory.node_labels is not None and not is_time_sliced(inventory)
         self._trusted = frozenset(trusted if is_exclusive else ())
-        self._by_namespace = {name: frozenset(gpus) for name, gpus in found.items()} if is_exclusive else {}
+        self._by_namespace = (
+            {name: frozenset(gpus) for name, gpus in by_namespace.items()} if is_exclusive else {}
+        )
         self._reservation_uids = inventory.tenant_reservation_uids
 
     def withheld_from(self, pod: NodePod) -> frozenset[str]:
@@ -112,7 +114,7 @@ class WholeGpus:
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, ...]] = {}
+        self._assigned: dict[str, tuple[str, ...]] = {}
         self._present: frozenset[str] = frozenset()
         self._seen: frozenset[str] = frozenset()
 
@@ -136,28 +138,28 @@ class WholeGpus:
         self._seen |= present
         groups = GroupGpus(inventory)
         withheld = {uid: groups.withheld_from(inventory.pods[uid]) for uid in wanted}
-        self._found = {
+        self._assigned = {
             uid: tuple(gpu for gpu in gpus if gpu not in withheld[uid])
-            for uid, gpus in self._found.items()
+            for uid, gpus in self._assigned.items()
             if uid in wanted
         }
         if any(gpu.mig for gpu in devices) or is_time_sliced(inventory):
-            return self._found  # `nvidia.com/gpu` is then a part of a GPU
+            return self._assigned  # `nvidia.com/gpu` is then a part of a GPU
         reserved = set(inventory.reservations.values())
-        free = present - reserved - self._taken()
-        held = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
-        times = Counter(gpu for gpus in held.values() for gpu in gpus)
+        free = present - reserved - self._all_assigned()
+        used = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
+        times = Counter(gpu for gpus in used.values() for gpu in gpus)
         for uid, count in wanted.items():
-            found, own = self._found.get(uid, ()), sorted(held[uid])
-            if own and len(found) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
-                self._found[uid] = (*found, *own)
-        free = present - reserved - self._taken()
-        missing = [uid for uid, count in wanted.items() if count > len(self._found.get(uid, ()))]
+            known, own = self._assigned.get(uid, ()), sorted(used[uid])
+            if own and len(known) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
+                self._assigned[uid] = (*known, *own)
+        free = present - reserved - self._all_assigned()
+        missing = [uid for uid, count in wanted.items() if count > len(self._assigned.get(uid, ()))]
         if len(missing) == 1 and "" not in reserved and not free & withheld[missing[0]]:
-            self._give_what_is_left(missing[0], wanted, free, holders, inventory)
-        return self._found
+            self._assign_the_rest(missing[0], wanted, free, holders, inventory)
+        return self._assigned
 
-    def _give_what_is_left(
+    def _assign_the_rest(
         self,
         uid: str,
         wanted: Mapping[str, int],
@@ -168,13 +170,13 @@ class WholeGpus:
         """Assign the remaining GPUs to the last pod, if every GPU and every other owner is known."""
         if not self._sees_all(inventory):
             return
-        own = self._found.get(uid, ())
-        is_elsewhere = (self._taken() - set(own)).intersection(holders.get(uid, ()))
+        own = self._assigned.get(uid, ())
+        is_elsewhere = (self._all_assigned() - set(own)).intersection(holders.get(uid, ()))
         if wanted[uid] == len(own) + len(free) and not is_elsewhere:
-            self._found[uid] = (*own, *sorted(free))
+            self._assigned[uid] = (*own, *sorted(free))
 
-    def _taken(self) -> set[str]:
-        return {gpu for gpus in self._found.values() for gpu in gpus}
+    def _all_assigned(self) -> set[str]:
+        return {gpu for gpus in self._assigned.values() for gpu in gpus}
 
     def _sees_all(self, inventory: Inventory) -> bool:
         count = (inventory.node_labels or {}).get(keys.NODE_GPU_COUNT)

@@ -79,7 +79,7 @@ class PodShare:
     tenant: Tenant | None = None
     queue: str = ""
     """The pod's queue label as first seen; empty if it has none."""
-    asks_for_share: bool = False
+    has_share: bool = False
     """Whether any source has a share for the pod."""
     groups: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class ShareResolver:
 
     def __init__(self, *, kai_version: Version | None = None) -> None:
         self._version = kai_version
-        self._said: dict[str, tuple[NodePod, _Declared]] = {}
+        self._declared: dict[str, tuple[NodePod, _Declared]] = {}
         self._first: dict[str, _Declared] = {}
         self._whole = WholeGpus()
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
@@ -143,30 +143,30 @@ class ShareResolver:
                 whole GPU.
         """
         wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if _has_whole_gpus(pod)}
-        held = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
-        situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), held)
+        used = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
+        situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), used)
         if self._last and self._last[0] is inventory and self._last[1] == situation:
             return self._last[2]
-        self._take_in(inventory.pods)
+        self._update(inventory.pods)
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
         drafts = [
             _Resolution(pod, now, self._first.get(uid, now), inventory)
-            for uid, (pod, now) in self._said.items()
+            for uid, (pod, now) in self._declared.items()
         ]
-        whole = self._whole.assign(wanted, inventory, devices, held)
+        whole = self._whole.assign(wanted, inventory, devices, used)
         groups = GroupGpus(inventory)
         pod_shares = tuple(draft.pod_share(cards, whole.get(draft.pod.uid, ()), groups) for draft in drafts)
         self._last = (inventory, situation, pod_shares)
         return pod_shares
 
-    def _take_in(self, pods: Mapping[str, NodePod]) -> None:
+    def _update(self, pods: Mapping[str, NodePod]) -> None:
         """Read new pods, and forget removed ones."""
-        said: dict[str, tuple[NodePod, _Declared]] = {}
+        declared: dict[str, tuple[NodePod, _Declared]] = {}
         for uid, pod in pods.items():
-            before = self._said.get(uid)
-            said[uid] = before if before is not None and before[0] is pod else (pod, _Declared.by(pod))
-        self._said = said
-        self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in said.items() if pod.is_bound}
+            before = self._declared.get(uid)
+            declared[uid] = before if before is not None and before[0] is pod else (pod, _Declared.by(pod))
+        self._declared = declared
+        self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in declared.items() if pod.is_bound}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +174,18 @@ class _Declared:
     """A pod's declaration at one time. It does not hold the pod, since the first declaration outlives old
     versions of the pod."""
 
-    ask: ShareRequest
+    request: ShareRequest
     notes: tuple[str, ...]
     queue: str
     group_labels: Mapping[str, str]
 
     @classmethod
     def by(cls, pod: NodePod) -> "_Declared":
-        ask, notes = parse_share_request(pod.annotations, _where(pod))
-        return cls(ask, notes, pod.labels.get(keys.QUEUE_LABEL, ""), group_labels(pod.labels))
+        request, notes = parse_share_request(pod.annotations, _where(pod))
+        return cls(request, notes, pod.labels.get(keys.QUEUE_LABEL, ""), group_labels(pod.labels))
 
-    def words(self, devices: int) -> Declared:
-        return Declared(ask=self.ask, groups=groups_of(self.group_labels, devices))
+    def declared(self, devices: int) -> Declared:
+        return Declared(request=self.request, groups=groups_of(self.group_labels, devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +195,13 @@ class _Candidate:
     source: ShareSource
     text: str
     portion: str = ""
-    ask: ShareRequest | None = None
+    request: ShareRequest | None = None
     may_decide: bool = True
 
     def bytes_on(self, gpu: str, cards: Cards) -> int | None:
         card = cards.of(gpu)
-        if self.ask is not None:
-            return self.ask.bytes_on(gpu, card)
+        if self.request is not None:
+            return self.request.bytes_on(gpu, card)
         if self.portion:
             return card.fraction_bytes(float(self.portion)) if card else None
         return cards.total_of(gpu)
@@ -214,70 +214,73 @@ class _Resolution:
         self.pod = pod
         self._notes = now.notes
         self._inventory = inventory
-        self._grants = find_allocation(pod, inventory, _where(pod))
-        bound, share = self._grants.bound, first.ask.share
+        self._allocation = find_allocation(pod, inventory, _where(pod))
+        bound, share = self._allocation.bound, first.request.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
-        self._now, self._first = now.words(devices), first.words(devices)
+        self._now, self._first = now.declared(devices), first.declared(devices)
         self._queue = first.queue
-        given = bound.groups if bound else ()
-        is_more_than_given = bool(given) and len(self._first.groups) > len(given)
-        self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
+        allocated_groups = bound.groups if bound else ()
+        is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
+        self._groups = (
+            allocated_groups if is_more_than_given or not self._first.groups else self._first.groups
+        )
         # KAI writes the label before it binds the pod, so a later label is not from KAI.
-        self._is_placed = bool(self._first.groups) or self._grants.has_bind_request
+        self._is_placed = bool(self._first.groups) or self._allocation.has_bind_request
         self._may_be_placed = not self._is_placed and pod.key in inventory.bind_requests_unknown
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
-        ask = self._first.ask
+        request = self._first.request
         # The pod's owner can write `gpus.devices`, too, so it places only a share that KAI recorded.
-        self._ask = ask if is_recorded or not ask.devices else replace(ask, devices={})
-        self._words = tuple(self._find_words())
-        self._deciding = next((word for word in self._words if word.may_decide), None)
+        self._request = request if is_recorded or not request.devices else replace(request, devices={})
+        self._candidates = tuple(self._find_candidates())
+        self._deciding = next((candidate for candidate in self._candidates if candidate.may_decide), None)
 
     def pod_share(self, cards: Cards, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, tenant = self.pod, tenant_of(self.pod)
-        notes = pod.notes + self._notes + self._grants.notes
+        notes = pod.notes + self._notes + self._allocation.notes
         if pod.is_finished:
             return PodShare(pod=pod, tenant=tenant, queue=self._queue, notes=_bounded(notes))
-        asks = self._deciding is not None
+        has_share = self._deciding is not None
         is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
         place = Placement()
         if is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
-        elif asks and self._is_placed:
-            place = of_share(self._groups, self._ask, self._grants, pod, self._inventory)
+        elif has_share and self._is_placed:
+            place = of_share(self._groups, self._request, self._allocation, pod, self._inventory)
         shares = self._shares(place.gpus, cards)
-        limits, refused = self._limits(place.gpus, shares)
+        limits, notes_on_limits = self._limits(place.gpus, shares)
         return PodShare(
             pod=pod,
             tenant=tenant,
             queue=self._queue,
-            asks_for_share=asks,
+            has_share=has_share,
             groups=self._groups,
             gpu_uuids=place.gpus,
-            is_unresolved=asks and not place.is_complete,
+            is_unresolved=has_share and not place.is_complete,
             may_be_placed=self._may_be_placed,
-            is_unplaced=bool(self._refusal) and (self._now.ask.has_share or self._first.ask.has_share),
+            is_unplaced=bool(self._refusal)
+            and (self._now.request.has_share or self._first.request.has_share),
             shares=shares,
             limits=limits,
             candidates=tuple(
                 Candidate(
-                    word.source,
-                    word.text,
-                    {gpu: word.bytes_on(gpu, cards) for gpu in place.gpus or ("",)},
-                    counts=word.may_decide,
+                    candidate.source,
+                    candidate.text,
+                    {gpu: candidate.bytes_on(gpu, cards) for gpu in place.gpus or ("",)},
+                    counts=candidate.may_decide,
                 )
-                for word in self._words
+                for candidate in self._candidates
             ),
-            changed="; ".join(share_drift(self._now, self._first, self._grants, cards)),
-            lacks_reservation=asks and pod.is_running and self._lacks_reservation(),
+            changed="; ".join(share_drift(self._now, self._first, self._allocation, cards)),
+            lacks_reservation=has_share and pod.is_running and self._lacks_reservation(),
             withheld_gpus=groups.withheld_from(pod) if is_whole else frozenset(),
-            notes=_bounded(notes + refused),
+            notes=_bounded(notes + notes_on_limits),
         )
 
-    def _find_words(self) -> Iterator[_Candidate]:
+    def _find_candidates(self) -> Iterator[_Candidate]:
         """Yield all candidates, best first."""
-        bound, configured = self._grants.bound, self._grants.configured
+        bound, configured = self._allocation.bound, self._allocation.configured
         if bound is not None and bound.portion:
             devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
             yield _Candidate(
@@ -288,14 +291,16 @@ class _Resolution:
         if configured is not None and configured.portion:
             text = f"{keys.GPU_PORTION_ENV} {configured.portion}{self._refusal}"
             yield _Candidate(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion, may_decide=is_open)
-        now, first = self._now.ask, self._first.ask
+        now, first = self._now.request, self._first.request
         if first.has_share:
             text = (first.text if first == now else f"{first.text}, as first seen") + self._refusal
-            yield _Candidate(ShareSource.ANNOTATION, text, ask=self._ask, may_decide=is_open)
+            yield _Candidate(ShareSource.ANNOTATION, text, request=self._request, may_decide=is_open)
         if _has_whole_gpus(self.pod) and self.pod.uid not in self._inventory.tenant_reservation_uids:
             yield _Candidate(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
         if now.has_share and now != first:
-            yield _Candidate(ShareSource.ANNOTATION, f"{now.text}, changed later", ask=now, may_decide=False)
+            yield _Candidate(
+                ShareSource.ANNOTATION, f"{now.text}, changed later", request=now, may_decide=False
+            )
 
     def _why_refused(self) -> str:
         """Return why the pod's annotation does not count; empty if KAI used it, or may have.
@@ -308,11 +313,13 @@ class _Resolution:
         return ", ignored by KAI: the pod has no GPU group and no BindRequest"
 
     def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
-        word = self._deciding
-        if word is None:
+        candidate = self._deciding
+        if candidate is None:
             return {}
-        found = {gpu: word.bytes_on(gpu, cards) for gpu in gpus}
-        return {gpu: Amount(amount, word.source) for gpu, amount in found.items() if amount is not None}
+        amounts = {gpu: candidate.bytes_on(gpu, cards) for gpu in gpus}
+        return {
+            gpu: Amount(amount, candidate.source) for gpu, amount in amounts.items() if amount is not None
+        }
 
     def _limits(
         self, gpus: Sequence[str], shares: Mapping[str, Amount]
@@ -322,21 +329,23 @@ class _Resolution:
         HAMi-core's limit is the share of a GPU without rounding (KAI v0.17.0 `hami_core.go`). A larger limit
         does not come from KAI; a pod must not be able to set its own limit.
         """
-        configured, ask = self._grants.configured, self._ask
-        told = configured.limit_bytes if configured else None
+        configured, request = self._allocation.configured, self._request
+        hami_limit = configured.limit_bytes if configured else None
         limits: dict[str, Amount] = {}
-        refused: tuple[str, ...] = ()
+        notes_on_limits: tuple[str, ...] = ()
         for gpu in gpus:
-            own, share = ask.limit_on(gpu), shares.get(gpu)
-            is_believed = told is not None and (share is None or told <= share.bytes + _UNROUNDED_BYTES)
-            if told is not None and is_believed:
-                limits[gpu] = Amount(told, LimitSource.HAMI_CORE)
+            own, share = request.limit_on(gpu), shares.get(gpu)
+            is_believed = hami_limit is not None and (
+                share is None or hami_limit <= share.bytes + _UNROUNDED_BYTES
+            )
+            if hami_limit is not None and is_believed:
+                limits[gpu] = Amount(hami_limit, LimitSource.HAMI_CORE)
             elif own is not None:
                 limits[gpu] = Amount(own, LimitSource.ANNOTATION)
-            if told is not None and not is_believed:
+            if hami_limit is not None and not is_believed:
                 where = f"{_where(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
-                refused = (f"{where} is more than the share, which KAI never writes; ignored",)
-        return limits, refused
+                notes_on_limits = (f"{where} is more than the share, which KAI never writes; ignored",)
+        return limits, notes_on_limits
 
     def _lacks_reservation(self) -> bool:
         """Whether a group of the pod has no reservation pod: its current group, which KAI uses, or its

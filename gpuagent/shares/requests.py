@@ -134,10 +134,10 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
     for key in sorted(annotations):
         if not key.startswith(keys.CONTAINER_PREFIX):
             continue
-        found = _DEVICES.fullmatch(key)
+        match = _DEVICES.fullmatch(key)
         try:
-            if found:
-                devices[found[1]] = _devices(key, annotations[key])
+            if match:
+                devices[match[1]] = _devices(key, annotations[key])
             elif is_container_memory_key(key):
                 memory += _memory(key, annotations[key])
         except ValueError as error:
@@ -150,8 +150,8 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
             kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
             notes += _combined(kind, share, memory, where)
         return ShareRequest(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
-    limits = {found.container: found.memory_bytes for found in memory if found.kind == "limit"}
-    requests = limits | {found.container: found.memory_bytes for found in memory if found.kind == "request"}
+    limits = {entry.container: entry.memory_bytes for entry in memory if entry.kind == "limit"}
+    requests = limits | {entry.container: entry.memory_bytes for entry in memory if entry.kind == "request"}
     if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
         notes.append(
             f"{where}: its containers together request more memory than any GPU has; all are ignored"
@@ -171,8 +171,10 @@ def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Sha
     try:
         share = Share.from_annotations(annotations)
     except ValueError as error:
-        written = ", ".join(f"{key} {quoted(annotations[key])}" for key in _LEGACY if key in annotations)
-        notes.append(f"{where}: {written}: {error}")
+        annotation_text = ", ".join(
+            f"{key} {quoted(annotations[key])}" for key in _LEGACY if key in annotations
+        )
+        notes.append(f"{where}: {annotation_text}: {error}")
         return None
     if share is None:
         return None
@@ -189,10 +191,10 @@ def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Sha
 
 
 def _memory(key: str, value: str) -> list[ContainerMemory]:
-    found = container_memory({key: value})
-    if any(memory.memory_bytes > MOST_BYTES for memory in found):
+    memory = container_memory({key: value})
+    if any(entry.memory_bytes > MOST_BYTES for entry in memory):
         raise ValueError(f"{key}: {quoted(value)} is more than any GPU has")
-    return found
+    return memory
 
 
 def _devices(key: str, value: str) -> tuple[str, ...]:
@@ -205,17 +207,17 @@ def _devices(key: str, value: str) -> tuple[str, ...]:
 def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
     """Return notes on requests that are ignored beside a legacy annotation.
 
-    KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18 do not know it, and a user could set a limit that is never
-    reached in order to evade the share.
+    KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18
+    do not know it, and a user could set a limit that is never reached in order to evade the share.
     """
     ignored = [
-        found
-        for found in memory
-        if found.kind == "limit" or share.memory_mib is None or found.memory_bytes != share.memory_mib * MIB
+        entry
+        for entry in memory
+        if entry.kind == "limit" or share.memory_mib is None or entry.memory_bytes != share.memory_mib * MIB
     ]
     return [
-        f"{where}: nvidia.com/container.{found.container}.gpu-memory.{found.kind} is ignored beside {kind}"
-        for found in ignored
+        f"{where}: nvidia.com/container.{entry.container}.gpu-memory.{entry.kind} is ignored beside {kind}"
+        for entry in ignored
     ]
 
 
@@ -226,6 +228,6 @@ def _text(annotations: Mapping[str, str], share: Share) -> str:
 
 
 def _texts(requests: Mapping[str, int]) -> str:
-    shown = [f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()]
-    more = len(shown) - _CONTAINERS_SHOWN
-    return ", ".join(shown[:_CONTAINERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    texts = [f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()]
+    more = len(texts) - _CONTAINERS_SHOWN
+    return ", ".join(texts[:_CONTAINERS_SHOWN]) + (f" and {more} more" if more > 0 else "")

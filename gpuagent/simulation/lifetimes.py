@@ -35,7 +35,7 @@ def lives(scenario: Scenario) -> list[ProcessLifetime]:
     for process in scenario.processes:
         for pid in range(process.pid, process.pid + process.count):
             by_pid[pid].append(process)
-    found: list[ProcessLifetime] = []
+    lifetimes: list[ProcessLifetime] = []
     for pid, entries in by_pid.items():
         ends: dict[int | str, float | None] = {}
         last: ProcessLifetime | None = None
@@ -52,23 +52,23 @@ def lives(scenario: Scenario) -> list[ProcessLifetime]:
                 and (_reaches(last.until, entry.start) or last.until == entry.start)
             ):
                 until = None if last.until is None or entry.until is None else max(last.until, entry.until)
-                last = found[-1] = ProcessLifetime(pid, last.start, until, last.owner)
+                last = lifetimes[-1] = ProcessLifetime(pid, last.start, until, last.owner)
                 continue
             if last is not None and _reaches(last.until, entry.start):
                 raise Contradiction(f"PID {pid} belongs to two owners at second {entry.start:g}")
             last = ProcessLifetime(pid, entry.start, entry.until, entry)
-            found.append(last)
-    return found
+            lifetimes.append(last)
+    return lifetimes
 
 
 def _reaches(until: float | None, time: float) -> bool:
     return until is None or until > time
 
 
-def _is_same_owner(one: SimulatedProcess, other: SimulatedProcess) -> bool:
-    return (one.pod, one.container, one.name, one.cgroup) == (
-        other.pod,
-        other.container,
-        other.name,
-        other.cgroup,
+def _is_same_owner(first: SimulatedProcess, second: SimulatedProcess) -> bool:
+    return (first.pod, first.container, first.name, first.cgroup) == (
+        second.pod,
+        second.container,
+        second.name,
+        second.cgroup,
     )

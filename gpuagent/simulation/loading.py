@@ -160,18 +160,18 @@ def _allowed(scenario: Scenario) -> str:
 
 
 def _wrong_objects(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    for number, given in enumerate(scenario.objects):
+    for number, object_ in enumerate(scenario.objects):
         try:
-            if msgspec.convert(given, _Object).kind == "Pod":
-                msgspec.convert(given, _PodObject)
+            if msgspec.convert(object_, _Object).kind == "Pod":
+                msgspec.convert(object_, _PodObject)
         except msgspec.ValidationError as error:
             place, _, wrong = _in_words(error).rpartition(": ")
             yield f"objects[{number}]{'.' if place else ''}{place}", wrong
     names = [pod.name for pod in scenario.pods]
     names += [
-        f"{given['metadata'].get('namespace', 'default')}/{given['metadata']['name']}"
-        for given in scenario.objects
-        if given["kind"] == "Pod"
+        f"{object_['metadata'].get('namespace', 'default')}/{object_['metadata']['name']}"
+        for object_ in scenario.objects
+        if object_["kind"] == "Pod"
     ]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -205,15 +205,15 @@ def _overfull(scenario: Scenario) -> Iterator[tuple[str, str]]:
     changes: dict[int | str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
     for process in scenario.processes:
         at = changes[process.gpu]
-        held = 0
+        used = 0
         moments = {process.start, *(moment for moment, _ in process.memory if moment > process.start)}
         for moment in sorted(moments):
             if process.is_at(moment):
                 now = process.memory.at(moment) * process.count
-                at[moment] += now - held
-                held = now
+                at[moment] += now - used
+                used = now
         if process.until is not None:
-            at[process.until] -= held
+            at[process.until] -= used
     for device, total in devices.items():
         used = 0
         for moment, change in sorted({0.0: 0, **changes[device]}.items()):

@@ -37,31 +37,31 @@ def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
         objects.append(_completed(_pod(pod, scenario), node.name))
         objects.extend(_bind_request(pod, scenario))
     objects.extend(_reservations(scenario))
-    for given in scenario.objects:
-        is_pod = given["kind"] == "Pod"
-        objects.append(_completed(copy.deepcopy(given), node.name) if is_pod else given)
+    for object_ in scenario.objects:
+        is_pod = object_["kind"] == "Pod"
+        objects.append(_completed(copy.deepcopy(object_), node.name) if is_pod else object_)
     return objects
 
 
 def pod_identities(objects: list[dict[str, Any]]) -> dict[str, PodIdentity]:
     """Return the identities by `namespace/name`, from the objects of `node_objects`."""
-    found = {}
+    identities = {}
     for pod in objects:
         if pod["kind"] == "Pod":
             meta, status = pod["metadata"], pod["status"]
-            found[f"{meta['namespace']}/{meta['name']}"] = PodIdentity(
+            identities[f"{meta['namespace']}/{meta['name']}"] = PodIdentity(
                 meta.get("annotations", {}).get("kubernetes.io/config.hash", meta["uid"]),
                 {
-                    one["name"]: one.get("containerID", "").rpartition("/")[2]
+                    item["name"]: item.get("containerID", "").rpartition("/")[2]
                     for statuses in (
                         "containerStatuses",
                         "initContainerStatuses",
                         "ephemeralContainerStatuses",
                     )
-                    for one in status.get(statuses, ())
+                    for item in status.get(statuses, ())
                 },
             )
-    return found
+    return identities
 
 
 def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
@@ -131,13 +131,13 @@ def _portion(pod: SimulatedPod, scenario: Scenario) -> str:
 
 
 def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    held = {
+    reserved = {
         index
         for pod in scenario.pods
         if pod.reservation and (pod.fraction is not None or pod.memory is not None)
         for index in pod.gpus
     }
-    for index in sorted(held):
+    for index in sorted(reserved):
         gpu = scenario.gpus[index].uuid
         group = _group(gpu)
         metadata = {
@@ -170,10 +170,10 @@ def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
                 statuses,
                 [
                     {
-                        "name": one["name"],
-                        "containerID": f"containerd://{_container_id(meta['uid'], one['name'])}",
+                        "name": item["name"],
+                        "containerID": f"containerd://{_container_id(meta['uid'], item['name'])}",
                     }
-                    for one in spec[containers]
+                    for item in spec[containers]
                 ],
             )
     return pod

@@ -25,17 +25,17 @@ class ProcTree:
     def show(self, time: float) -> None:
         """Update the folder to a time; writes only changed files."""
         is_hidden = any(fault.is_at(time) for fault in self._hiding)
-        wanted = {
+        expected = {
             1: _files(1, "systemd", 0, "0::/init.scope\n"),
             2: _files(2, "sh" if is_hidden else "kthreadd", 0, "0::/\n"),
         }
         for life in self._lives:
             if life.is_at(time) and not is_hidden:
-                wanted[life.pid] = _files(life.pid, life.owner.name, life.start, self._cgroup(life))
-        for pid in self._written.keys() - wanted.keys():
+                expected[life.pid] = _files(life.pid, life.owner.name, life.start, self._cgroup(life))
+        for pid in self._written.keys() - expected.keys():
             shutil.rmtree(self._root / str(pid))
             del self._written[pid]
-        for pid, files in wanted.items():
+        for pid, files in expected.items():
             if self._written.get(pid) != files:
                 folder = self._root / str(pid)
                 folder.mkdir(exist_ok=True)

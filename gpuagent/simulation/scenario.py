@@ -135,10 +135,10 @@ class SimulatedPod(_Part, frozen=True, kw_only=True):
     @property
     def share_annotations(self) -> dict[str, str]:
         """Return the annotations that a user writes for this share."""
-        found = {keys.GPU_FRACTION: self.fraction, keys.GPU_MEMORY: self.memory}
+        annotations = {keys.GPU_FRACTION: self.fraction, keys.GPU_MEMORY: self.memory}
         if len(self.gpus) > 1:
-            found[keys.NUM_DEVICES] = len(self.gpus)
-        return {key: str(value) for key, value in found.items() if value is not None}
+            annotations[keys.NUM_DEVICES] = len(self.gpus)
+        return {key: str(value) for key, value in annotations.items() if value is not None}
 
     @property
     def gpus(self) -> tuple[int, ...]:

@@ -88,9 +88,11 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
     own, used = _lists(scenario, index, time, unknown)
     instances = []
     for number, mig in enumerate(gpu.mig, 1):
-        lists, held = _lists(scenario, mig.uuid, time, unknown, number)
-        instances.append(DeviceMoment(uuid=mig.uuid, total=mig.memory, reserved=0, used=held, lists=lists))
-        used += held
+        lists, used_bytes = _lists(scenario, mig.uuid, time, unknown, number)
+        instances.append(
+            DeviceMoment(uuid=mig.uuid, total=mig.memory, reserved=0, used=used_bytes, lists=lists)
+        )
+        used += used_bytes
         for which in ProcessList:
             own[which].extend(lists[which])
     if FaultKind.PID_NAMESPACE in kinds:
@@ -120,11 +122,11 @@ def _lists(
     for process in scenario.processes:
         if process.gpu != device or not process.is_at(time):
             continue
-        held = process.memory.at(time)
+        used_bytes = process.memory.at(time)
         for pid in range(process.pid, process.pid + process.count):
-            shown = None if pid in unknown else held
-            entry = ListedProcess(pid, shown, gpu_instance, compute_instance)
+            reported = None if pid in unknown else used_bytes
+            entry = ListedProcess(pid, reported, gpu_instance, compute_instance)
             for which in process.kind:
                 lists[which].append(entry)
-        used += held * process.count
+        used += used_bytes * process.count
     return lists, used

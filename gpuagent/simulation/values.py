@@ -66,7 +66,7 @@ def _steps(value: Any) -> Steps:
 
 def _kinds(value: Any) -> Kinds:
     names = {which.name.lower(): which for which in ProcessList}
-    words = str(value).split("+")
-    if not set(words) <= names.keys():
+    parts = str(value).split("+")
+    if not set(parts) <= names.keys():
         raise ValueError(f'"{value}" is not a kind; allowed: {", ".join(names)}, or several joined by +')
-    return Kinds(names[word] for word in words)
+    return Kinds(names[word] for word in parts)

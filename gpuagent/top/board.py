@@ -81,16 +81,16 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
     answer = received.answer
     age = received.age_at(now)
     flagged = sum(verdict.flagged for pod in answer.pods for verdict in pod.verdicts)
-    said = [f"as of {duration(age)} ago" if age is not None else "no sample yet"]
+    notes = [f"as of {duration(age)} ago" if age is not None else "no sample yet"]
     if answer.gpus or answer.pods:
-        said.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
+        notes.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
     if silence:
-        said.insert(0, f"NO RESPONSE FROM THE AGENT FOR {duration(max(now - received.at, 0.0))} ({silence})")
+        notes.insert(0, f"NO RESPONSE FROM THE AGENT FOR {duration(max(now - received.at, 0.0))} ({silence})")
     return Board(
         title=f"node {one_line(answer.node)}"
         + (f", driver {one_line(answer.driver_version)}" if answer.driver_version else ""),
         simulated="simulated: these figures are synthetic" if answer.simulated else "",
-        age=", ".join(said),
+        age=", ".join(notes),
         is_old=bool(silence) or (age is not None and age > _OLD_SECONDS),
         problems=tuple(_problems(answer)),
         gpus=tuple(_gpu_lines(answer)),
@@ -147,18 +147,18 @@ def _gpu_lines(answer: AgentResponse) -> Iterator[GpuLine]:
 
 
 def _pod_lines(answer: AgentResponse) -> Iterator[PodLine]:
-    found = []
+    lines = []
     indices = {gpu.uuid: gpu.index for gpu in answer.gpus}
     for pod in answer.pods:
         places = {holding.gpu_uuid: _place(holding) for holding in pod.gpus}
         for uuid in pod.gpu_uuids:
             places.setdefault(uuid, str(indices.get(uuid, _GONE)))
-        judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
-        places |= {uuid: one_line(uuid)[:12] or "?" for uuid in sorted(judged)}
+        flagged_gpus = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
+        places |= {uuid: one_line(uuid)[:12] or "?" for uuid in sorted(flagged_gpus)}
         holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
         for uuid, place in (places or {"": "?"}).items():
-            found.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
-    for _, line in sorted(found, key=lambda pair: pair[0]):
+            lines.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
+    for _, line in sorted(lines, key=lambda pair: pair[0]):
         yield line
 
 
@@ -174,7 +174,7 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
     share, limit = pod.shares.get(uuid) or _share_without_gpu(pod, uuid), pod.limits.get(uuid)
     used = holding.used_bytes if holding else None
     over = None if used is None else used - (share.bytes if share else 0)
-    marks = [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
+    verdicts = [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
     tenant = pod.vcluster
     line = PodLine(
         gpu=place,
@@ -188,8 +188,8 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
         over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
         limit=_amount(limit),
         processes=str(holding.processes) if holding else NOTHING,
-        flags=tuple(_mark(verdict) for verdict in marks if verdict.flagged),
-        pending=tuple(_mark(v) for v in marks if not v.flagged and v.lasted_seconds is not None),
+        flags=tuple(_mark(verdict) for verdict in verdicts if verdict.flagged),
+        pending=tuple(_mark(v) for v in verdicts if not v.flagged and v.lasted_seconds is not None),
     )
     is_over = line.over != NOTHING
     return (not is_over, not line.flags, over is None, -(over or 0), line.pod, place), line
@@ -197,7 +197,7 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
 
 def _share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
     """Return the best candidate for a share whose GPU is unknown."""
-    best = next((found for found in pod.candidates if found.counts), None) if not uuid else None
+    best = next((candidate for candidate in pod.candidates if candidate.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None
 

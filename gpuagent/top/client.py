@@ -68,7 +68,7 @@ class Agent:
         self._wall_clock = wall_clock
         self._seconds = seconds
 
-    def ask(self) -> Received:
+    def fetch(self) -> Received:
         """Request the figures once.
 
         Raises:
@@ -89,11 +89,11 @@ class Agent:
         finally:
             connection.close()
         if response.status != http.client.OK:
-            said = one_line(body[:1000].decode("utf-8", "replace"))
+            reason = one_line(body[:1000].decode("utf-8", "replace"))
             if response.status == http.client.MISDIRECTED_REQUEST:
-                raise NoAnswer(f"the agent rejects this host name: {said}")
+                raise NoAnswer(f"the agent rejects this host name: {reason}")
             raise NoAnswer(
-                f"the response is not from an agent: {response.status}{f', {said}' if said else ''}"
+                f"the response is not from an agent: {response.status}{f', {reason}' if reason else ''}"
             )
         try:
             answer = read_answer(body)
@@ -123,14 +123,14 @@ class Agent:
 
     def _age(self, answer: AgentResponse, date: str) -> float | None:
         """Return the age by the Date header, in whole seconds; the clocks of node and terminal may differ."""
-        taken = answer.last_good_sample_timestamp
-        if taken is None:
+        sampled_at = answer.last_good_sample_timestamp
+        if sampled_at is None:
             return None
         try:
             now = parsedate_to_datetime(date).timestamp()
         except ValueError:
             now = self._wall_clock()
-        return max(now - taken, 0.0)
+        return max(now - sampled_at, 0.0)
 
 
 def _parsed(url: str) -> tuple[bool, str, int | None, str]:

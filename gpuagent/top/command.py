@@ -46,7 +46,7 @@ def run(settings: TopSettings) -> int:
         watches = is_terminal and settings.output == "text"
     try:
         if not watches:
-            _write(_ask_once(agent), settings.output)
+            _write(_fetch_once(agent), settings.output)
         elif is_terminal and settings.output == "text":
             _watch_on_screen(agent)
         else:
@@ -58,9 +58,9 @@ def run(settings: TopSettings) -> int:
     return 0
 
 
-def _ask_once(agent: Agent) -> Received:
+def _fetch_once(agent: Agent) -> Received:
     try:
-        return agent.ask()
+        return agent.fetch()
     except NoAnswer as silence:
         raise UsageError(f"{agent.url}: {silence}; is an agent running at this address?") from None
 
@@ -79,7 +79,7 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
     silence = ""
     while True:
         try:
-            received = agent.ask()
+            received = agent.fetch()
         except NoAnswer as error:
             if str(error) != silence:
                 silence = str(error)
@@ -105,10 +105,10 @@ class Watching:
         self._last: Received | None = None
         self._silence = ""
 
-    def ask(self) -> None:
+    def fetch(self) -> None:
         """Request the figures once, and store the response or the error."""
         try:
-            self._last, self._silence = self._agent.ask(), ""
+            self._last, self._silence = self._agent.fetch(), ""
         except NoAnswer as error:
             self._silence = str(error)
 
@@ -139,7 +139,7 @@ def _watch_on_screen(agent: Agent) -> None:
         redirect_stderr=False,
     ):
         while True:
-            watching.ask()
+            watching.fetch()
             time.sleep(EVERY_SECONDS)
 
 

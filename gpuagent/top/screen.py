@@ -33,8 +33,8 @@ class Screen:
         height = options.height or console.height
         count = len(self._board.pods)
         board = replace(self._board, pods=self._board.pods[:height])  # a line each, at least
-        drawn = Group(*_parts(board, console, options))
-        lines = console.render_lines(drawn, options.update(height=None), pad=False)
+        content = Group(*_parts(board, console, options))
+        lines = console.render_lines(content, options.update(height=None), pad=False)
         if len(lines) > height:
             more = Text(
                 f"… {count} pods in total; run `top --once` to see all", no_wrap=True, overflow="ellipsis"
@@ -158,11 +158,11 @@ def _pod_list(board: Board) -> Text:
     for line in board.pods:
         over = f" ({line.over})" if line.over != NOTHING else ""
         where = f"GPU {line.gpu}: {line.used} of {_share(line)}{over}"
-        named = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
-        blocks.append(Text("\n  ").join([named, Text(where), *_states(line), *_below(line)]))
-    shown = Text("\n", _style(board), overflow="fold").join(blocks)
-    shown.overflow = "fold"
-    return shown
+        heading = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
+        blocks.append(Text("\n  ").join([heading, Text(where), *_states(line), *_below(line)]))
+    text = Text("\n", _style(board), overflow="fold").join(blocks)
+    text.overflow = "fold"
+    return text
 
 
 def _share(line: PodLine) -> str:

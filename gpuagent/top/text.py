@@ -56,12 +56,12 @@ def state(line: PodLine) -> str:
 
 def without_empty(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Remove the columns without a value in any row; the first row has the headings."""
-    kept = [
+    columns = [
         index
         for index in range(len(rows[0]))
         if any(row[index] not in ("", NOTHING) for row in rows[1:]) or rows[0][index] in _ALWAYS
     ]
-    return [tuple(row[index] for index in kept) for row in rows]
+    return [tuple(row[index] for index in columns) for row in rows]
 
 
 _ALWAYS = frozenset({"", "GPU", "POD", "USED", "SHARE", "OVER", "STATE"})

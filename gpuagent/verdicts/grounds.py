@@ -144,7 +144,7 @@ class Grounds:
         self._with_whole_gpus = {
             uid for uid, pod_share in self._pod_shares.items() if has_whole_gpus(pod_share)
         }
-        self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
+        self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
     def is_suspended(self, key: Key) -> bool:
@@ -167,7 +167,7 @@ class Grounds:
         if (
             key.reason not in _ON_FOREIGN_GPU
             or key.uid not in self._snapshot.pod_uids
-            or key.gpu_uuid not in self._judged_gpus
+            or key.gpu_uuid not in self._evaluated_gpus
         ):
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
@@ -181,7 +181,7 @@ class Grounds:
         return Ground(
             key=key,
             pod_share=pod_share,
-            gpu_index=self._judged_gpus[key.gpu_uuid],
+            gpu_index=self._evaluated_gpus[key.gpu_uuid],
             is_over=False,
             is_clean=True,
             used_bytes=holding.used_bytes if holding else 0,
@@ -196,17 +196,13 @@ class Grounds:
             if ground is not None:
                 yield ground
         for pod_share in self._snapshot.pod_shares:
-            if (
-                pod_share.asks_for_share
-                and not pod_share.pod.is_finished
-                and not _says_only_whole_gpus(pod_share)
-            ):
-                yield from self._of_claim(pod_share)
+            if pod_share.has_share and not pod_share.pod.is_finished and not _is_only_whole_gpus(pod_share):
+                yield from self._of_pod_share(pod_share)
 
     def _of_holding(self, holding: Holding, used: int) -> Ground | None:
         """Compare a pod's memory on one GPU with the limit that applies there."""
         pod_share, uuid = holding.pod_share, holding.gpu_uuid
-        if not pod_share.asks_for_share:
+        if not pod_share.has_share:
             if (
                 pod_share.is_unresolved
                 or pod_share.pod.has_unsized_gpus
@@ -238,7 +234,7 @@ class Grounds:
             allowed_bytes=allowed.bytes,
         )
 
-    def _of_claim(self, pod_share: PodShare) -> Iterator[Ground]:
+    def _of_pod_share(self, pod_share: PodShare) -> Iterator[Ground]:
         """Check KAI's records of the pod, for each of its GPUs, or once if its GPU is unknown."""
         for uuid in self._gpus_of(pod_share):
             for reason, is_the_case in (
@@ -248,14 +244,14 @@ class Grounds:
                 yield Ground(
                     key=Key(pod_share.pod.uid, uuid, reason),
                     pod_share=pod_share,
-                    gpu_index=self._judged_gpus.get(uuid),
+                    gpu_index=self._evaluated_gpus.get(uuid),
                     is_over=is_the_case,
                     is_clean=not is_the_case,
                 )
 
     def _gpus_of(self, pod_share: PodShare) -> tuple[str, ...]:
         """Return the pod's GPUs that responded; one empty UUID if this node knows no GPU of the pod."""
-        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._judged_gpus)
+        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._evaluated_gpus)
         is_known = known or any(
             (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
             for uuid in pod_share.gpu_uuids
@@ -286,7 +282,7 @@ def has_whole_gpus(pod_share: PodShare) -> bool:
     return sources == {ShareSource.WHOLE_GPU}
 
 
-def _says_only_whole_gpus(pod_share: PodShare) -> bool:
+def _is_only_whole_gpus(pod_share: PodShare) -> bool:
     """Whether whole GPUs are the only candidates for the pod's share; then KAI has no share to change."""
     sources = {amount.source for amount in pod_share.shares.values()} or {
         c.source for c in pod_share.candidates

@@ -82,14 +82,14 @@ class Transition:
 class Verdicts:
     """All verdicts of one moment. A key that is not evaluated is absent."""
 
-    judged: Mapping[Key, Verdict] = field(default_factory=dict)
+    by_key: Mapping[Key, Verdict] = field(default_factory=dict)
     over_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Seconds above the share, flagged or not, by pod UID and GPU UUID, for every pod that is compared
     with a share."""
 
 
 @dataclass(slots=True)
-class _Mark:
+class _History:
     """History of one key that has a balance, a flag or a violation."""
 
     verdict: Verdict
@@ -141,17 +141,17 @@ class Judge:
         self._longest_gap = longest_gap
         self._slack = slack
         self._excluded = excluded_namespaces
-        self._marks: dict[Key, _Mark] = {}
+        self._histories: dict[Key, _History] = {}
         self._over: dict[tuple[str, str], int] = {}
         """Nanoseconds, the source of `Verdicts.over_seconds`."""
-        self._judged_at: float | None = None
+        self._evaluated_at: float | None = None
         self._listed: frozenset[str] = frozenset()
         """UIDs of the pods in the previous sample."""
 
     @property
     def remembered(self) -> int:
         """Number of remembered balances, flags and times over."""
-        return len(self._marks) + len(self._over)
+        return len(self._histories) + len(self._over)
 
     def judge(
         self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES
@@ -171,12 +171,12 @@ class Judge:
             graces=graces,
             grace=self._grace,
         )
-        self._judged_at = snapshot.taken_at
+        self._evaluated_at = snapshot.taken_at
         if sample.seen is None:
-            for mark in self._marks.values():
-                mark.forget_the_present()
+            for history in self._histories.values():
+                history.forget_the_present()
 
-        judged: dict[Key, Verdict] = {}
+        by_key: dict[Key, Verdict] = {}
         transitions: list[Transition] = []
 
         def changed(change: Change, verdict: Verdict) -> None:
@@ -189,29 +189,29 @@ class Judge:
                 )
             )
 
-        for key in [key for key in self._marks if key not in sample.grounds.by_key]:
+        for key in [key for key in self._histories if key not in sample.grounds.by_key]:
             verdict, change = self._weigh_without_ground(key, sample)
             if change is not None:
                 changed(change, verdict)
             elif verdict.is_flagged and not sample.grounds.is_suspended(key):
-                judged[key] = verdict
+                by_key[key] = verdict
         for key, ground in sample.grounds.by_key.items():
             if key.reason is FlagReason.OVER_SHARE:
                 place = (key.uid, key.gpu_uuid)
                 self._over[place] = self._over.get(place, 0) + (sample.counts(key) if ground.is_over else 0)
-            judged[key], change = self._weigh(ground, sample)
+            by_key[key], change = self._weigh(ground, sample)
             if change is not None:
-                changed(change, judged[key])
+                changed(change, by_key[key])
         self._listed = snapshot.pod_uids if sample.knows_pods else self._listed | snapshot.pod_uids
         self._over = {place: over for place, over in self._over.items() if place[0] in self._listed}
         over_seconds = {place: seconds(over) for place, over in self._over.items()}
-        return Verdicts(judged=judged, over_seconds=over_seconds), tuple(transitions)
+        return Verdicts(by_key=by_key, over_seconds=over_seconds), tuple(transitions)
 
     def _seen(self, now: float) -> int | None:
         """Return the nanoseconds since the previous sample; None if that time was not observed."""
-        if self._judged_at is None or not 0 <= now - self._judged_at <= self._longest_gap:
+        if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
             return None
-        return nanoseconds(now) - nanoseconds(self._judged_at)
+        return nanoseconds(now) - nanoseconds(self._evaluated_at)
 
     def _weigh_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Update the history of a key that the sample has no ground for.
@@ -220,30 +220,30 @@ class Judge:
         its share there. In all other cases the balance stays; the flag stays unless its reason no longer
         applies.
         """
-        mark = self._marks[key]
-        mark.update(sample.newest_claim(mark.verdict.pod_share))
+        history = self._histories[key]
+        history.update(sample.newest_share(history.verdict.pod_share))
         has_ended = sample.knows_pods and key.uid not in sample.snapshot.pod_uids
         if not has_ended:
             if sample.grounds.is_suspended(key):
-                mark.forget_the_present()
-                return mark.verdict, None
-            ground = sample.grounds.after(key, mark.verdict.pod_share)
+                history.forget_the_present()
+                return history.verdict, None
+            ground = sample.grounds.after(key, history.verdict.pod_share)
             if ground is not None:
                 return self._weigh(ground, sample)
-        was_flagged, verdict = mark.is_flagged, mark.verdict
-        mark.forget()
-        if has_ended or mark.is_empty:
-            del self._marks[key]
+        was_flagged, verdict = history.is_flagged, history.verdict
+        history.forget()
+        if has_ended or history.is_empty:
+            del self._histories[key]
         return verdict, Change.DROPPED if was_flagged else None
 
     def _weigh(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Combine one ground with the history of its key, and store the result."""
         key, now, counts = ground.key, sample.snapshot.taken_at, sample.counts(ground.key)
-        mark = self._marks.get(key)
-        balance = mark.balance if mark is not None else 0
-        was_flagged = mark is not None and mark.is_flagged
-        since = mark.over_since if mark is not None else None
-        clean_samples = mark.clean_samples if mark is not None else 0
+        history = self._histories.get(key)
+        balance = history.balance if history is not None else 0
+        was_flagged = history is not None and history.is_flagged
+        since = history.over_since if history is not None else None
+        clean_samples = history.clean_samples if history is not None else 0
         if not ground.is_over:
             since = None
         elif since is None:
@@ -267,11 +267,11 @@ class Judge:
             used_bytes=ground.used_bytes,
             allowed_bytes=ground.allowed_bytes,
         )
-        mark = _Mark(verdict, balance, is_flagged, since, clean_samples)
-        if mark.is_empty:
-            self._marks.pop(key, None)
+        history = _History(verdict, balance, is_flagged, since, clean_samples)
+        if history.is_empty:
+            self._histories.pop(key, None)
         else:
-            self._marks[key] = mark
+            self._histories[key] = history
         if is_flagged == was_flagged:
             return verdict, None
         return verdict, Change.FLAGGED if is_flagged else Change.CLEARED
@@ -304,7 +304,7 @@ class _Sample:
             key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
         }
 
-    def newest_claim(self, last: PodShare) -> PodShare:
+    def newest_share(self, last: PodShare) -> PodShare:
         """Return the pod's current share, or else `last`; all keys of the pod share one object."""
         return self._pod_shares.setdefault(last.pod.uid, last)
 

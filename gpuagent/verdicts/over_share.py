@@ -88,10 +88,10 @@ class OverSharePolicies:
         """
         self._notes = {}
         own = {
-            name: self._wish(tuple(map(labels.get, _KEYS)), f"Namespace {name}")
+            name: self._parse(tuple(map(labels.get, _KEYS)), f"Namespace {name}")
             for name, labels in inventory.namespaces.items()
         }
-        found: dict[str, OverSharePolicy] = {}
+        policies: dict[str, OverSharePolicy] = {}
         mirrored: dict[str, tuple[_Labels, float]] = {}
         for pod_share in pod_shares:
             pod = pod_share.pod
@@ -103,19 +103,19 @@ class OverSharePolicies:
                 mirrored[pod.uid] = labels, since
                 if now - since >= STANDS_AFTER:
                     over_share_policy = _stricter(
-                        over_share_policy, self._wish(labels, _where(pod, pod_share.tenant))
+                        over_share_policy, self._parse(labels, _where(pod, pod_share.tenant))
                     )
             if over_share_policy != _NOTHING:
-                found[pod.uid] = over_share_policy
+                policies[pod.uid] = over_share_policy
         self._mirrored = mirrored
-        return found
+        return policies
 
-    def _wish(self, labels: _Labels, where: str) -> OverSharePolicy:
-        asked, grace, mode = labels
-        over_share = None if asked is None else read_over_share(asked)
+    def _parse(self, labels: _Labels, where: str) -> OverSharePolicy:
+        action, grace, mode = labels
+        over_share = None if action is None else read_over_share(action)
         seconds = None if grace is None else read_grace(grace)
-        if asked is not None and over_share is None:
-            self._note(where, OVER_SHARE, asked, "report, evict")
+        if action is not None and over_share is None:
+            self._note(where, OVER_SHARE, action, "report, evict")
         if grace is not None and seconds is None:
             self._note(where, OVER_SHARE_GRACE, grace, GRACE_FORM)
         evict = over_share is OverShare.EVICT and mode != MODE_OFF
@@ -141,8 +141,6 @@ def _where(pod: NodePod, tenant: Tenant) -> str:
     return f"Namespace {tenant.namespace} of vCluster {tenant.vcluster} in {pod.namespace}"
 
 
-def _stricter(one: OverSharePolicy, other: OverSharePolicy) -> OverSharePolicy:
-    graces = [
-        over_share_policy.grace for over_share_policy in (one, other) if over_share_policy.grace is not None
-    ]
-    return OverSharePolicy(evict=one.evict or other.evict, grace=min(graces, default=None))
+def _stricter(first: OverSharePolicy, second: OverSharePolicy) -> OverSharePolicy:
+    graces = [each.grace for each in (first, second) if each.grace is not None]
+    return OverSharePolicy(evict=first.evict or second.evict, grace=min(graces, default=None))

@@ -50,21 +50,21 @@ class Reservations:
         return (*conflicts, *_unresolved([pod for pod in old if not pod.gpu or pod.gpu not in known]))
 
 
-def _unresolved(found: Sequence[ReservationPod]) -> Iterator[Problem]:
-    if found:
+def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
+    if pods:
         first: dict[str, ReservationPod] = {}
         counts: dict[str, int] = {}
-        for pod in found:
+        for pod in pods:
             first.setdefault(pod.namespace, pod)
             counts[pod.namespace] = counts.get(pod.namespace, 0) + 1
-        shown = [
+        names = [
             _name(pod) + (f" and {counts[namespace] - 1} more there" if counts[namespace] > 1 else "")
             for namespace, pod in first.items()
         ]
         yield Problem(
             Cause.RESERVATION_UNRESOLVED,
             "",
-            f"reservation pods name no GPU of this node: {_some(shown)}; the GPU of their groups is unknown",
+            f"reservation pods name no GPU of this node: {_some(names)}; the GPU of their groups is unknown",
         )
 
 

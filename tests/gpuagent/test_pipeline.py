@@ -124,7 +124,7 @@ def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_
     flagged = []
     for at in (0, 10, 20, 30):
         desk.process(node(2 * GIB, at))
-        flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.judged.values()))
+        flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.by_key.values()))
     assert flagged == [False, False, False, True]
     problem = f'Namespace team-a: label {OVER_SHARE}: "stop" is invalid and ignored; allowed: report, evict'
     assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
@@ -162,7 +162,7 @@ def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
     assert lines[0]["pod"] == "odd"
     assert '"half"' in lines[0]["problem"]
     assert any(
-        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.judged.values()
+        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.by_key.values()
     )
 
 
@@ -171,7 +171,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     desk.process(node(GIB, 0))
     desk.pods.inventory = inventory(pod("train", annotations={keys.GPU_MEMORY: "9999"}, labels=TRAIN.labels))
     desk.process(node(GIB, 5))
-    flagged = {key.reason for key, v in desk.books.status().verdicts.judged.items() if v.is_flagged}
+    flagged = {key.reason for key, v in desk.books.status().verdicts.by_key.items() if v.is_flagged}
     assert flagged == {"share-changed"}
     (line,) = [line for line in desk.said() if line["message"] == "pod flagged"]
     assert line["reason"] == "share-changed"
@@ -194,7 +194,7 @@ def test_without_word_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None
     desk.process(node(2 * GIB, 10))
     status = desk.books.status()
     assert [(p.cause, p.detail) for p in status.problems] == [("pods-stale", detail)]
-    assert (status.attribution_ok, status.verdicts.judged) == (False, {})
+    assert (status.attribution_ok, status.verdicts.by_key) == (False, {})
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_when_no_sample_ever_comes_that_is_said() -> None:
 def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> None:
     found = status(now, evaluated(node()))
     assert (found.snapshot is None) is is_stale
-    assert bool(found.verdicts.judged) is not is_stale
+    assert bool(found.verdicts.by_key) is not is_stale
     assert bool(found.verdicts.over_seconds) is not is_stale
     assert causes(found) == ([("sample-stale", "")] if is_stale else [])
     assert found.attribution_ok is not is_stale
@@ -84,7 +84,7 @@ def test_what_a_problem_does_to_attribution_and_readiness(
     found = status(10.0, evaluated(snapshot))
     assert found.attribution_ok is ok
     assert found.unready == unready
-    assert bool(found.verdicts.judged) is ok
+    assert bool(found.verdicts.by_key) is ok
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:
@@ -100,7 +100,7 @@ def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale:
     found = status(10.0, evaluated(node()), silent=silent)
     assert causes(found) == ([("pods-stale", "")] if is_stale else [])
     assert found.attribution_ok is not is_stale
-    assert bool(found.verdicts.judged) is not is_stale
+    assert bool(found.verdicts.by_key) is not is_stale
     assert found.snapshot is not None
     assert found.verdicts.over_seconds[uid_of("train"), A] == 0.0
 

@@ -45,7 +45,7 @@ def flags(verdicts: Verdicts, name: str = "train") -> dict[str, bool]:
     """Reason at the GPU's letter, to whether it is flagged."""
     return {
         f"{key.reason}@{key.gpu_uuid[4:5]}": verdict.is_flagged
-        for key, verdict in verdicts.judged.items()
+        for key, verdict in verdicts.by_key.items()
         if key.uid == uid_of(name)
     }
 

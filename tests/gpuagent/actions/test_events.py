@@ -46,7 +46,7 @@ class Told:
     def take(self, *transitions: Transition, pods: Iterable[str] = ("train",)) -> None:
         pod_shares = [pod_share(name, GIB) for name in pods]
         taken = sample(gpu(), gpu(uuid=B, index=1), at=self.now)
-        self.flags.take(snapshot_of(taken, *pod_shares), transitions)
+        self.flags.handle(snapshot_of(taken, *pod_shares), transitions)
 
 
 def transition(
@@ -307,7 +307,7 @@ def test_from_samples_to_events() -> None:
         taken = sample(gpu((10, held)), origins={10: in_pod("train")}, at=at)
         snapshot: Snapshot = snapshot_of(taken, train)
         told.now = at
-        told.flags.take(snapshot, judge.judge(snapshot)[1])
+        told.flags.handle(snapshot, judge.judge(snapshot)[1])
 
     for at in range(0, 200, 5):
         step(at, 12 * GIB if at < 100 else 8 * GIB)

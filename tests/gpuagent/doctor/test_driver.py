@@ -52,7 +52,7 @@ def examined(
         if not contained:
             machine.write_own("cgroup", "0::/user.slice\n")
         with looking(NvmlGpus(), machine) as looker:
-            return list(driver_findings(looker.look(), machine.host))
+            return list(driver_findings(looker.observe(), machine.host))
 
     return examine
 
@@ -155,9 +155,9 @@ class Stuck:
 def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
     source = Stuck()
     with looking(source, machine, seconds=0.1) as looker:
-        look = looker.look()
+        look = looker.observe()
         assert look.is_hung
-        assert looker.look().is_hung
+        assert looker.observe().is_hung
         assert looker.is_hung
     (found,) = driver_findings(look, machine.host)
     assert (found.state, found.what) == (State.PROBLEM, "the driver does not respond")
@@ -174,7 +174,7 @@ def test_an_unforeseen_error_comes_out(machine: Machine) -> None:
             return
 
     with looking(Broken(), machine) as looker, pytest.raises(ZeroDivisionError):
-        looker.look()
+        looker.observe()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_gpus_that_do_not_tell_their_memory(
         ]
     )  # fmt: skip
     with looking(NvmlGpus(), machine) as looker:
-        findings = list(driver_findings(looker.look(), machine.host))
+        findings = list(driver_findings(looker.observe(), machine.host))
     warned = {found.check: found for found in findings if found.state is State.WARNING}
     assert set(warned) == {"memory of GPU 0", "memory of GPU 1", "memory of MIG-2"}
     assert "agent.migMonitor" in warned["memory of GPU 0"].advice

@@ -16,7 +16,7 @@ def pod(image: str | None, *args: str, command: list[str] | None = None) -> KaiP
 
 
 def said(*pods: KaiPod, told: str = "") -> dict[str, tuple[State, str]]:
-    found = kai_findings(list(pods), told=Version.parse(told) if told else None)
+    found = kai_findings(list(pods), configured=Version.parse(told) if told else None)
     return {finding.check: (finding.state, finding.what) for finding in found}
 
 

@@ -31,7 +31,7 @@ GPUS = GpuReading(gpus=(gpu((5, 1), (6, 1), uuid=GPU_0), gpu((7, 1), uuid=GPU_1,
 
 
 def origin(number: int) -> Origin:
-    return Origin(found=LookupResult.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
+    return Origin(result=LookupResult.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
 
 
 def said(
@@ -44,7 +44,7 @@ def said(
 def test_a_node_in_order() -> None:
     known = inventory(fraction(), bind_request(), reservation(), pod("plain", 2), node())
     findings = said(
-        known, {5: origin(1), 6: HOST, 7: Origin(found=LookupResult.CONTAINER, container_id="b" * 64)}
+        known, {5: origin(1), 6: HOST, 7: Origin(result=LookupResult.CONTAINER, container_id="b" * 64)}
     )
     assert {finding.state for finding in findings} == {State.OK}
     assert one(findings, "pods").what == f"3 pods on the node {NODE}, from the cluster"

@@ -25,7 +25,7 @@ from tests.support.samples import HOST, gpu, in_pod
 NAMESPACE = "PID namespace"
 NOBODY = Observation()
 SEEN = Observation(reading=GpuReading(gpus=(gpu((5, 1)),)), origins={5: in_pod("a"), 6: HOST})
-GONE = Observation(origins={5: Origin(found=LookupResult.GONE)})
+GONE = Observation(origins={5: Origin(result=LookupResult.GONE)})
 
 
 def test_a_machine_in_order(machine: Machine) -> None:

@@ -164,7 +164,7 @@ class TestNothingHidesBehindOtherContainers:
         found = read_pod(encoded(pod(containers=names(60), containerStatuses=statuses(60))))
         index = PodIndex.from_inventory(Inventory(pods={found.uid: found}))
         for number in (0, 39, 59):
-            origin = Origin(found=LookupResult.CONTAINER, container_id=f"{number:064x}")
+            origin = Origin(result=LookupResult.CONTAINER, container_id=f"{number:064x}")
             assert index.pod_of(origin) is found
 
     def test_containers_beyond_the_bound_are_told_of(self) -> None:

@@ -116,7 +116,7 @@ def test_no_sample_no_gpu_and_a_pod_that_leads_nowhere() -> None:
     assert "no figures" in page(nothing, node="n", is_simulated=False, now=NOW, interval=5)
     empty = snapshot_of(sample())
     assert "No GPU on this node responds." in shown(status_of(empty)).text
-    lost = pod_share("a-lost", asks_for_share=True, is_unresolved=True, groups=("nowhere",))
+    lost = pod_share("a-lost", has_share=True, is_unresolved=True, groups=("nowhere",))
     assert "Pods whose GPU is unknown" in shown(status_of(snapshot_of(sample(gpu()), lost))).text
 
 

@@ -171,7 +171,7 @@ class TestAgainstWhatWasFirstSeen:
     def test_a_share_that_comes_later_is_none(self) -> None:
         """Who has no share must not be able to write himself one."""
         pod_share = edited(pod(), half())
-        assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
+        assert (pod_share.has_share, pod_share.shares) == (False, {})
         assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
         assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
 
@@ -325,5 +325,5 @@ def test_an_edit_never_changes_what_a_pod_may_hold(says: list[dict[str, str]]) -
         pod_share = next(
             c for c in pod_shares.resolve(inventory(document, *beside), DEVICES) if c.pod.name == "half"
         )
-        amounts.append((pod_share.shares, pod_share.limits, pod_share.gpu_uuids, pod_share.asks_for_share))
+        amounts.append((pod_share.shares, pod_share.limits, pod_share.gpu_uuids, pod_share.has_share))
     assert all(amount == amounts[0] for amount in amounts)

@@ -177,7 +177,7 @@ class TestWhoseWord:
         pod_share = resolve(
             fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
         )
-        assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
+        assert (pod_share.has_share, pod_share.shares) == (False, {})
         assert pod_share.changed == "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"
 
     def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
@@ -210,7 +210,7 @@ class TestMalformed:
     ) -> None:
         pod_share = resolve(pod(annotations=annotations), node())
         assert pod_share.notes == (f"Pod research/half: {said}",)
-        assert (pod_share.asks_for_share, pod_share.shares, pod_share.limits) == (False, {}, {})
+        assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
     def test_the_rest_goes_on(self) -> None:
         pod_shares = ShareResolver().resolve(
@@ -310,7 +310,7 @@ class TestGpus:
     def test_else_unknown(self) -> None:
         pod_share = resolve(fraction(), node())
         assert (pod_share.gpu_uuids, pod_share.shares, pod_share.is_unresolved) == ((), {}, True)
-        assert pod_share.asks_for_share
+        assert pod_share.has_share
         assert pod_share.lacks_reservation
 
     def test_a_pod_without_any_group_lacks_no_reservation(self) -> None:
@@ -324,7 +324,7 @@ class TestGpus:
 
     def test_a_group_alone_is_no_share(self) -> None:
         pod_share = resolve(pod(labels={"runai-gpu-group": GROUP_0}), reservation(), node())
-        assert (pod_share.asks_for_share, pod_share.gpu_uuids, pod_share.shares) == (False, (), {})
+        assert (pod_share.has_share, pod_share.gpu_uuids, pod_share.shares) == (False, (), {})
         assert not pod_share.lacks_reservation
 
     def test_another_vclusters_reservation_pods_are_not_followed(self) -> None:
@@ -346,7 +346,7 @@ class TestGpus:
         assert pod_share.gpu_uuids == ()
         assert pod_share.lacks_reservation
         own = ShareResolver().resolve(inventory(synced("elsewhere"), node()), DEVICES)[0]
-        assert (own.asks_for_share, own.shares) == (False, {})
+        assert (own.has_share, own.shares) == (False, {})
 
     def test_the_clusters_own_reservation_pod_counts_before_a_tenants(self) -> None:
         tenants = reservation(
@@ -528,7 +528,7 @@ class TestWholeGpus:
     def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
         pod_share = self.pod_shares(*documents)["whole"]
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
-        assert pod_share.asks_for_share
+        assert pod_share.has_share
         assert pod_share.is_unresolved
         assert pod_share.candidates[0].bytes_per_gpu == {"": A10}
 

@@ -66,7 +66,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
         pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.HAMI_CORE)}),
         pod_share("over", GIB),
         pod_share("none"),
-        pod_share("nowhere", groups=("g",), asks_for_share=True, lacks_reservation=True, is_unresolved=True,
+        pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
               candidates=(candidate,)),
         pod_share("lost", GIB, gpus=("GPU-lost-0000",)),
     )  # fmt: skip
@@ -391,10 +391,10 @@ def test_the_age_is_by_the_agents_clock() -> None:
     sampled = 1_000_000_000.0
     status = Status(snapshot=None, attribution_ok=True, good_wall_time=sampled)
     with serving(gives(body_of(status), Date="Sun, 09 Sep 2001 01:46:47 GMT")) as url:
-        assert Agent(url).ask().age == 7.0
+        assert Agent(url).fetch().age == 7.0
     with serving(gives(body_of(status), Date="yesterday")) as url:
-        assert Agent(url, wall_clock=lambda: sampled + 3).ask().age == 3.0
-        assert Agent(url, wall_clock=lambda: sampled - 9).ask().age == 0.0
+        assert Agent(url, wall_clock=lambda: sampled + 3).fetch().age == 3.0
+        assert Agent(url, wall_clock=lambda: sampled - 9).fetch().age == 0.0
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_the_age_is_by_the_agents_clock() -> None:
 )  # fmt: skip
 def test_who_is_no_agent_is_told_in_one_line(answer: Answer, said: str) -> None:
     with serving(answer) as url, pytest.raises(NoAnswer) as caught:
-        Agent(url, seconds=0.6 if "within" in said else 5).ask()
+        Agent(url, seconds=0.6 if "within" in said else 5).fetch()
     text = str(caught.value)
     assert said in text
     assert text.isprintable()
@@ -453,7 +453,7 @@ def test_what_is_no_address_is_one_line_and_status_2(url: str, capsys: pytest.Ca
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with serving(GOOD) as url:
-        assert Agent(url).ask().answer.node == "node-1"
+        assert Agent(url).fetch().answer.node == "node-1"
 
 
 # --- in a process of its own ---

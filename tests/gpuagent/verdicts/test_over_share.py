@@ -189,7 +189,7 @@ def test_the_grace_of_a_namespace_is_the_judges_for_over_share_alone(
             gpu((10, 2 * GIB), (11, GIB)), origins={10: in_pod("train"), 11: in_pod("stray")}, at=at
         )
         verdicts, _ = judge.judge(snapshot_of(taken, pod_share("train", GIB), pod_share("stray")), graces)
-        for key, verdict in verdicts.judged.items():
+        for key, verdict in verdicts.by_key.items():
             if key.reason in seen and at in (0, 10, 30, 40):
                 seen[key.reason].append(verdict.is_flagged)
     assert (seen[FlagReason.OVER_SHARE], seen[FlagReason.NO_SHARE]) == (over_share, no_share)

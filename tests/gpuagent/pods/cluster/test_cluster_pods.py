@@ -68,7 +68,7 @@ async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, 
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
         assert run.inventory == inventory(*EVERYTHING)
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
         (asked,) = server.watches_asked[:1]
         assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
@@ -132,7 +132,7 @@ async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_
         asked = len(server.asked("bindrequests"))
         await asyncio.sleep(0.3)
         assert len(server.asked("bindrequests")) == asked
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
 
 
 async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_ones(
@@ -193,7 +193,7 @@ async def test_what_cannot_be_asked_for_is_not_unknown(
     offer(server, fraction())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        await until(lambda: run.pods.inventory and run.pods.lacks)
+        await until(lambda: run.pods.inventory and run.pods.unavailable)
         await until(lambda: not run.inventory.bind_requests_unknown)
 
 
@@ -385,7 +385,7 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
     server.refusals = {part: FORBIDDEN, **others}
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.names == {"half"})
-        lack = next(lack for lack in run.pods.lacks if lack.resource == resource)
+        lack = next(lack for lack in run.pods.unavailable if lack.resource == resource)
         assert lack.reason is UnavailableReason.DENIED
         assert lack.line.startswith(line)
         await until(lambda: len(server.asked(part)) > 2)
@@ -393,7 +393,7 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
         server.refusals = {}
         await until(lambda: resource in run.said("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
 
 
 async def test_a_right_that_is_missing_costs_one_request_now_and_then_whatever_the_number_of_pods(
@@ -416,7 +416,7 @@ async def test_a_right_in_some_namespaces_counts_there(server: ApiServer, client
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
         assert run.inventory.bind_requests.keys() == {("research", "half")}
-        assert "in private:" in run.pods.lacks[0].line
+        assert "in private:" in run.pods.unavailable[0].line
 
 
 async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_one_request(
@@ -428,7 +428,7 @@ async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_on
     }
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
-        (lack,) = run.pods.lacks
+        (lack,) = run.pods.unavailable
         assert lack.reason is UnavailableReason.NOT_SERVED
         assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares come")
         assert len(server.asked("bindrequests")) <= 8
@@ -461,15 +461,15 @@ async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
     offer(server, fraction(), bind_request())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        await until(lambda: run.pods.lacks)
-        (lack,) = run.pods.lacks
+        await until(lambda: run.pods.unavailable)
+        (lack,) = run.pods.unavailable
         assert lack.reason is UnavailableReason.ERROR
         assert line in lack.line
         await until(lambda: len(server.asked("bindrequests")) > 4)
         assert run.said("resource unavailable") == ["bindrequests.scheduling.run.ai"]
         server.refusals = {}
         await until(lambda: run.inventory.bind_requests)
-        await until(lambda: run.pods.lacks == ())
+        await until(lambda: run.pods.unavailable == ())
 
 
 async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
@@ -480,7 +480,7 @@ async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
         await until(lambda: run.pods.inventory)
         await server.stop()
         await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
         assert run.said("resource unavailable") == []
         assert run.names == {"half"}
         assert 0 < run.pods.seconds_since_contact() < 10
