@@ -92,7 +92,7 @@ class FlagEvents:
             entry.wait, entry.emitted_at = self._bounds.first_wait, None
         entry.changed_at = now
         if event_reason(transition) is None or (
-            # Nobody was told of the flag that is gone again.
+            # The raised flag was never reported, so its end is not reported either.
             transition.change is Change.CLEARED and not entry.is_flag_known
         ):
             entry.pending = None

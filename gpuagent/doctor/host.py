@@ -44,7 +44,7 @@ class Host:
 
     @property
     def is_contained(self) -> bool:
-        """Whether this process runs in a container, judged by files of container runtimes."""
+        """Whether this process runs in a container, according to files of container runtimes."""
         marks = (self.under("/.dockerenv"), self.under("/run/.containerenv"))
         return (
             "KUBERNETES_SERVICE_HOST" in self.environment

@@ -26,7 +26,7 @@ def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
 
 
 def read_pod(data: bytes) -> NodePod:
-    """Decode a pod from the API server's JSON; the cost is that of skipping the bytes.
+    """Decode a pod from the API server's JSON; irrelevant fields are skipped without decoding.
 
     Raises:
         ObjectError: the pod is malformed; one line that names it.

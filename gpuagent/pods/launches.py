@@ -51,7 +51,7 @@ class Launch:
         """Take a container whose JSON is not a slice of a larger buffer."""
         self._container = container
 
-    def settings(self) -> Setting | None:
+    def setting(self) -> Setting | None:
         """Return the first framework that the container runs, and its memory setting."""
         container = self._container
         settings = settings_of(

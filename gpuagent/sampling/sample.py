@@ -11,9 +11,9 @@ class LookupResult(StrEnum):
     """Result of looking up a process."""
 
     CONTAINER = "container"
-    """The cgroup path names a pod, or at least a container."""
+    """A process in a container: its cgroup path names a pod, or at least a container."""
     HOST = "host"
-    """The cgroup path was read and names neither."""
+    """A host process: its cgroup path names no pod and no container."""
     GONE = "gone"
     """The process ended before its cgroup was read, or another process has its PID now. Valid in one
     sample only: a process that the driver lists again in the next sample is DENIED if its owner is still
