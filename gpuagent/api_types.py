@@ -101,7 +101,7 @@ class ApiPod(ApiObject, frozen=True):
 
 
 class AgentResponse(ApiObject, frozen=True):
-    """The whole response."""
+    """The root of the response: the node, its GPUs and its pods."""
 
     node: str
     simulated: bool = False

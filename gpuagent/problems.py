@@ -28,7 +28,7 @@ class Cause(StrEnum):
     SAMPLE_STALE = "sample-stale"
     """The last successful sample is older than three intervals."""
     RESERVATION_CONFLICT = "reservation-conflict"
-    """Reservation pods, or pods with whole GPUs, of two namespaces have one GPU; suspends no verdict."""
+    """One GPU has reservation pods, or pods with whole GPUs, of two namespaces; suspends no verdict."""
     RESERVATION_UNRESOLVED = "reservation-unresolved"
     """A reservation pod names no GPU of this node; suspends no verdict."""
 

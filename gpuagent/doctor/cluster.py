@@ -161,7 +161,7 @@ async def _kai(client: KubeClient, configured: Version | None) -> AsyncIterator[
     try:
         pods = await _list(client, NAMESPACE, KaiPod, {})
     except (ApiError, Unreachable, AccessError) as error:
-        yield unknown("KAI", f"its pods cannot be listed: {error}")
+        yield unknown("KAI", f"KAI's pods cannot be listed: {error}")
         return
     for finding in kai_findings(pods, configured=configured):
         yield finding

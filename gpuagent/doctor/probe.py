@@ -26,7 +26,7 @@ class Observation:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of failed driver calls by (call, error)."""
     replaced: str = ""
-    """Why only a new process can read the GPUs; empty if that is not so."""
+    """Message that the driver was replaced, so that only a new process can read the GPUs; else empty."""
     is_hung: bool = False
 
     @property

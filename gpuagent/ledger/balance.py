@@ -96,7 +96,7 @@ def build_snapshot(
 
 
 def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
-    """Remove everything from a finished pod's share, and the shares of lost GPUs from the others."""
+    """Return the pod's current share: empty for a finished pod, and without lost GPUs."""
     if pod_share.pod.is_finished:
         return replace(
             pod_share,

@@ -84,7 +84,7 @@ class ReservationPod:
     name: str
     uid: str
     gpu: str
-    """GPU UUID in the pod's annotation, which may not exist; empty without one."""
+    """GPU UUID in the pod's annotation, empty without one. A GPU with that UUID may not exist."""
     is_tenants: bool
     """Whether the pod belongs to a KAI inside a vCluster, whose tenant can write everything on it."""
 

@@ -123,7 +123,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     is_over: bool
     """Above the limit plus slack; for a reason without a limit: the violation is present."""
     is_clean: bool
-    """At or below the limit without slack. Between the two a flag keeps its state."""
+    """At or below the limit without slack. Between limit and limit plus slack a flag keeps its state."""
     used_bytes: int | None = None
     """None if the reason is not about memory."""
     allowed_bytes: int | None = None
