@@ -1,8 +1,10 @@
-"""Who holds how much of which GPU, against what it was promised.
+"""The GPU agent: measures the GPU memory of each pod, and compares it with the pod's share.
 
-One sample's way: `gpus` (NVML, or a simulated node) -> `processes` (PID to container, by the kernel's word)
--> `pods` and `tenants` (container to pod, and to the tenant's names) -> `shares` (pod to bytes, with the
-source of the figure) -> `ledger` (one immutable Snapshot) -> `verdicts` -> `report`.
+One sample passes through `gpus` (NVML or a simulated node), `sampling` (PID to container, by its cgroup),
+`pods` (the node's pods and tenants), `shares` (each pod's share in bytes, with its source), `ledger` (one
+immutable Snapshot), `verdicts` (flags), `server` (metrics, API and page) and `actions` (log, Events and
+evictions).
 
-What is not known is None here and absent outside, with a `Problem` that says why. It is never zero.
+An unknown value is None in the code and absent in the output, with a `Problem` that explains it. It is never
+0.
 """

@@ -1,4 +1,4 @@
-"""What an agent says at `/api/v1/shares`, as far as it is shown. None is what the agent could not tell."""
+"""Types of the agent's JSON API `/api/v1/shares`, as far as `top` shows it. None is an unknown value."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from msgspec import Struct
 
 
 class ApiObject(Struct, rename="camel", frozen=True):
-    """One object of the answer; fields of a newer agent are passed over."""
+    """One object of the response; unknown fields of newer agents are ignored."""
 
 
 class ApiProblem(ApiObject, frozen=True):
-    """Why something cannot be known."""
+    """Why something is unknown."""
 
     reason: str
     gpu_uuid: str = ""
@@ -19,7 +19,7 @@ class ApiProblem(ApiObject, frozen=True):
 
 
 class ApiGpu(ApiObject, frozen=True):
-    """One GPU's sums, bytes."""
+    """The sums of one GPU, in bytes."""
 
     uuid: str
     index: int
@@ -33,24 +33,24 @@ class ApiGpu(ApiObject, frozen=True):
 
 
 class ApiAmount(ApiObject, frozen=True):
-    """A share or a limit, bytes."""
+    """A share or a limit, in bytes."""
 
     bytes: int
     source: str
 
 
 class ApiCandidate(ApiObject, frozen=True):
-    """One source's word on a share."""
+    """A pod's share as one source has it."""
 
     source: str
     counts: bool = True
-    """Whether it may decide what the share is."""
+    """Whether the source may decide the share."""
     bytes_per_gpu: dict[str, int | None] = {}
-    """By GPU UUID; under "" while the GPU is unknown."""
+    """By GPU UUID; the key is empty while the GPU is unknown."""
 
 
 class ApiHolding(ApiObject, frozen=True):
-    """What a pod holds on one GPU, bytes."""
+    """The memory of a pod on one GPU, in bytes."""
 
     gpu_uuid: str
     gpu: int
@@ -60,15 +60,15 @@ class ApiHolding(ApiObject, frozen=True):
 
 
 class ApiVerdict(ApiObject, frozen=True):
-    """A pod judged for one reason on one GPU."""
+    """The verdict on one pod for one reason on one GPU."""
 
     reason: str
     gpu_uuid: str = ""
     flagged: bool = False
     lasted_seconds: float | None = None
-    """Without a break up to now; None if the pod is not over now."""
+    """Duration of the current uninterrupted violation; None if there is none."""
     balance_seconds: float | None = None
-    """Seconds that count towards the grace; None from an agent that has no balance."""
+    """Seconds that count towards the grace; None from an agent without a balance."""
 
 
 class ApiTenant(ApiObject, frozen=True):
@@ -80,7 +80,7 @@ class ApiTenant(ApiObject, frozen=True):
 
 
 class ApiPod(ApiObject, frozen=True):
-    """One pod."""
+    """One pod with its shares, usage and verdicts."""
 
     namespace: str
     name: str
@@ -90,25 +90,25 @@ class ApiPod(ApiObject, frozen=True):
     vcluster: ApiTenant | None = None
     gpu_uuids: list[str] = []
     has_unsized_gpus: bool = False
-    """Whether it gets GPUs by a claim or a resource that tells no size."""
+    """Whether the pod gets GPUs by a ResourceClaim or a resource without a known size."""
     shares: dict[str, ApiAmount] = {}
     limits: dict[str, ApiAmount] = {}
     candidates: list[ApiCandidate] = []
-    """Best first."""
+    """The best candidate comes first."""
     notes: list[str] = []
     gpus: list[ApiHolding] = []
     verdicts: list[ApiVerdict] = []
 
 
 class AgentResponse(ApiObject, frozen=True):
-    """The whole."""
+    """The root of the response: the node, its GPUs and its pods."""
 
     node: str
     simulated: bool = False
     driver_version: str | None = None
     sample_timestamp: float | None = None
     last_good_sample_timestamp: float | None = None
-    """Unix time by the agent's clock."""
+    """Unix time, on the agent's clock."""
     attribution_ok: bool | None = None
     problems: list[ApiProblem] = []
     gpus: list[ApiGpu] = []
@@ -119,14 +119,14 @@ _answer = msgspec.json.Decoder(AgentResponse)
 
 
 class NotAnAnswer(ValueError):
-    """It is not what an agent says; the message is one line."""
+    """The text is not a response of an agent; the message is one line."""
 
 
 def read_answer(body: bytes) -> AgentResponse:
-    """Read the JSON of an agent.
+    """Decode the JSON of an agent.
 
     Raises:
-        NotAnAnswer: it is something else.
+        NotAnAnswer: the JSON is malformed or has another shape.
     """
     try:
         return _answer.decode(body)
@@ -135,5 +135,5 @@ def read_answer(body: bytes) -> AgentResponse:
 
 
 def read_document(body: bytes) -> Any:
-    """Read the same JSON whole, with whatever this version does not show."""
+    """Decode the whole JSON, including fields that this version does not know."""
     return msgspec.json.decode(body)

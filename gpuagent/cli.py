@@ -1,6 +1,6 @@
 """The command `kaishare-agent`.
 
-Exit status: 0 fine, 1 the answer is no, 2 bad input or output, 3 start me again.
+Exit status: 0 success, 1 a check failed, 2 invalid input or unusable output, 3 restart required.
 """
 
 import argparse
@@ -43,18 +43,25 @@ def _run(argv: Sequence[str] | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kaishare-agent",
-        description="Shows which pod holds how much memory of which GPU of this node, against its share.",
+        description="Reports the GPU memory that each pod of this node uses, compared with its share.",
     )
     parser.add_argument("--version", action="version", version=f"kaishare {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
     of_node = _node_options()
-    serving = commands.add_parser("serve", parents=[of_node], help="measure, judge, and serve metrics")
+    serving = commands.add_parser(
+        "serve",
+        parents=[of_node],
+        help="measure GPU memory and serve metrics",
+        description="Samples the GPUs of this node, compares each pod's memory with its share, and serves"
+        " metrics, a JSON API, a page and health checks. Optionally writes Events and evicts pods.",
+    )
     serving.add_argument(
         "--listen",
         default="127.0.0.1:9445",
         metavar="HOST:PORT",
-        help="metrics, API, health; :9445 is every address (default %(default)s)",
+        help="address of metrics, API, page and health checks; :9445 listens on every address"
+        " (default %(default)s)",
     )
     serving.add_argument(
         "--host-name",
@@ -62,23 +69,23 @@ def _parser() -> argparse.ArgumentParser:
         type=read_by(parse_host_name),
         default=[],
         metavar="NAME",
-        help="another host name that requests may carry, such as a Service's; may be given several times."
-        " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always answered",
+        help="additional host name that the server accepts in requests, such as a Service's; repeatable."
+        " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always accepted",
     )
     serving.add_argument(
         "--interval",
         type=read_by(_duration),
         default="5s",
         metavar="DURATION",
-        help="time between two samples in the mean; each differs by up to 20%% (default %(default)s)",
+        help="mean time between two samples; each one varies by up to 20%% (default %(default)s)",
     )
     serving.add_argument(
         "--grace",
         type=read_by(_duration),
         default="2m",
         metavar="DURATION",
-        help="how long a pod may be over before it is flagged: time over adds up, and time within its share"
-        " takes half of its length away (default %(default)s)",
+        help="time above its share after which a pod is flagged; time above the share adds up, and time"
+        " within the share subtracts half of its length (default %(default)s)",
     )
     for name, default, which in (("--grace-min", "30s", "shortest"), ("--grace-max", "24h", "longest")):
         serving.add_argument(
@@ -86,112 +93,121 @@ def _parser() -> argparse.ArgumentParser:
             type=read_by(_duration),
             default=default,
             metavar="DURATION",
-            help=f"the {which} grace that a namespace gets by {OVER_SHARE_GRACE} (default %(default)s)",
+            help=f"{which} grace that a namespace can set with {OVER_SHARE_GRACE} (default %(default)s)",
         )
     serving.add_argument(
         "--slack",
         type=read_by(Slack.parse),
         default="256Mi,5%",
         metavar="BYTES,PERCENT%",
-        help="how much more than the share is not over, the larger of both (default 256Mi,5%%)",
+        help="tolerance above a share: the larger of a byte count and a percentage (default 256Mi,5%%)",
     )
     serving.add_argument(
         "--exclude-namespaces",
         type=names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
-        help="no pod without a share is flagged there; replaces " + ",".join(sorted(EXCLUDED_NAMESPACES)),
+        help="namespaces where pods without a share are not flagged and no pod is evicted; replaces "
+        + ",".join(sorted(EXCLUDED_NAMESPACES)),
     )
     serving.add_argument(
         "--events",
         choices=("true", "false"),
-        help="whether a flag becomes an Event on its pod (default true, with --pods cluster only)",
+        help="write an Event on the pod for each flag; needs --pods cluster (default true)",
     )
     serving.add_argument(
         "--eviction",
         choices=tuple(EvictionMode),
         default=EvictionMode.OFF,
-        help=f"the most that a namespace gets by {OVER_SHARE}=evict; dry-run decides, counts and logs,"
-        " and asks the API server for nothing (default %(default)s)",
+        help=f"effect of the namespace label {OVER_SHARE}=evict: off ignores it; dry-run counts and logs the"
+        " decisions without evicting; on evicts through the API server (default %(default)s)",
     )
     serving.add_argument(
         "--eviction-budget",
         type=read_by(Budget.parse),
         default="1/10m",
         metavar="N/DURATION",
-        help="evictions of this node in a time (default %(default)s)",
+        help="maximum number of evictions of this node in a period (default %(default)s)",
     )
     serving.set_defaults(run=_serve)
 
     showing = commands.add_parser(
         "top",
-        help="show the figures of a running agent",
-        description="Shows GPUs and pods, those furthest over their share first: on a terminal until Ctrl-C,"
-        " piped once and whole.",
+        help="show the GPUs and pods of a running agent",
+        description="Shows GPUs and pods, sorted by memory above their share. On a terminal the display is"
+        " refreshed until Ctrl-C; piped, everything is printed once.",
     )
     showing.add_argument(
         "--url",
         default="http://127.0.0.1:9445",
         metavar="URL",
-        help="where the agent serves (default %(default)s)",
+        help="address of the agent (default %(default)s)",
     )
     often = showing.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_false", dest="watch", help="as plain text, and end")
+    often.add_argument("--once", action="store_false", dest="watch", help="print once as plain text and exit")
     often.add_argument(
-        "--watch", action="store_true", help="go on, also when piped, and while the agent does not answer"
+        "--watch",
+        action="store_true",
+        help="keep refreshing, also when piped and while the agent does not respond",
     )
     showing.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
     showing.set_defaults(run=_top, watch=None)
 
     examining = commands.add_parser(
         "doctor",
         parents=[of_node],
-        help="find out what keeps the agent from telling the truth here",
-        description="Checks driver, PID namespace, /proc, devices, rights, pods and KAI, and says what to do."
-        " For a second or so it holds a little memory of a GPU, to find itself again. Exit status 1:"
-        " something is wrong. No option is required: without --pods it asks the cluster, if there is one.",
+        help="check that the agent works on this node",
+        description="Checks driver, PID namespace, /proc, devices, RBAC rights, pods and KAI, and suggests a"
+        " remedy for each problem. A self-test allocates a little GPU memory for about a second. No option is"
+        " required; without --pods the cluster is checked if there is one. Exit status 1 means a problem.",
     )
     examining.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="(default %(default)s)"
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
     examining.set_defaults(run=_doctor)
     return parser
 
 
 def _node_options() -> Parser:
-    """What every command needs that looks at this node itself."""
+    """Make the options that `serve` and `doctor` share."""
     options = Parser(add_help=False)
     options.add_argument(
         "--gpus",
         default="nvml",
         metavar="nvml|simulated:FILE",
-        help="the node's driver, or a made-up node with pods and /proc of its own (default %(default)s)",
+        help="source of the GPUs: the node's driver, or a scenario file that also brings pods and /proc"
+        " (default %(default)s)",
     )
     options.add_argument(
-        "--pods", metavar="FILE", help="a v1 PodList or List, YAML or JSON, as kubectl get -o json prints it"
+        "--pods",
+        metavar="cluster|FILE",
+        help="source of the pods: the API server, or a v1 PodList or List in YAML or JSON, as kubectl get"
+        " -o json prints it (default cluster)",
     )
-    options.add_argument("--node", metavar="NAME", help="name of this node (default $NODE_NAME)")
     options.add_argument(
-        "--proc-root", type=Path, metavar="DIR", help="where the host's /proc is (default /proc)"
+        "--node", metavar="NAME", help="name of this node's Node object (default $NODE_NAME)"
+    )
+    options.add_argument(
+        "--proc-root", type=Path, metavar="DIR", help="mount point of the host's /proc (default /proc)"
     )
     options.add_argument(
         "--reservation-namespace",
         default="kai-resource-reservation",
         metavar="NAMESPACE",
-        help="where KAI keeps its reservation pods (default %(default)s)",
+        help="namespace of KAI's reservation pods (default %(default)s)",
     )
     options.add_argument(
         "--read-kai-configmaps",
         action="store_true",
-        help="also read KAI's ConfigMaps from the cluster; those of a pods file count without it",
+        help="also read KAI's ConfigMaps from the cluster; those in a pods file are always read",
     )
     options.add_argument(
         "--kai-version",
         type=read_by(Version.parse),
         metavar="X.Y.Z",
-        help="KAI's release; unset counts as a current one",
+        help="KAI's release (default: a current one)",
     )
     return options
 
@@ -213,12 +229,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     is_cluster = scenario is None and arguments.pods in (None, "cluster")
     eviction = EvictionMode(arguments.eviction)
     if eviction is not EvictionMode.OFF and not is_cluster:
-        raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions are asked of the API server")
+        raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
     if arguments.events == "true" and not is_cluster:
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
     node = arguments.node or os.environ.get("NODE_NAME", "")
     if scenario is None and not node:
-        raise UsageError("--node is missing: name this node, or set NODE_NAME")
+        raise UsageError("--node is missing: set --node or NODE_NAME")
     try:
         listen = Address.parse(arguments.listen)
     except ValueError as error:
@@ -249,7 +265,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _own_names() -> tuple[str, ...]:
-    """Names of the agent's own pod, where it runs in one."""
+    """Return the names of the agent's own pod; empty outside of a pod."""
     return tuple(name for variable in ("POD_NAME", "HOSTNAME") if (name := os.environ.get(variable)))
 
 
@@ -281,12 +297,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _scenario(arguments: argparse.Namespace) -> Path | None:
-    """The scenario's file; None for the real driver."""
+    """Return the scenario's file; None for the real driver."""
     gpus: str = arguments.gpus
     if gpus == "nvml":
         return None
     if not gpus.startswith(_SIMULATED) or gpus == _SIMULATED:
-        raise UsageError(f"--gpus {quoted(gpus)} is not allowed; allowed: nvml, or simulated:FILE")
+        raise UsageError(f"--gpus {quoted(gpus)} is invalid; allowed: nvml, or simulated:FILE")
     for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
         if value is not None:
             raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")

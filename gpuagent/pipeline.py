@@ -1,4 +1,4 @@
-"""What the event loop does with each sample: claims, accounts, verdicts, and the status they add up to."""
+"""Processes each sample in the event loop: attribution, pod shares, snapshot, verdicts and status."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,11 +17,11 @@ from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reservations import Reservations
 
 _UNRESOLVED_GRACE: Final = 120.0
-"""Seconds; the usual `--grace`."""
+"""Seconds; the default of `--grace`."""
 
 
 class SamplePipeline:
-    """Keeps the facts. For the event loop's thread only."""
+    """Turns samples into evaluations, and keeps the last one. Not thread-safe: use it in the event loop."""
 
     def __init__(  # noqa: PLR0913 - all parts meet here
         self,
@@ -37,7 +37,8 @@ class SamplePipeline:
         reservations: Reservations | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
     ) -> None:
-        """Take the parts; `interval` is in seconds, and `on_evaluation` receives each sample's evaluation."""
+        """Set the parts; `interval` is in seconds, and `on_evaluation` receives the evaluation of each
+        sample."""
         self._pods = pods
         self._pod_shares = pod_shares
         self._judge = judge
@@ -51,11 +52,11 @@ class SamplePipeline:
         self._started_at = clock()
         self._evaluation: Evaluation | None = None
         self._last_good: tuple[float | None, float | None] = None, None
-        """When the driver last answered: on the clock, and in Unix time."""
+        """Time of the last response of the driver: on the injected clock, and in Unix time."""
         self._index: tuple[Inventory, PodIndex] | None = None
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
-        """Settle one sample, with what failed of the driver so far; from then on the status shows it."""
+        """Evaluate one sample, with the driver's error counts so far, and update the status."""
         inventory = self._pods.inventory
         attribution = None
         pod_shares: tuple[PodShare, ...] = ()
@@ -98,7 +99,7 @@ class SamplePipeline:
         self._on_evaluation(evaluation)
 
     def status(self) -> Status:
-        """Say what holds now."""
+        """Return the current status."""
         return status_at(
             self._clock(),
             self._evaluation,
@@ -108,12 +109,12 @@ class SamplePipeline:
         )
 
     def log_problems(self) -> None:
-        """Log which problems came and went, those of mere time among them."""
+        """Log problems that appeared or disappeared, including those that depend on time alone."""
         self._changes.problems(self.status().problems)
 
     def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
         if inventory is None:
-            return (Problem(Cause.PODS_STALE, "", "there is no list of this node's pods yet"),)
+            return (Problem(Cause.PODS_STALE, "", "the pods of this node have not been listed yet"),)
         silent = self._pods.seconds_since_contact()
         return (pods_stale(silent),) if silent > PODS_STALE_SECONDS else ()
 

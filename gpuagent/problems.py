@@ -1,4 +1,4 @@
-"""The problems that metrics and the API name: most causes suspend verdicts, those on reservations do not."""
+"""Problems that metrics and the API report. Most suspend verdicts; those about reservation pods do not."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -10,42 +10,42 @@ class Cause(StrEnum):
     """The `reason` label of `kaishare_agent_attribution_problem`."""
 
     NVML = "nvml"
-    """The driver does not answer: for one GPU, or at all."""
+    """The driver does not respond, for one GPU or at all."""
     PROC_DENIED = "proc-denied"
-    """The owner of a process on the GPU is unknown: /proc may not be read, or does not tell."""
+    """The owner of a process on the GPU is unknown: /proc is not readable, or does not show it."""
     PID_NAMESPACE = "pid-namespace"
-    """The agent does not run in the host's PID namespace, so that the driver hides every process from it."""
+    """The agent does not run in the host's PID namespace, so the driver hides all processes."""
     TRUNCATED = "truncated"
-    """The driver lists at most 950 processes, and the list is that long."""
+    """The driver lists at most 950 processes, and the list has that length."""
     GARBAGE = "garbage"
-    """The driver's list cannot be true: a process holds more than its device has."""
+    """The driver's list is implausible: a process uses more memory than its device has."""
     MEMORY_UNKNOWN = "memory-unknown"
-    """The driver cannot tell one process's memory; suspends the verdicts on that process's pod only."""
+    """The driver does not report the memory of a process; suspends only the verdicts on its pod."""
     NEGATIVE_UNATTRIBUTED = "negative-unattributed"
-    """The processes hold more than the device says is used."""
+    """The processes use more memory than the device reports as used."""
     PODS_STALE = "pods-stale"
-    """Nothing was heard from the source of pods for 60 s."""
+    """The source of pods has been silent for 60 s."""
     SAMPLE_STALE = "sample-stale"
-    """The last good sample is older than three intervals."""
+    """The last successful sample is older than three intervals."""
     RESERVATION_CONFLICT = "reservation-conflict"
-    """Reservation pods, or pods with whole GPUs, of two namespaces have one GPU; suspends nothing."""
+    """One GPU has reservation pods, or pods with whole GPUs, of two namespaces; suspends no verdict."""
     RESERVATION_UNRESOLVED = "reservation-unresolved"
-    """A reservation pod names no GPU of this node; suspends nothing."""
+    """A reservation pod names no GPU of this node; suspends no verdict."""
 
 
 SUSPENDS_NOTHING: Final = frozenset({Cause.RESERVATION_CONFLICT, Cause.RESERVATION_UNRESOLVED})
-"""A tenant can bring these about, and taking verdicts away would be what that tenant wants."""
+"""Tenants can cause these problems. Suspending verdicts would let them escape a flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One present cause and its scope."""
+    """One current problem and its scope."""
 
     cause: Cause
     gpu_uuid: str = ""
-    """Empty: it concerns the whole node."""
+    """Empty if the problem concerns the whole node."""
     detail: str = ""
-    """One line for a person: what was seen, and what to do if anything can be done."""
+    """One line for a person: the observation, and the remedy if there is one."""
 
 
 _NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN}
@@ -53,25 +53,26 @@ _NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN}
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """The scope of the problems of one moment.
+    """The scope in which the problems of one moment suspend verdicts.
 
-    `memory-unknown` is not in it: it stops the verdicts of one pod, and never those of a GPU. Nor are the
-    causes about reservation pods, which stop none.
+    `memory-unknown` is not included, since it suspends the verdicts of one pod and not of a GPU. Problems of
+    reservation pods suspend nothing.
     """
 
     is_total: bool
-    """Nothing is judged: a problem concerns the node, or every GPU has one."""
+    """Whether all verdicts are suspended: a problem concerns the node, or every GPU has one."""
     gpu_uuids: frozenset[str]
-    """GPUs on which nothing is judged."""
+    """GPUs whose verdicts are suspended."""
 
     @classmethod
     def of(cls, problems: Iterable[Problem], present: Collection[str]) -> "Suspension":
-        """Take the problems, and the UUIDs of the GPUs that answered; a lost GPU counts by its problem."""
+        """Compute the scope from the problems and the UUIDs of the GPUs that responded; a lost GPU has a
+        problem."""
         wide = [problem for problem in problems if problem.cause not in _NARROW]
         bad = frozenset(problem.gpu_uuid for problem in wide if problem.gpu_uuid)
         node = any(not problem.gpu_uuid for problem in wide)
         return cls(node or (bool(bad) and bad.issuperset(present)), bad)
 
     def covers(self, gpu_uuid: str) -> bool:
-        """Whether nothing is judged on that GPU; an empty UUID is no GPU in particular."""
+        """Whether verdicts on that GPU are suspended; an empty UUID means no particular GPU."""
         return self.is_total or gpu_uuid in self.gpu_uuids

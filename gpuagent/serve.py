@@ -1,4 +1,4 @@
-"""`kaishare-agent serve`: put the parts together, run until told to stop or until only a restart helps."""
+"""Command `kaishare-agent serve`: builds the parts and runs until a signal, or until a restart is needed."""
 
 import asyncio
 import contextlib
@@ -44,28 +44,28 @@ from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
 
 START_AGAIN: Final = 3
-"""Exit status: a new process may see what this one cannot."""
+"""Exit status if a new process can do what this process cannot."""
 
 HUNG_SECONDS: Final = 300.0
-"""How long one sample may take before `/healthz` asks for a restart. Long, since a process killed in the
-middle of a call of the driver has frozen GPUs (dcgm-exporter #84)."""
+"""Maximum duration of one sample before `/healthz` requests a restart. It is long because killing a
+process in the middle of a driver call has frozen GPUs (dcgm-exporter #84)."""
 
 _LOOK_EVERY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything `serve` is told. Times are seconds."""
+    """Settings of `serve`. Times are in seconds."""
 
     scenario: Path | None
-    """A simulated node; None for the driver of this one."""
+    """Scenario of a simulated node; None for the driver of this node."""
     pods: Path | None
-    """A file; None for the API server, or with a scenario, which brings its own."""
+    """The pods file; None for the API server, or for a scenario, which has its own pods."""
     node: str | None
-    """With a scenario only if it was named."""
+    """Set for a scenario only if it was named explicitly."""
     listen: Address
     host_names: tuple[str, ...] = ()
-    """Host names that the port answers to, beside its own."""
+    """Accepted host names beside the server's own."""
     interval: float
     grace: float
     grace_bounds: GraceBounds
@@ -76,14 +76,14 @@ class Settings:
     kai_version: Version | None = None
     read_config_maps: bool = False
     events: bool = True
-    """Whether flags become Events, where pods come from the API server."""
+    """Whether to write Events for flags, if pods come from the API server."""
     eviction: EvictionMode = EvictionMode.OFF
     eviction_budget: Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """Where a node's figures come from."""
+    """The source of a node's figures."""
 
     source: GpuSource
     name: str
@@ -92,17 +92,17 @@ class _Node:
 
 
 def run(settings: Settings) -> int:
-    """Serve until told to stop; return the exit status.
+    """Serve until a signal; return the exit status.
 
     Raises:
-        UsageError: it cannot be started so; also service.documents.DocumentError.
+        UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
     with standard_error_log() as log:
         node = _node(settings)
         try:
             status, is_hung = asyncio.run(_serve(settings, node, log))
         except AccessError as error:
-            raise UsageError(f"--pods cluster: {error}; or name a file with --pods") from None
+            raise UsageError(f"--pods cluster: {error}; or set --pods to a file") from None
         except OSError as error:
             raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
         except (UsageError, DocumentError):
@@ -133,22 +133,22 @@ def _node(settings: Settings) -> _Node:
     from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
     if not settings.node:
-        raise UsageError("a node that is not simulated needs --node")
+        raise UsageError("--node is required unless the node is simulated")
     return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cluster:
-    """Where pods come from."""
+    """The source of pods."""
 
     pods: FilePods | ClusterPods
     client: KubeClient | None = None
-    """None: from a file."""
+    """None if the pods come from a file."""
 
 
 @contextlib.asynccontextmanager
 async def _cluster(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterator[_Cluster]:
-    """Open the source of pods: the file, or the API server."""
+    """Open the source of pods: a file or the API server."""
     if node.pods is not None:
         yield _Cluster(
             pods=FilePods(
@@ -170,7 +170,7 @@ async def _cluster(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterat
 
 
 async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
-    """Return the exit status, and whether a call of the driver hangs."""
+    """Return the exit status, and whether a driver call hangs."""
     async with _cluster(settings, node, log) as cluster:
         return await _serve_cluster(settings, node, cluster, log)
 
@@ -219,7 +219,7 @@ async def _serve_cluster(
         changes=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
-        on_evaluation=actions.handle if actions else lambda _judged: None,
+        on_evaluation=actions.handle if actions else lambda _evaluation: None,
     )
     metrics = Metrics(
         pipeline.status,
@@ -293,7 +293,7 @@ def _labelled_gpus(inventory: Inventory | None) -> int | None:
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:
-    """Log the problems that come with time alone: no sample, no word from the source of pods."""
+    """Log problems that depend on time alone: a stale sample, or a silent source of pods."""
     while True:
         await asyncio.sleep(seconds)
         pipeline.log_problems()
@@ -301,4 +301,4 @@ async def _watch(pipeline: SamplePipeline, seconds: float) -> None:
 
 def _unhealthy_reason(sampler: Sampler) -> str:
     hung = sampler.seconds_since_start_of_call
-    return f"a sample has been under way for {hung:.0f} s" if hung > HUNG_SECONDS else ""
+    return f"the current sample has been running for {hung:.0f} s" if hung > HUNG_SECONDS else ""

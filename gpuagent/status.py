@@ -1,4 +1,4 @@
-"""What the agent can say at this moment: the last snapshot while it is fresh, and why not if not. Pure."""
+"""The agent's status: the last snapshot while it is fresh, and all problems. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,24 +20,23 @@ class Evaluation:
     """The newest sample, evaluated: the state from which status, Events and evictions are derived."""
 
     snapshot: Snapshot
-    """Of the newest sample, whether or not the driver answered."""
+    """The newest sample, whether or not the driver responded."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     transitions: tuple[Transition, ...] = ()
-    """Flags that this sample raised or took away."""
+    """Flags that this sample raised, cleared or dropped."""
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
-    """What the pods' namespaces ask for, by pod UID; a pod that is not here asks for nothing."""
+    """Over-share policies by pod UID; a pod without a policy is absent."""
     reservation_uids: frozenset[str] = frozenset()
-    """UIDs of the reservation pods of the cluster's own KAI, by their namespace. A tenant's pod with the
-    labels of a reservation pod is not one of them."""
+    """UIDs of the reservation pods of the cluster's own KAI, by their namespace. Tenants' pods with the
+    labels of a reservation pod are not included."""
     good_at: float | None = None
-    """When the last sample was taken for which the driver answered, on the injected clock; None before the
-    first."""
+    """Time of the last sample for which the driver responded, in monotonic seconds; None before the first."""
     good_wall_time: float | None = None
     """Unix time of the same moment."""
 
     @cached_property
     def held_by_uid(self) -> frozenset[tuple[str, str]]:
-        """Pod UID and GPU UUID of the holdings whose every process is found by the pod's UID."""
+        """Pod UID and GPU UUID of the holdings whose processes were all attributed by the pod's UID."""
         return frozenset(
             (holding.pod_share.pod.uid, holding.gpu_uuid)
             for holding in self.snapshot.holdings
@@ -47,35 +46,35 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What holds at one moment; the only thing that metrics, API and readiness read."""
+    """The agent's state at one moment: the only input of metrics, API and readiness."""
 
     snapshot: Snapshot | None
-    """None before the first sample, and while the last one is stale: then no figure is anybody's."""
+    """None before the first sample, and while the last one is stale; no figure is known then."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
-    """What the pods' namespaces ask for, by pod UID; nothing is asked for those that are not here."""
+    """Over-share policies by pod UID; a pod without a policy is absent."""
     problems: tuple[Problem, ...] = ()
     attribution_ok: bool | None
     """None before the first sample."""
     good_wall_time: float | None = None
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(call, error) of the driver to its count; counts stay when figures go."""
+    """Number of failed driver calls by (call, error). The counts stay when the snapshot is gone."""
     driver_version: str = ""
     unready: tuple[str, ...] = ()
-    """Why the agent has nothing to tell, one line each; empty once the driver answers and pods are listed."""
+    """Why the agent is not ready, one line each; empty once the driver responds and the pods are listed."""
 
 
 def status_at(
     now: float, evaluation: Evaluation | None, *, started_at: float, interval: float, pods_silent_for: float
 ) -> Status:
-    """Return what the agent can say now.
+    """Return the current status.
 
     Args:
         now: seconds on the injected clock.
-        evaluation: of the newest sample; None before the first.
-        started_at: when the agent started, on the same clock.
+        evaluation: evaluation of the newest sample; None before the first.
+        started_at: start of the agent, on the same clock.
         interval: seconds between two samples.
-        pods_silent_for: seconds since the source of pods was last known to be up to date.
+        pods_silent_for: seconds since the source of pods was known to be up to date.
     """
     snapshot = evaluation.snapshot if evaluation else None
     good_at = evaluation.good_at if evaluation else None
@@ -88,9 +87,9 @@ def status_at(
     is_stale = age > INTERVALS_UNTIL_STALE * interval
     if is_stale:
         detail = (
-            f"no good sample in {age:.1f} s"
+            f"no successful sample within {age:.1f} s"
             if good_at is None
-            else f"the last good sample is {age:.1f} s old"
+            else f"the last successful sample is {age:.1f} s old"
         )
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
@@ -111,7 +110,8 @@ def status_at(
 
 
 def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[str, ...]:
-    """Say why the driver does not answer, or that the pods were never listed; a missing figure is neither."""
+    """Return why the driver does not respond, or that the pods were never listed; missing figures do not
+    count."""
     causes = {Cause.SAMPLE_STALE}
     if snapshot is not None and not snapshot.is_good:
         causes.add(Cause.NVML)
@@ -123,10 +123,10 @@ def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[st
 def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -> Verdicts:
     if is_stale:
         return Verdicts()
-    return replace(verdicts, judged={}) if is_suspended else verdicts
+    return replace(verdicts, by_key={}) if is_suspended else verdicts
 
 
 def pods_stale(seconds: float) -> Problem:
-    """The problem that the source of pods is silent for so many seconds; infinite: it was never heard."""
+    """Return the problem of a source of pods that is silent for some seconds; infinite: since the start."""
     since = "yet" if math.isinf(seconds) else f"for {seconds:.0f} s"
-    return Problem(Cause.PODS_STALE, "", f"nothing was heard from the source of pods {since}")
+    return Problem(Cause.PODS_STALE, "", f"no contact with the source of pods {since}")

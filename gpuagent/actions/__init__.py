@@ -1,1 +1,1 @@
-"""What follows from verdicts: log lines, Events and evictions."""
+"""Consequences of verdicts: log lines, Events and evictions."""

@@ -1,4 +1,4 @@
-"""What follows from verdicts beyond metrics, where pods come from the API server: Events, and evictions."""
+"""Consequences of verdicts beyond metrics, if pods come from the API server: Events and evictions."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ from service.tasks import restart_on_error
 
 _TO_WRITE_SECONDS: Final = 5.0
 _TO_MIRROR_SECONDS: Final = 1.0
-"""A vCluster copies an Event in some 20 ms (seen on v0.36.1), and no more once its own pod is gone."""
+"""A vCluster copies an Event within 20 ms (seen on v0.36.1), but not after its own pod is gone."""
 _NOTHING: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSettings:
-    """What may follow from a verdict."""
+    """Which consequences a verdict may have."""
 
     events: bool
     eviction: EvictionMode
@@ -38,7 +38,7 @@ class ActionSettings:
 
 
 class VerdictActions:
-    """Tells people of flags, and evicts. Metrics and verdicts go on whatever becomes of it."""
+    """Writes Events and evicts pods. A failure of either affects no metric and no verdict."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class VerdictActions:
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up Events and evictions; call `run` to start them.
 
         Args:
-            client: to the API server.
-            settings: what may be done.
+            client: connection to the API server.
+            settings: which consequences are allowed.
             node: name of this node.
-            sample_now: takes a sample that begins after the call.
-            log: where trouble is said.
-            clock: monotonic seconds, the samples' own.
+            sample_now: requests a sample that begins after the call.
+            log: receives failures.
+            clock: monotonic seconds, the same clock as that of the samples.
         """
         self.events: Counter[tuple[str, str]] = Counter()
-        """By reason and result."""
+        """Number of Events by reason and result."""
         self._client = client
         self._log = log
         self._clock = clock
@@ -73,7 +73,7 @@ class VerdictActions:
                 component=COMPONENT,
                 host=node,
                 on_result=lambda reason, result: self.events.update([(reason, result)]),
-                on_trouble=self._say_trouble,
+                on_trouble=self._log_problem,
                 clock=clock,
             )
             self._flags = FlagEvents(self._writer, clock=clock)
@@ -82,7 +82,7 @@ class VerdictActions:
             self._evictor = Evictor(
                 rules=settings.rules,
                 budget=settings.budget,
-                ask=self._ask if settings.eviction is EvictionMode.ON else None,
+                evict_pod=self._evict if settings.eviction is EvictionMode.ON else None,
                 announce=self._announce,
                 sample_now=sample_now,
                 log=log,
@@ -91,48 +91,48 @@ class VerdictActions:
 
     @property
     def evictions(self) -> Mapping[str, int]:
-        """Decisions by result."""
+        """Number of eviction decisions by result."""
         return self._evictor.results if self._evictor else _NOTHING
 
-    def handle(self, judged: Evaluation) -> None:
-        """Take the newest verdicts. Never waits."""
+    def handle(self, evaluation: Evaluation) -> None:
+        """Receive the newest verdicts. Never blocks."""
         if self._flags is not None:
-            self._flags.take(judged.snapshot, judged.transitions)
+            self._flags.handle(evaluation.snapshot, evaluation.transitions)
         if self._evictor is not None:
-            self._evictor.take(judged)
+            self._evictor.handle(evaluation)
 
     async def run(self) -> None:
-        """Do what there is to do until cancelled."""
+        """Write Events and evict pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             if self._writer is not None:
-                group.create_task(restart_on_error(self._writer.run, on_error=self._failed("writing Events")))
+                group.create_task(restart_on_error(self._writer.run, on_error=self._failed("Event writer")))
             if self._evictor is not None:
-                group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evicting")))
+                group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evictor")))
 
-    async def _ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
+    async def _evict(self, pod: NodePod, *, is_trial: bool) -> Evicted:
         return await evict(
             self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=is_trial
         )
 
-    async def _announce(self, verdict: Verdict, judged: Evaluation) -> None:
-        """Have the Event written before the pod goes, if the API server has a moment for it."""
+    async def _announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
+        """Write the Event of an eviction before the pod goes, and wait for the API server up to a timeout."""
         if self._flags is None or self._writer is None:
             return
-        totals = {account.gpu.uuid: account.gpu.total_bytes for account in judged.snapshot.gpus}
-        lasted = verdict.lasted(judged.snapshot.taken_at)
-        self._flags.evicting(verdict, lasted, totals.get(verdict.key.gpu_uuid))
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in evaluation.snapshot.gpus}
+        lasted = verdict.lasted(evaluation.snapshot.taken_at)
+        self._flags.emit_eviction(verdict, lasted, totals.get(verdict.key.gpu_uuid))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TO_WRITE_SECONDS):
                 await self._writer.settled()
         if verdict.pod_share.tenant is not None:
             await asyncio.sleep(_TO_MIRROR_SECONDS)
 
-    def _failed(self, what: str) -> Callable[[Exception], None]:
-        """What nobody foresaw must not take the agent with it."""
-        return lambda error: self._log.failure(f"{what} failed, and begins anew", error)
+    def _failed(self, task: str) -> Callable[[Exception], None]:
+        """Return an error handler; an unexpected error must not stop the agent."""
+        return lambda error: self._log.failure(f"{task} failed, restarting", error)
 
-    def _say_trouble(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem:
-            self._log("trouble with writing Events", WARNING, error=problem)
+            self._log("Event writes failing", WARNING, error=problem)
         else:
-            self._log("Events are written again", INFO)
+            self._log("Event writes recovered", INFO)

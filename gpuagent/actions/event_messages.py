@@ -1,128 +1,67 @@
-"""What an Event says of a flag: its reason, and one line a person can act on. Pure.
+"""Texts of Events about flags: the Event's reason, and one line with figures and what to do. Pure.
 
-A message names no other object of the host, and not the pod either: vCluster rewrites in it only the names
-of the pod that the Event is about.
+A message names no other object of the host, and not the pod itself: vCluster rewrites only the names of the
+pod that the Event is about.
 """
 
-from collections.abc import Callable, Mapping
-from enum import StrEnum
 from math import floor
 from typing import Final
 
-from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.grounds import UNPLACED_MESSAGE, FlagReason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
 from service.units import size, time_over
 
-
-class EventReason(StrEnum):
-    """`reason` of the Events, and the label of `kaishare_agent_events_total`."""
-
-    OVER_SHARE = "GPUMemoryOverShare"
-    WITHIN_SHARE = "GPUMemoryWithinShare"
-    NOT_ASSIGNED = "GPUNotAssigned"
-    SHARE_MISSING = "GPUShareMissing"
-    SHARE_CHANGED = "GPUShareChanged"
-    LIMIT_BYPASSED = "GPULimitBypassed"
-    RESERVATION_MISSING = "GPUReservationMissing"
-    EVICTED = "GPUShareEvicted"
+WITHIN_SHARE: Final = "GPUMemoryWithinShare"
+"""Reason of the Event that ends `over-share`."""
+EVICTED: Final = "GPUShareEvicted"
+"""Reason of the Event that precedes an eviction."""
+EVENT_REASONS: Final = (*(reason.event_reason for reason in FlagReason), WITHIN_SHARE, EVICTED)
+"""Every `reason` of an Event of the agent; also a label of `kaishare_agent_events_total`."""
 
 
-_FLAGGED: Final[Mapping[FlagReason, EventReason]] = {
-    FlagReason.OVER_SHARE: EventReason.OVER_SHARE,
-    FlagReason.UNASSIGNED_GPU: EventReason.NOT_ASSIGNED,
-    FlagReason.NO_SHARE: EventReason.SHARE_MISSING,
-    FlagReason.SHARE_CHANGED: EventReason.SHARE_CHANGED,
-    FlagReason.LIMIT_BYPASSED: EventReason.LIMIT_BYPASSED,
-    FlagReason.NO_RESERVATION: EventReason.RESERVATION_MISSING,
-}
+def event_reason(transition: Transition) -> str | None:
+    """Return the reason of the Event that a transition causes; None if it causes none.
 
-
-def event_reason(transition: Transition) -> EventReason | None:
-    """Which Event a transition makes; None: what clears without one, and what is dropped, makes none."""
+    Only `over-share` has an Event when it clears. A dropped flag has none.
+    """
     reason = transition.verdict.key.reason
     if transition.change is Change.FLAGGED:
-        return _FLAGGED[reason]
+        return reason.event_reason
     is_within = transition.change is Change.CLEARED and reason is FlagReason.OVER_SHARE
-    return EventReason.WITHIN_SHARE if is_within else None
+    return WITHIN_SHARE if is_within else None
 
 
 def message(transition: Transition, gpu_bytes: int | None) -> str:
-    """Say what happened, with figures, and what to do.
+    """Describe a transition with its figures and with advice.
 
     Args:
         transition: of a flag.
-        gpu_bytes: all memory of the GPU it is about; None if that is unknown.
+        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
     """
     verdict = transition.verdict
     if transition.change is Change.CLEARED:
-        held, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
-        return f"holds {held} of its {share} share on {_gpu(verdict)}, within it again"
-    lasted = time_over(transition.seconds, verdict.balance)
-    return _SAID[verdict.key.reason](verdict, lasted) + _advice(verdict, gpu_bytes)
+        used, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
+        return f"uses {used} on {_gpu(verdict)}, within its share of {share} again"
+    return _description(verdict, transition.seconds) + _advice(verdict, gpu_bytes)
 
 
 def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) -> str:
-    """Say why a pod is evicted."""
-    why = _SAID[verdict.key.reason](verdict, time_over(seconds, verdict.balance))
-    return f"is evicted, as its namespace asks: it {why}{_advice(verdict, gpu_bytes)}"
+    """Explain an eviction; `seconds` is how long the violation has lasted."""
+    description = _description(verdict, seconds)
+    return f"is evicted by its namespace's over-share policy: {description}{_advice(verdict, gpu_bytes)}"
 
 
-def _over_share(verdict: Verdict, lasted: str) -> str:
-    held, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
-    return f"holds {held} of its {share} share on {_gpu(verdict)} for {lasted}"
-
-
-def _limit_bypassed(verdict: Verdict, lasted: str) -> str:
-    held, limit = size(verdict.used_bytes), size(verdict.allowed_bytes)
-    return f"holds {held} of its {limit} limit, which nothing enforces, on {_gpu(verdict)} for {lasted}"
-
-
-def _not_assigned(verdict: Verdict, lasted: str) -> str:
-    return (
-        f"{_holds(verdict)}, and for {lasted} on a GPU that is not its own;"
-        " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"
+def _description(verdict: Verdict, seconds: float) -> str:
+    reason, pod_share = verdict.key.reason, verdict.pod_share
+    is_unplaced = reason is FlagReason.NO_SHARE and pod_share.is_unplaced
+    template = UNPLACED_MESSAGE if is_unplaced else reason.message
+    return template.format(
+        used=size(verdict.used_bytes),
+        allowed=size(verdict.allowed_bytes),
+        gpu=_gpu(verdict),
+        lasted=time_over(seconds, verdict.balance),
+        changed=pod_share.changed or "the share differs from the first one",
     )
-
-
-def _share_missing(verdict: Verdict, lasted: str) -> str:
-    if verdict.pod_share.is_unplaced:
-        return (
-            f"{_holds(verdict)}, and for {lasted} without a share: its annotation does not count, since KAI"
-            " did not place the pod; make it anew with the schedulerName of KAI, by default kai-scheduler"
-        )
-    return (
-        f"{_holds(verdict)}, and for {lasted} without any share of a GPU;"
-        " ask for one with the annotation gpu-fraction or gpu-memory, or for nvidia.com/gpu"
-    )
-
-
-def _share_changed(verdict: Verdict, _lasted: str) -> str:
-    changed = verdict.pod_share.changed or "it is not what it was"
-    return (
-        f"what it says of its GPU share does not count: {changed};"
-        " another share takes a new pod, so put this one back or make the pod anew"
-    )
-
-
-def _reservation_missing(_verdict: Verdict, _lasted: str) -> str:
-    return (
-        "its GPU is not reserved for it any more, so KAI may give the GPU to others or delete the pod;"
-        " delete the pod to have it scheduled anew"
-    )
-
-
-_SAID: Final[Mapping[FlagReason, Callable[[Verdict, str], str]]] = {
-    FlagReason.OVER_SHARE: _over_share,
-    FlagReason.LIMIT_BYPASSED: _limit_bypassed,
-    FlagReason.UNASSIGNED_GPU: _not_assigned,
-    FlagReason.NO_SHARE: _share_missing,
-    FlagReason.SHARE_CHANGED: _share_changed,
-    FlagReason.NO_RESERVATION: _reservation_missing,
-}
-
-
-def _holds(verdict: Verdict) -> str:
-    return f"holds {size(verdict.used_bytes)} on {_gpu(verdict)}"
 
 
 def _gpu(verdict: Verdict) -> str:
@@ -131,9 +70,10 @@ def _gpu(verdict: Verdict) -> str:
 
 
 def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
-    """What to set, if one of the containers runs a framework that can be told.
+    """Return the framework option to set; empty if no container runs a framework with such an option.
 
-    Frameworks count in parts of all memory, as the driver has it; the part is rounded down, so that it fits.
+    Frameworks take a fraction of the memory that the driver reports. The fraction is rounded down, so that
+    the process stays within its share.
     """
     if not gpu_bytes or not verdict.allowed_bytes:
         return ""
@@ -144,8 +84,8 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
             continue
         framework = setting.framework
         if setting.value is None:
-            unset = f"it takes {framework.takes} of the GPU otherwise"
-            return f"; {framework.name}: set {framework.option}={part:g} ({unset})"
+            default = f"by default it takes {framework.takes} of the GPU"
+            return f"; {framework.name}: set {framework.option}={part:g} ({default})"
         if setting.is_above(part):
-            return f"; {framework.name}: set {framework.option}={part:g} (it is {setting.value[:12]})"
+            return f"; {framework.name}: set {framework.option}={part:g} (now {setting.value[:12]})"
     return ""

@@ -1,7 +1,7 @@
-"""Which pods may be evicted, and why not. Pure.
+"""Rules of eviction: which pods are candidates, and why a candidate is refused. Pure.
 
-A pod is evicted for what its own processes hold, by the kernel's word, against a figure that nobody but KAI
-or the pod itself could write: so that no tenant can have another's pod evicted.
+A pod is evicted only for the memory of its own processes, by their cgroups, compared with a figure that only
+KAI or the pod itself could have written. No tenant can thus have another tenant's pod evicted.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from kai import keys
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
-"""Whoever may make a ConfigMap in the pod's namespace could have written these."""
+"""Sources that anybody with the right to create a ConfigMap in the pod's namespace can write."""
 
 
 class EvictionRefusal(StrEnum):
-    """Why a pod is not evicted, whatever its namespace asks; results of `kaishare_agent_evictions_total`."""
+    """Why a pod is not evicted; also a result of `kaishare_agent_evictions_total`."""
 
     EXCLUDED_NAMESPACE = "excluded-namespace"
     RESERVATION_POD = "reservation-pod"
@@ -34,28 +34,28 @@ class EvictionRefusal(StrEnum):
 
 
 _LINES: Final = {
-    EvictionRefusal.EXCLUDED_NAMESPACE: "its namespace is one of --exclude-namespaces",
-    EvictionRefusal.RESERVATION_POD: "it is a reservation pod of KAI's, or in the namespace of these",
-    EvictionRefusal.STATIC_POD: "it is a static pod: the kubelet made it, and would make it again",
-    EvictionRefusal.TERMINATING: "it is being deleted already, and leaves when its own grace period is over",
-    EvictionRefusal.NOT_RUNNING: "by its status no container of it has started, not even an init container",
-    EvictionRefusal.WEAK_EVIDENCE: "processes found by other than the pod's UID, or a figure that others"
-    " could have written: that is no ground to evict it",
+    EvictionRefusal.EXCLUDED_NAMESPACE: "its namespace is listed in --exclude-namespaces",
+    EvictionRefusal.RESERVATION_POD: "it is a KAI reservation pod, or in the reservation namespace",
+    EvictionRefusal.STATIC_POD: "it is a static pod, which the kubelet would recreate",
+    EvictionRefusal.TERMINATING: "it is already terminating, and ends after its own grace period",
+    EvictionRefusal.NOT_RUNNING: "none of its containers has started, by its status",
+    EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID, or others could have"
+    " written the share: the evidence is too weak to evict it",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRules:
-    """What the administrator set."""
+    """Settings of the administrator that forbid evictions."""
 
     excluded_namespaces: frozenset[str]
     reservation_namespace: str
     slack: Slack
 
-    def refusal(self, verdict: Verdict, judged: Evaluation) -> EvictionRefusal | None:
-        """Say why a pod must not be evicted; None: nothing speaks against it."""
+    def refusal(self, verdict: Verdict, evaluation: Evaluation) -> EvictionRefusal | None:
+        """Return why a pod must not be evicted; None if eviction is allowed."""
         pod = verdict.pod_share.pod
-        if pod.uid in judged.reservation_uids or pod.namespace == self.reservation_namespace:
+        if pod.uid in evaluation.reservation_uids or pod.namespace == self.reservation_namespace:
             return EvictionRefusal.RESERVATION_POD
         if pod.namespace in self.excluded_namespaces:
             return EvictionRefusal.EXCLUDED_NAMESPACE
@@ -65,70 +65,70 @@ class EvictionRules:
             return EvictionRefusal.TERMINATING
         if not pod.is_running:
             return EvictionRefusal.NOT_RUNNING
-        if not self._is_proven(verdict, judged):
+        if not self._is_proven(verdict, evaluation):
             return EvictionRefusal.WEAK_EVIDENCE
         return None
 
-    def _is_proven(self, verdict: Verdict, judged: Evaluation) -> bool:
+    def _is_proven(self, verdict: Verdict, evaluation: Evaluation) -> bool:
         key, amount = verdict.key, _figure(verdict)
         if amount is None or verdict.used_bytes is None:
             return False
         if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
-        return (key.uid, key.gpu_uuid) in judged.held_by_uid
+        return (key.uid, key.gpu_uuid) in evaluation.held_by_uid
 
 
 def explained(refusal: EvictionRefusal) -> str:
-    """Say it for the log."""
+    """Return the explanation of a refusal for the log."""
     return _LINES[refusal]
 
 
-def candidates(judged: Evaluation) -> list[Verdict]:
-    """Find the pods that are flagged, are over in this very sample, and are to be evicted for it.
+def candidates(evaluation: Evaluation) -> list[Verdict]:
+    """Return the pods to evict: flagged, over in this sample, and with eviction in their policy.
 
-    One verdict for each pod, the worst first.
+    The result has one verdict for each pod, with the largest excess first.
     """
     worst: dict[str, Verdict] = {}
-    for verdict in sorted(_asked(judged), key=_excess, reverse=True):
+    for verdict in sorted(_evictable_verdicts(evaluation), key=_excess, reverse=True):
         worst.setdefault(verdict.key.uid, verdict)
     return list(worst.values())
 
 
-def still(key: Key, judged: Evaluation) -> Verdict | None:
-    """Return the candidate of that key, if it is one by a newer sample."""
-    return next((verdict for verdict in _asked(judged) if verdict.key == key), None)
+def still(key: Key, evaluation: Evaluation) -> Verdict | None:
+    """Return the candidate of a key in a newer sample; None if it is no longer one."""
+    return next((verdict for verdict in _evictable_verdicts(evaluation) if verdict.key == key), None)
 
 
-def is_settled(key: Key, judged: Evaluation) -> bool:
-    """Whether the flag of a key is known to be gone, or its pod: a later flag is another matter.
+def is_settled(key: Key, evaluation: Evaluation) -> bool:
+    """Whether the flag of a key is certainly gone, or its pod is.
 
-    A flag that cannot be judged now still stands.
+    A flag that cannot be evaluated at the moment still stands.
     """
-    verdict = judged.verdicts.judged.get(key)
+    verdict = evaluation.verdicts.by_key.get(key)
     if verdict is None:
-        return key.uid not in judged.snapshot.pod_uids
+        return key.uid not in evaluation.snapshot.pod_uids
     return not verdict.is_flagged
 
 
 def owner_of(pod_share: PodShare) -> str:
-    """Name what would make the pod anew, or the pod itself where nothing would.
+    """Return an identifier of the controller that would recreate the pod, or of the pod itself without one.
 
-    In a vCluster the host's owner is none or the vCluster, so what the tenant's pod says of its owners
-    counts, for pods of that vCluster only: a tenant who writes there what is not true harms himself.
+    The host pod of a vCluster has no owner, or the vCluster as its owner. For such a pod the owners of the
+    tenant's pod count, and only among pods of that vCluster. A false entry harms only its own tenant.
     """
     pod, tenant = pod_share.pod, pod_share.tenant
     if tenant is None:
         return pod.controller_uid or f"{pod.namespace}/{pod.name}"
-    said = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
-    owner = hashlib.sha256(said.encode()).hexdigest() if said else f"{tenant.namespace}/{tenant.pod}"
+    owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
+    owner = hashlib.sha256(owners.encode()).hexdigest() if owners else f"{tenant.namespace}/{tenant.pod}"
     return f"{pod.namespace}/{tenant.vcluster}/{owner}"
 
 
-def _asked(judged: Evaluation) -> Iterator[Verdict]:
-    for verdict in judged.verdicts.judged.values():
-        over_share_policy = judged.over_share_policies.get(verdict.key.uid)
-        is_asked = over_share_policy is not None and over_share_policy.evict
-        if is_asked and verdict.key.reason in _EVICTABLE and verdict.is_flagged and verdict.is_over:
+def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
+    for verdict in evaluation.verdicts.by_key.values():
+        over_share_policy = evaluation.over_share_policies.get(verdict.key.uid)
+        has_eviction = over_share_policy is not None and over_share_policy.evict
+        if has_eviction and verdict.key.reason in _EVICTABLE and verdict.is_flagged and verdict.is_over:
             yield verdict
 
 
@@ -137,11 +137,11 @@ def _excess(verdict: Verdict) -> int:
 
 
 def _figure(verdict: Verdict) -> Amount | None:
-    """The figure that the verdict is held against, or the share where others could have written that one."""
+    """Return the figure behind the verdict, or the share if others could have written that figure."""
     pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
     share = pod_share.shares.get(gpu)
-    judged_by = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share
-    for amount in (judged_by, share):
+    limit = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share
+    for amount in (limit, share):
         if amount is not None and amount.source not in _WEAK:
             return amount
     return None

@@ -1,4 +1,4 @@
-"""What the administrator of a node says of evictions."""
+"""Settings of the node's administrator for evictions: mode and budget."""
 
 import re
 from dataclasses import dataclass
@@ -11,38 +11,38 @@ _FORM = re.compile(r"([1-9][0-9]{0,2})/(.+)")
 
 
 class EvictionMode(StrEnum):
-    """`--eviction`."""
+    """Value of `--eviction`."""
 
     OFF = "off"
     DRY_RUN = "dry-run"
-    """Decide and count, and ask the API server for nothing."""
+    """Count and log decisions, without a request to the API server."""
     ON = "on"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """So many evictions in so many seconds, from this node."""
+    """Maximum number of evictions of this node in a period."""
 
     evictions: int
     seconds: float
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """Read `1/10m`.
+        """Parse a budget such as `1/10m`.
 
         Raises:
-            ValueError: it has another form; the message says which is allowed.
+            ValueError: the text has another form; the message shows the allowed form.
         """
-        found = _FORM.fullmatch(text)
+        match = _FORM.fullmatch(text)
         try:
-            seconds = parse_duration(found[2]) if found else 0.0
+            seconds = parse_duration(match[2]) if match else 0.0
         except ValueError:
             seconds = 0.0
-        if found is None or seconds <= 0:
+        if match is None or seconds <= 0:
             raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
-        return cls(int(found[1]), seconds)
+        return cls(int(match[1]), seconds)
 
     @property
     def per_second(self) -> float:
-        """In the long run."""
+        """Average number of evictions per second."""
         return self.evictions / self.seconds

@@ -1,4 +1,4 @@
-"""What changed, as log lines: each flag, problem and unreadable value once when it comes or goes."""
+"""Log lines about transitions: one line when a flag, problem or invalid value appears or disappears."""
 
 from collections.abc import Iterable
 
@@ -15,21 +15,21 @@ _MESSAGES = {
 }
 
 _MOST_LINES = 20
-"""Lines of one kind in one sample: owners of pods can write a new unreadable value at any time."""
+"""Maximum of lines of one kind per sample: owners of pods can write new invalid values at any time."""
 
 
 class TransitionLog:
-    """Remembers what it said, and says only what is different."""
+    """Logs only changes, by comparing each state with the previous one."""
 
     def __init__(self, log: JsonLog) -> None:
         self._log = log
         self._problems: dict[tuple[Cause, str], Problem] = {}
         self._notes: frozenset[str] = frozenset()
-        self._wish_notes: frozenset[str] = frozenset()
+        self._policy_notes: frozenset[str] = frozenset()
         self._gpus: tuple[str, ...] | None = None
 
     def problems(self, present: Iterable[Problem]) -> None:
-        """Take every problem that is present now."""
+        """Log problems that appeared or disappeared."""
         now = {(problem.cause, problem.gpu_uuid): problem for problem in present}
         for key in now.keys() - self._problems.keys():
             self._problem("problem appeared", WARNING, now[key])
@@ -38,28 +38,28 @@ class TransitionLog:
         self._problems = now
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Take the GPUs that answer now, and the values of pods that cannot be read."""
+        """Log changed GPUs, and new invalid values of pods."""
         gpus = tuple(account.gpu.uuid for account in snapshot.gpus)
         if gpus != self._gpus:
             self._gpus = gpus
-            self._log("gpus answer", gpus=gpus, driver=snapshot.driver_version)
+            self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new = sorted(notes.keys() - self._notes)
         for note in new[:_MOST_LINES]:
-            self._log("pod has an unreadable value", WARNING, **named(notes[note]), problem=note)
+            self._log("invalid value on pod", WARNING, **named(notes[note]), problem=note)
         if len(new) > _MOST_LINES:
-            self._log("more pods have unreadable values", WARNING, more=len(new) - _MOST_LINES)
+            self._log("more invalid values on pods", WARNING, more=len(new) - _MOST_LINES)
         self._notes = frozenset(notes)
 
     def over_share_policies(self, notes: Iterable[str]) -> None:
-        """Take what namespaces ask for and cannot have."""
+        """Log new labels of namespaces that are invalid or out of bounds."""
         now = frozenset(notes)
-        for note in sorted(now - self._wish_notes):
-            self._log("namespace asks for what cannot be had", WARNING, problem=note)
-        self._wish_notes = now
+        for note in sorted(now - self._policy_notes):
+            self._log("namespace label not applied as written", WARNING, problem=note)
+        self._policy_notes = now
 
     def transitions(self, transitions: Iterable[Transition]) -> None:
-        """Take flags that were raised or went away."""
+        """Log transitions of flags."""
         for transition in transitions:
             verdict = transition.verdict
             message, level = _MESSAGES[transition.change]
@@ -78,7 +78,7 @@ class TransitionLog:
 
 
 def named(pod_share: PodShare) -> dict[str, str]:
-    """Return the fields by which lines of the log name a pod."""
+    """Return the fields that identify a pod in a log line."""
     fields = {"namespace": pod_share.pod.namespace, "pod": pod_share.pod.name, "uid": pod_share.pod.uid}
     if pod_share.tenant:
         tenant = pod_share.tenant

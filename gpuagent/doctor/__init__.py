@@ -1,1 +1,2 @@
-"""`kaishare-agent doctor`: what keeps an agent from telling the truth on this node, and what to do then."""
+"""Command `kaishare-agent doctor`: checks that the agent works on this node, with a remedy for each
+problem."""

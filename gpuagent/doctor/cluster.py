@@ -1,4 +1,4 @@
-"""What the API server shows of the node, through the code that the agent itself reads it with."""
+"""Checks of the cluster, through the same code that the agent uses."""
 
 import asyncio
 import io
@@ -37,7 +37,7 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiQuestion:
-    """What to ask of a cluster."""
+    """What the cluster checks need to know."""
 
     node: str
     reservation_namespace: str
@@ -46,35 +46,35 @@ class ApiQuestion:
 
 
 async def cluster_findings(
-    access: Access, asked: ApiQuestion, look: Observation
+    access: Access, question: ApiQuestion, observation: Observation
 ) -> AsyncIterator[CheckResult]:
-    """Ask everything, going on where a part fails."""
+    """Run all checks of the cluster; a failed check does not stop the others."""
     async with KubeClient(access) as client:
         reached = await reach(client, without="rights and pods were not checked")
         yield reached
         if reached.state is State.PROBLEM:
             return
-        async for finding in right_findings(client, reads_config_maps=asked.reads_config_maps):
+        async for finding in right_findings(client, reads_config_maps=question.reads_config_maps):
             yield finding
-        yield await _node(client, asked.node)
-        inside = await _inside_vclusters(client, asked)
-        async for finding in _pods(client, asked, look, has_own_kai=inside is None):
+        yield await _node(client, question.node)
+        inside = await _inside_vclusters(client, question)
+        async for finding in _pods(client, question, observation, has_own_kai=inside is None):
             yield finding
         if inside is not None:
             yield inside
         if inside is None or inside.state is not State.OK:
-            async for finding in _kai(client, asked.kai_version):
+            async for finding in _kai(client, question.kai_version):
                 yield finding
 
 
-async def _inside_vclusters(client: KubeClient, asked: ApiQuestion) -> CheckResult | None:
-    """What to say of KAI inside vClusters; None if there is no sign of one."""
+async def _inside_vclusters(client: KubeClient, question: ApiQuestion) -> CheckResult | None:
+    """Check for KAI inside vClusters; None if there is no sign of it."""
     try:
         vclusters = await vclusters_with_kai(
-            client, node=asked.node, reservation_namespace=asked.reservation_namespace
+            client, node=question.node, reservation_namespace=question.reservation_namespace
         )
     except (ApiError, Unreachable, AccessError):
-        return None  # the checks of rights and pods tell of it
+        return None  # the checks of rights and pods report the error
     if not vclusters:
         return None
     try:
@@ -93,13 +93,13 @@ class _OwnPod(Struct):
 
 
 async def own_runtime_class(access: Access, name: str) -> str | None:
-    """RuntimeClass of the pod that this is, by its host name; None if that cannot be found out."""
+    """Return the RuntimeClass of this process's own pod, by its host name; None if unknown."""
     async with KubeClient(access) as client:
         try:
-            found = await _list(client, client.namespace, _OwnPod, {"fieldSelector": f"metadata.name={name}"})
+            pods = await _list(client, client.namespace, _OwnPod, {"fieldSelector": f"metadata.name={name}"})
         except (ApiError, Unreachable, AccessError):
             return None
-    return found[0].spec.runtime_class or "" if len(found) == 1 else None
+    return pods[0].spec.runtime_class or "" if len(pods) == 1 else None
 
 
 async def _node(client: KubeClient, node: str) -> CheckResult:
@@ -108,26 +108,28 @@ async def _node(client: KubeClient, node: str) -> CheckResult:
     except ApiError as error:
         if error.status == _NOT_FOUND:
             return problem(
-                _NODE, f'the cluster has no node "{node}"', "name it with --node, as kubectl get nodes does"
+                _NODE,
+                f'the cluster has no node "{node}"',
+                "set --node to a name that kubectl get nodes lists",
             )
         return unknown(_NODE, str(error))
     except (Unreachable, AccessError) as error:
         return unknown(_NODE, str(error))
-    return ok(_NODE, f"the cluster has {node}")
+    return ok(_NODE, f"the cluster has the node {node}")
 
 
 async def _pods(
-    client: KubeClient, asked: ApiQuestion, look: Observation, *, has_own_kai: bool
+    client: KubeClient, question: ApiQuestion, observation: Observation, *, has_own_kai: bool
 ) -> AsyncIterator[CheckResult]:
-    """Check the pods of the node; `has_own_kai` says that the cluster should have a KAI of its own."""
+    """Check the pods of the node. `has_own_kai` is whether the cluster should have its own KAI."""
     stream = io.BytesIO()
     log = JsonLog(stream)
     pods = ClusterPods(
         client=client,
-        node=asked.node,
-        reservation_namespace=asked.reservation_namespace,
+        node=question.node,
+        reservation_namespace=question.reservation_namespace,
         log=log,
-        read_config_maps=asked.reads_config_maps,
+        read_config_maps=question.reads_config_maps,
     )
     running = asyncio.create_task(pods.run())
     try:
@@ -146,22 +148,22 @@ async def _pods(
         return
     for line in warnings_in(stream):
         yield problem("objects of the API server", line)
-    for lack in pods.lacks:
-        if lack.reason is UnavailableReason.NOT_SERVED and has_own_kai:
-            yield unknown("KAI", lack.line, "is KAI installed in this cluster?")
+    for unavailable in pods.unavailable:
+        if unavailable.reason is UnavailableReason.NOT_SERVED and has_own_kai:
+            yield unknown("KAI", unavailable.line, "is KAI installed in this cluster?")
     for finding in pod_findings(
-        inventory, look, node=asked.node, source="the cluster", kai_version=asked.kai_version
+        inventory, observation, node=question.node, source="the cluster", kai_version=question.kai_version
     ):
         yield finding
 
 
-async def _kai(client: KubeClient, told: Version | None) -> AsyncIterator[CheckResult]:
+async def _kai(client: KubeClient, configured: Version | None) -> AsyncIterator[CheckResult]:
     try:
         pods = await _list(client, NAMESPACE, KaiPod, {})
     except (ApiError, Unreachable, AccessError) as error:
-        yield unknown("KAI", f"its pods cannot be listed: {error}")
+        yield unknown("KAI", f"KAI's pods cannot be listed: {error}")
         return
-    for finding in kai_findings(pods, told=told):
+    for finding in kai_findings(pods, configured=configured):
         yield finding
 
 
@@ -169,25 +171,25 @@ T = TypeVar("T")
 
 
 async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[str, str]) -> list[T]:
-    """Pods of a namespace; those that cannot be read are left out."""
+    """List a namespace's objects of one kind; skip malformed ones."""
     decode: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
-    found = []
+    objects = []
     async with client.list_objects(f"/api/v1/namespaces/{namespace}/pods", params=params) as pods:
         async for item in pods:
             try:
-                found.append(decode(item))
+                objects.append(decode(item))
             except MALFORMED:
                 continue
-    return found
+    return objects
 
 
 def warnings_in(stream: io.BytesIO) -> list[str]:
-    """What a log complained of: one line each, the first few."""
+    """Return the warnings of a log, one line each, up to a maximum."""
     lines = (json.loads(line) for line in stream.getvalue().splitlines())
-    told = [
+    warnings = [
         str(line.get("error") or line["message"])
         for line in lines
-        if line["level"] == WARNING and "resource" not in line  # of rights there is a finding each
+        if line["level"] == WARNING and "resource" not in line  # rights have their own checks
     ]
-    more = [f"and {len(told) - _MOST_LINES} more"] if told[_MOST_LINES:] else []
-    return [*told[:_MOST_LINES], *more]
+    more = [f"and {len(warnings) - _MOST_LINES} more"] if warnings[_MOST_LINES:] else []
+    return [*warnings[:_MOST_LINES], *more]

@@ -1,4 +1,4 @@
-"""The command `doctor`: every check in turn, whatever the others say."""
+"""Command `doctor`: runs all checks in turn, even if some fail."""
 
 import asyncio
 import io
@@ -17,7 +17,7 @@ from gpuagent.doctor.host import Host
 from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.probe import Observation, Probe
 from gpuagent.doctor.proc import proc_findings
-from gpuagent.doctor.self_test import trial_finding
+from gpuagent.doctor.self_test import self_test_result
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
 from gpuagent.sampling.processes import Processes
@@ -33,18 +33,18 @@ from service.log_capture import capture_libraries
 _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
 _NODE: Final = "node"
-_SIMULATED: Final = "simulated: GPUs, processes and pods are made up"
+_SIMULATED: Final = "simulated: GPUs, processes and pods are synthetic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorSettings:
-    """Everything `doctor` is told; as for `serve`, but nothing is required."""
+    """Settings of `doctor`; the same as for `serve`, but all are optional."""
 
     scenario: Path | None = None
     pods: Path | None = None
-    """None: those of the cluster, if there is one."""
+    """None: the pods of the cluster, if there is one."""
     needs_cluster: bool = False
-    """Whether `--pods cluster` was said: then it is a problem to have none."""
+    """Whether `--pods cluster` is set, which makes a missing cluster a problem."""
     node: str = ""
     proc_root: Path = Path("/proc")
     reservation_namespace: str
@@ -55,18 +55,18 @@ class DoctorSettings:
 
 
 def run(settings: DoctorSettings) -> int:
-    """Check everything and say what was found; return 1 if something is wrong, else 0.
+    """Run all checks and print the results; return 1 if there is a problem, else 0.
 
     Raises:
-        UsageError: it cannot be run so; also service.documents.DocumentError.
+        UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # what they complain of, a check says better
+    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the same errors in plain words
     source, settings = _source(settings)
-    looker = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
+    probe = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
     try:
-        findings = list(_examine(settings, looker, is_simulated=source.is_simulated))
+        findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
     finally:
-        looker.close()
+        probe.close()
     if settings.output == "json":
         text = as_json(findings, {"node": settings.node or None, "simulated": source.is_simulated})
     else:
@@ -75,14 +75,14 @@ def run(settings: DoctorSettings) -> int:
         text = as_text(findings, heading=heading, columns=columns)
     status = exit_status(findings)
     write_output(text)
-    if looker.is_hung:
-        os._exit(status)  # the library's own end would wait for the call that hangs
+    if probe.is_hung:
+        os._exit(status)  # a normal exit would wait for the hanging call
     return status
 
 
 def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
-    """Where figures come from, and the settings with what a simulated node brings."""
-    # Either import costs what the other kind of node has no use for.
+    """Return the source of the GPUs, and the settings completed with those of a simulated node."""
+    # Imported here: each import costs memory that the other kind of node does not need.
     if settings.scenario is None:
         from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
@@ -97,63 +97,63 @@ def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
     return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
 
 
-def _examine(settings: DoctorSettings, looker: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
+def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
     host = Host.here(settings.proc_root)
-    look = looker.look()
-    yield from driver_findings(look, host)
-    access, lack = (None, None) if settings.pods else asyncio.run(_access(settings, host))
+    observation = probe.observe()
+    yield from driver_findings(observation, host)
+    access, no_access = (None, None) if settings.pods else asyncio.run(_access(settings, host))
     if is_simulated:
-        yield from (problem(str(found.cause), found.detail) for found in look.problems)
-        yield unknown(_MACHINE, "PID namespace, /proc and devices are not checked: the node is simulated")
+        yield from (problem(str(entry.cause), entry.detail) for entry in observation.problems)
+        yield unknown(_MACHINE, "PID namespace, /proc and devices not checked: the node is simulated")
     else:
-        yield from proc_findings(look, host)
+        yield from proc_findings(observation, host)
         name = host.environment.get("HOSTNAME", "")
         is_pod = access is not None and host.is_contained and bool(name)
         runtime_class = asyncio.run(own_runtime_class(access, name)) if access and is_pod else None
         yield from device_findings(host, runtime_class)
-        yield trial_finding(look, looker.look, host)
+        yield self_test_result(observation, probe.observe, host)
     if settings.pods:
-        yield from _file(settings, settings.pods, look)
-        yield unknown(API_SERVER, "not asked: the pods are from a file")
-    elif lack:
-        yield lack
+        yield from _file(settings, settings.pods, observation)
+        yield unknown(API_SERVER, "not checked: the pods are from a file")
+    elif no_access:
+        yield no_access
     elif not settings.node:
-        yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
+        yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
     elif access:
-        asked = ApiQuestion(
+        question = ApiQuestion(
             node=settings.node,
             reservation_namespace=settings.reservation_namespace,
             reads_config_maps=settings.reads_config_maps,
             kai_version=settings.kai_version,
         )
-        yield from asyncio.run(_collected(access, asked, look))
+        yield from asyncio.run(_collected(access, question, observation))
 
 
 async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:
-    """The way to the cluster, or why there is none."""
+    """Return the connection settings of the cluster, or a result that explains why there are none."""
     try:
         return await find_access(), None
     except AccessError as error:
         if "KUBERNETES_SERVICE_HOST" in host.environment:
             return None, problem(
-                API_SERVER, str(error), "let the pod's service account be mounted (automount)"
+                API_SERVER, str(error), "mount the pod's service account token (automountServiceAccountToken)"
             )
         if settings.needs_cluster:
             return None, problem(API_SERVER, str(error), "run in the agent's pod, or set KUBECONFIG")
         return None, unknown(
             API_SERVER,
             f"no cluster: {error}",
-            "in a pod, or with KUBECONFIG set, pods and rights are checked too",
+            "run in a pod or set KUBECONFIG to check pods and rights, too",
         )
 
 
-async def _collected(access: Access, asked: ApiQuestion, look: Observation) -> list[CheckResult]:
-    return [finding async for finding in cluster_findings(access, asked, look)]
+async def _collected(access: Access, question: ApiQuestion, observation: Observation) -> list[CheckResult]:
+    return [finding async for finding in cluster_findings(access, question, observation)]
 
 
-def _file(settings: DoctorSettings, path: Path, look: Observation) -> Iterator[CheckResult]:
+def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Iterator[CheckResult]:
     if not settings.node:
-        yield problem(_NODE, "nobody says which node this is", "name it with --node, or set NODE_NAME")
+        yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
         return
     stream = io.BytesIO()
     try:
@@ -171,7 +171,7 @@ def _file(settings: DoctorSettings, path: Path, look: Observation) -> Iterator[C
     if pods.inventory is not None:
         yield from pod_findings(
             pods.inventory,
-            look,
+            observation,
             node=settings.node,
             source="the scenario" if settings.scenario else str(path),
             kai_version=settings.kai_version,

@@ -1,7 +1,7 @@
-"""A process that holds a little memory of one GPU, for finding it again. Run as a file, by itself.
+"""Self-test process: allocates a little memory of one GPU. Run as a script of its own.
 
-Speaks to libcuda.so.1 alone. Prints `held` and waits for the end of its input, or prints why it cannot.
-The GPU is the first that CUDA_VISIBLE_DEVICES lets it see; its argument is the bytes to hold.
+Uses only libcuda.so.1. Prints `held` and waits for the end of its input, or prints an error. Uses the first
+GPU in CUDA_VISIBLE_DEVICES. The argument is the number of bytes to allocate.
 """
 
 import ctypes
@@ -9,11 +9,11 @@ import sys
 
 
 def main() -> int:
-    """Hold memory; return 0, or 1 if that failed."""
+    """Allocate memory; return 0, or 1 after an error."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return _say("libcuda.so.1 is not here (NVIDIA_DRIVER_CAPABILITIES has no compute)")
+        return _say("libcuda.so.1 not found (NVIDIA_DRIVER_CAPABILITIES lacks compute)")
     device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     for name, *arguments in (
         ("cuInit", 0),

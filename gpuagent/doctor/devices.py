@@ -1,6 +1,6 @@
-"""How this container got the GPUs, whether it may use them, and what the node's toolkit refuses.
+"""Checks how this container got the GPUs, whether it can use them, and what the container toolkit refuses.
 
-The ways and their switches are those of NVIDIA's container toolkit (`config.toml`): the environment variable
+The ways are those of NVIDIA's container toolkit (`config.toml`): the environment variable
 NVIDIA_VISIBLE_DEVICES, mounts under /var/run/nvidia-container-devices, and CDI.
 """
 
@@ -36,7 +36,7 @@ _GIVE: Final = "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all in t
 
 @dataclass(frozen=True, slots=True)
 class _Toolkit:
-    """What the toolkit's configuration says."""
+    """Relevant settings of the container toolkit."""
 
     path: Path
     by_variable: bool
@@ -45,11 +45,11 @@ class _Toolkit:
 
 
 def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[CheckResult]:
-    """How the devices came here.
+    """Check the device files and how the container got them.
 
     Args:
-        host: this container, or node.
-        runtime_class: of the agent's own pod; empty if it has none, None if nobody knows.
+        host: this container or node.
+        runtime_class: RuntimeClass of the agent's own pod; empty if it has none, None if unknown.
     """
     try:
         toolkit, unreadable = _toolkit(host), ""
@@ -66,7 +66,7 @@ def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[Ch
 
 
 def _refused(host: Host) -> str:
-    """Why the device files cannot be used; empty if they can."""
+    """Return why the device files cannot be used; empty if they can."""
     folder = host.under("/dev")
     if not (folder / "nvidiactl").exists():
         return "there is no /dev/nvidiactl"
@@ -92,20 +92,20 @@ def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
         return problem(
             _FILES,
             refused,
-            "the container's device cgroup or the files' mode is against it. A container that lost them by"
-            " systemctl daemon-reload needs a new start, and CDI to keep them",
+            "the container's device cgroup or the file mode denies access. If systemctl daemon-reload removed"
+            " the access, restart the container, and use CDI to prevent it",
         )
     if not host.is_contained:
-        return problem(_FILES, refused, "load the driver: nvidia-modprobe makes these files")
+        return problem(_FILES, refused, "load the driver: nvidia-modprobe creates these files")
     return problem(_FILES, refused, _how_to_give(host, toolkit))
 
 
 def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
-    """What is missing, for a container that was given nothing."""
-    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
-    if asked == MOUNTS and toolkit and not toolkit.by_mount:
+    """Return what is missing in a container without devices."""
+    requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    if requested == MOUNTS and toolkit and not toolkit.by_mount:
         return f"the node's toolkit refuses volume mounts: set {_BY_MOUNT} = true, or use CDI"
-    if asked in _NO_DEVICES or asked == MOUNTS:
+    if requested in _NO_DEVICES or requested == MOUNTS:
         return _GIVE
     if toolkit and not toolkit.by_variable and not host.is_privileged:
         return (
@@ -113,58 +113,58 @@ def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
             f" ({_BY_VARIABLE} = false): mount {MOUNTS}/all instead, or use CDI"
         )
     return (
-        f"{keys.VISIBLE_DEVICES_ENV}={one_line(asked)} was not followed: the pod lacks runtimeClassName:"
-        f" nvidia, or the node's toolkit refuses the variable ({_BY_VARIABLE} = false): then mount"
+        f"{keys.VISIBLE_DEVICES_ENV}={one_line(requested)} had no effect: the pod lacks runtimeClassName:"
+        f" nvidia, or the node's toolkit refuses the variable ({_BY_VARIABLE} = false). In that case mount"
         f" {MOUNTS}/all, or use CDI"
     )
 
 
 def _ways(host: Host, *, has_devices: bool) -> list[str]:
-    """Every way by which devices may have been given."""
-    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    """Return all ways through which the container may have got its devices."""
+    requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
     ways = []
     mounted = _entries(host.under(MOUNTS))
     if mounted:
         ways.append(f"volume mounts under {MOUNTS}: {', '.join(mounted)}")
-    if asked not in _NO_DEVICES and asked != MOUNTS:
-        ways.append(f"environment variable {keys.VISIBLE_DEVICES_ENV}={one_line(asked)}")
+    if requested not in _NO_DEVICES and requested != MOUNTS:
+        ways.append(f"environment variable {keys.VISIBLE_DEVICES_ENV}={one_line(requested)}")
     if has_devices and not ways:
-        if asked == "void":
+        if requested == "void":
             ways.append(f"CDI (which sets {keys.VISIBLE_DEVICES_ENV}=void)")
         elif host.is_privileged:
             ways.append("a privileged container, which has every device of the node")
         else:
-            ways.append("CDI, or device files given one by one")
+            ways.append("CDI, or single device files")
     return ways
 
 
 def _access(host: Host, ways: list[str], runtime_class: str | None) -> CheckResult:
     pod = {None: "", "": "; no runtimeClassName"}.get(runtime_class, f"; runtimeClassName {runtime_class}")
-    said = " and ".join(ways) + pod
-    asked = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
-    if asked not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
+    ways_text = " and ".join(ways) + pod
+    requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
+    if requested not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
         return problem(
             _ACCESS,
-            f"{said}: GPUs that are not named are not watched",
-            f"set {keys.VISIBLE_DEVICES_ENV}=all, and let the agent's pod ask for no {keys.GPU_RESOURCE}",
+            f"{ways_text}: the agent does not see other GPUs",
+            f"set {keys.VISIBLE_DEVICES_ENV}=all, and do not request {keys.GPU_RESOURCE} for the agent's pod",
         )
-    return ok(_ACCESS, said)
+    return ok(_ACCESS, ways_text)
 
 
 def _capabilities(host: Host) -> Iterator[CheckResult]:
-    asked = host.environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
-    if asked and not {"utility", "all"} & {one.strip() for one in asked.split(",")}:
+    requested = host.environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
+    if requested and not {"utility", "all"} & {name.strip() for name in requested.split(",")}:
         yield problem(
             _ACCESS,
-            f"NVIDIA_DRIVER_CAPABILITIES={one_line(asked)} leaves the driver's library out",
-            "add utility to it",
+            f"NVIDIA_DRIVER_CAPABILITIES={one_line(requested)} excludes the driver's library",
+            "add utility to the list",
         )
     if host.environment.get(_MIG_MONITOR) and not _entries(host.under("/dev/nvidia-caps")):
         yield warning(
             "MIG monitor capability",
-            f"{_MIG_MONITOR} asks for it, and there is no file in /dev/nvidia-caps: GPUs in MIG mode do not"
-            " tell their memory",
-            "NVIDIA's container toolkits from 1.18.0 to 1.20.0 in their mode jit-cdi pass the variable over:"
+            f"{_MIG_MONITOR} is set, but /dev/nvidia-caps is empty: GPUs in MIG mode do not"
+            " report their memory",
+            "NVIDIA's container toolkit 1.18.0 to 1.20.0 ignores the variable in its mode jit-cdi:"
             " update the toolkit, or use CDI with management.nvidia.com/gpu=all",
         )
 
@@ -178,8 +178,8 @@ def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> C
     if toolkit is None:
         return unknown(
             _TOOLKIT,
-            unreadable or "its configuration is not visible from here",
-            f"on the node, {_CONFIGS[0]} says which ways it refuses: {_BY_VARIABLE}, {_BY_MOUNT}, and mode",
+            unreadable or "its configuration is not visible from this container",
+            f"on the node, {_CONFIGS[0]} shows the refused ways: {_BY_VARIABLE}, {_BY_MOUNT} and mode",
         )
     variable = "accepted from every container" if toolkit.by_variable else "refused from unprivileged ones"
     return ok(
@@ -191,10 +191,10 @@ def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> C
 
 
 def _toolkit(host: Host) -> _Toolkit | None:
-    """Read its configuration: here, or past the node's first process, where that may be looked through.
+    """Read the toolkit's configuration from this container, or from the root of the node's first process.
 
     Raises:
-        ValueError: there is one that cannot be read.
+        ValueError: the configuration is malformed.
     """
     for base in (host.root, host.proc_root / "1/root"):
         for name in _CONFIGS:
@@ -207,15 +207,15 @@ def _toolkit(host: Host) -> _Toolkit | None:
 
 def _parsed(path: Path, text: str) -> _Toolkit:
     try:
-        found: dict[str, Any] = tomllib.loads(text)
+        config: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not TOML: {one_line(str(error))}") from None
-    runtime = found.get("nvidia-container-runtime")
+    runtime = config.get("nvidia-container-runtime")
     mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
     return _Toolkit(
         path=path,
-        by_variable=found.get(_BY_VARIABLE, True) is not False,
-        by_mount=found.get(_BY_MOUNT, False) is True,
+        by_variable=config.get(_BY_VARIABLE, True) is not False,
+        by_mount=config.get(_BY_MOUNT, False) is True,
         mode=one_line(str(mode)),
     )
 

@@ -1,4 +1,4 @@
-"""The driver, its library, and each GPU."""
+"""Checks of the driver, of its library and of each GPU."""
 
 import re
 from collections.abc import Iterator
@@ -21,92 +21,92 @@ _IN_A_CONTAINER: Final = (
     " NVIDIA_DRIVER_CAPABILITIES=utility, or CDI"
 )
 _LOAD: Final = (
-    "load it on the node (modprobe nvidia; the kernel's log says why it fails); with the GPU Operator look at"
-    " its driver pod. The agent waits for it"
+    "load it on the node (modprobe nvidia; the kernel log has the errors); with the GPU Operator check"
+    " its driver pod. The agent waits for the driver"
 )
 _RESTART: Final = (
-    "start the agent's pod anew, as the agent does itself with status 3; if that does not help, the node has"
+    "restart the agent's pod, as the agent itself does with status 3; if that does not help, the node has"
     " a new library and the old module: unload the module or restart the node"
 )
 _DEVICES: Final = "see the checks of the devices below"
 _ADVICE: Final = {
     "DriverNotLoaded": _LOAD,
-    "NotReady": "wait: the driver says it is not ready; if it stays so, restart the node",
+    "NotReady": "wait until the driver is ready; if that takes long, restart the node",
     "NoPermission": _DEVICES,
     "OperatingSystem": _DEVICES,
     "Unknown": _DEVICES,
-    "GpuIsLost": "look for XID errors in the kernel's log; the GPU needs a reset, or the node a restart",
+    "GpuIsLost": "look for XID errors in the kernel log; reset the GPU or restart the node",
     "ResetRequired": "drain the node and reset the GPU: nvidia-smi --gpu-reset",
-    "FunctionNotFound": "update the driver: its library lacks a call that the agent cannot do without",
+    "FunctionNotFound": "update the driver: its library lacks a call that the agent needs",
 }
 _CAUSES: Final = {
-    Cause.TRUNCATED: "the driver lists no more than 950 processes of a GPU; nothing on it is judged",
-    Cause.GARBAGE: "drivers 535.54 to 535.98 garble these lists: update the driver",
+    Cause.TRUNCATED: "the driver lists at most 950 processes of a GPU; no pod on this GPU is evaluated",
+    Cause.GARBAGE: "drivers 535.54 to 535.98 corrupt these lists: update the driver",
 }
 
 
-def driver_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
-    """What the driver and each GPU say."""
+def driver_findings(observation: Observation, host: Host) -> Iterator[CheckResult]:
+    """Check the driver and each GPU."""
     library, version = loaded_library(host)
     module = module_version(host)
     named = f", library {version or 'of unknown version'} ({library})" if library else ""
-    if look.is_hung:
+    if observation.is_hung:
         yield problem(
             _CHECK,
-            f"the driver does not answer{named}",
-            "look at the kernel's log; a process in the state D (ps) waits for the GPU, and only a restart of"
-            " the node helps then",
+            f"the driver does not respond{named}",
+            "check the kernel log; a process in the state D (ps) waits for the GPU, and only a restart of the"
+            " node helps",
         )
         return
-    if look.replaced:
+    if observation.replaced:
         versions = f" (kernel module {module or 'unknown'}{named})"
-        yield problem(_CHECK, f"driver and library are of different versions{versions}", _RESTART)
+        yield problem(_CHECK, f"the versions of driver and library differ{versions}", _RESTART)
         return
-    reading = look.reading
+    reading = observation.reading
     if reading.gpus:
         yield ok(_CHECK, f"version {reading.driver_version or module or 'unknown'}{named}")
     indices = {gpu.uuid: f"GPU {gpu.index}" for gpu in reading.gpus}
-    for found in reading.problems:
+    for entry in reading.problems:
         yield problem(
-            indices.get(found.gpu_uuid) or found.gpu_uuid or _CHECK,
-            found.detail,
-            _CAUSES.get(found.cause) or _advice(look, host),
+            indices.get(entry.gpu_uuid) or entry.gpu_uuid or _CHECK,
+            entry.detail,
+            _CAUSES.get(entry.cause) or _advice(observation, host),
         )
-    yield from _gpus(look)
+    yield from _gpus(observation)
 
 
-def _advice(look: Observation, host: Host) -> str:
-    errors = {error for _, error in look.errors}
+def _advice(observation: Observation, host: Host) -> str:
+    errors = {error for _, error in observation.errors}
     if "LibraryNotFound" in errors:
         return (
-            _IN_A_CONTAINER if host.is_contained else "install the NVIDIA driver, or run where there is a GPU"
+            _IN_A_CONTAINER if host.is_contained else "install the NVIDIA driver, or run on a node with a GPU"
         )
     return next((advice for error, advice in _ADVICE.items() if error in errors), "")
 
 
-def _gpus(look: Observation) -> Iterator[CheckResult]:
-    for gpu in look.gpus:
+def _gpus(observation: Observation) -> Iterator[CheckResult]:
+    for gpu in observation.gpus:
         check = f"GPU {gpu.index}"
-        held = list(processes_of(gpu))
-        told = f"{len(held)} processes" if len(held) != 1 else "1 process"
+        processes = list(processes_of(gpu))
+        process_count = f"{len(processes)} processes" if len(processes) != 1 else "1 process"
         if gpu.processes is None:
-            told = "processes unknown"
-        mig = "; MIG: reported, never judged" if gpu.mig else ""
+            process_count = "processes unknown"
+        mig = "; MIG: reported, not evaluated" if gpu.mig else ""
         memory = size(gpu.total_bytes) if gpu.total_bytes is not None else "memory unknown"
-        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {told}{mig}")
+        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {process_count}{mig}")
         yield from _memory(gpu)
-        untold = sum(process.used_bytes is None for process in held)
-        if untold:
+        unknown_count = sum(process.used_bytes is None for process in processes)
+        if unknown_count:
             yield problem(
                 check,
-                f"the driver does not tell the memory of {untold} of {len(held)} processes; their pods are"
-                " not judged",
-                "WSL 2 and some vGPU profiles never tell it; elsewhere update the driver",
+                f"the driver does not report the memory of {unknown_count} of {len(processes)} processes;"
+                " their pods are not evaluated",
+                "WSL 2 and some vGPU profiles never report it; elsewhere update the driver",
             )
 
 
 def _memory(gpu: Gpu) -> Iterator[CheckResult]:
-    """Say which figures a GPU lacks; pods and processes on it are known all the same."""
+    """Report missing memory figures of a GPU; its pods and processes are known nevertheless."""
     if gpu.memory_unknown:
         yield warning(
             f"memory of GPU {gpu.index}",
@@ -114,7 +114,7 @@ def _memory(gpu: Gpu) -> Iterator[CheckResult]:
             "on MIG nodes set the chart's agent.migMonitor (NVIDIA_MIG_MONITOR_DEVICES=all and the capability"
             " SYS_ADMIN for the container)"
             if gpu.mig
-            else "none is known for GPUs with unified memory; shares of it need the node label"
+            else "no remedy for GPUs with unified memory; their shares need the node label"
             f" {keys.NODE_GPU_MEMORY}",
         )
     for instance in gpu.instances:
@@ -123,19 +123,19 @@ def _memory(gpu: Gpu) -> Iterator[CheckResult]:
 
 
 def loaded_library(host: Host) -> tuple[str, str]:
-    """Path and version of the driver's library in this process; empty before it is loaded.
+    """Return path and version of the driver's library in this process; empty strings before it is loaded.
 
-    Its file has the version in its name, which says it also where the library refuses to talk to the driver.
+    The version is in the file name, so it is known even if the library does not match the driver.
     """
-    found = _LIBRARY.search(read_text(host.own / "maps") or "")
-    if found is None:
+    match = _LIBRARY.search(read_text(host.own / "maps") or "")
+    if match is None:
         return "", ""
-    version = found[2] or ""
-    return found[1], version if "." in version else ""
+    version = match[2] or ""
+    return match[1], version if "." in version else ""
 
 
 def module_version(host: Host) -> str:
-    """Version of the loaded kernel module; empty if it does not say."""
+    """Return the version of the loaded kernel module; empty if unknown."""
     text = read_text(host.proc_root / "driver/nvidia/version") or ""
-    found = _MODULE.search(text.partition("\n")[0])
-    return found[1] if found else ""
+    match = _MODULE.search(text.partition("\n")[0])
+    return match[1] if match else ""

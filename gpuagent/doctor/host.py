@@ -1,4 +1,4 @@
-"""Where this process runs, as far as files and its environment tell."""
+"""Environment of this process, read from files and environment variables."""
 
 import os
 from collections.abc import Mapping
@@ -14,28 +14,28 @@ _SYS_ADMIN: Final = 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The files to look at."""
+    """Paths of the files to read."""
 
     root: Path = Path("/")
-    """Of this container, or of the node outside one."""
+    """Root of this container, or of the node outside of one."""
     proc_root: Path = Path("/proc")
-    """Where processes are looked up."""
+    """The /proc in which processes are looked up."""
     own: Path = Path("/proc/self")
-    """This process."""
+    """The /proc folder of this process."""
     environment: Mapping[str, str]
 
     @classmethod
     def here(cls, proc_root: Path) -> "Host":
-        """This process, looking processes up there."""
+        """Return the environment of this process, with the given /proc."""
         return cls(proc_root=proc_root, environment=os.environ)
 
     def under(self, path: str) -> Path:
-        """An absolute path under the root."""
+        """Return an absolute path below the root."""
         return self.root / path.lstrip("/")
 
     @property
     def names(self) -> CgroupNames:
-        """What this process's own cgroup path names; in a cgroup namespace of its own, nothing."""
+        """Names in this process's own cgroup path; empty in a private cgroup namespace."""
         text = read_text(self.own / "cgroup")
         try:
             return read_names(text) if text else CgroupNames()
@@ -44,7 +44,7 @@ class Host:
 
     @property
     def is_contained(self) -> bool:
-        """Whether this is a container, by the marks that runtimes leave."""
+        """Whether this process runs in a container, according to files of container runtimes."""
         marks = (self.under("/.dockerenv"), self.under("/run/.containerenv"))
         return (
             "KUBERNETES_SERVICE_HOST" in self.environment
@@ -54,20 +54,20 @@ class Host:
 
     @property
     def may_trace(self) -> bool:
-        """Whether it has CAP_SYS_PTRACE, which sees through hidepid."""
+        """Whether the process has CAP_SYS_PTRACE, which bypasses hidepid."""
         return self._may(_SYS_PTRACE)
 
     @property
     def is_privileged(self) -> bool:
-        """Whether it has CAP_SYS_ADMIN, as every privileged container has."""
+        """Whether the process has CAP_SYS_ADMIN, as every privileged container has."""
         return self._may(_SYS_ADMIN)
 
     @property
     def groups(self) -> frozenset[int]:
-        """Every group that counts for files."""
+        """All groups of the process, supplementary groups included."""
         fields = self._status
-        found = fields.get("Groups", "").split() + fields.get("Gid", "").split()[3:]
-        return frozenset(int(group) for group in found if group.isdigit())
+        numbers = fields.get("Groups", "").split() + fields.get("Gid", "").split()[3:]
+        return frozenset(int(group) for group in numbers if group.isdigit())
 
     def _may(self, capability: int) -> bool:
         text = self._status.get("CapEff", "")
@@ -83,7 +83,7 @@ class Host:
 
 
 def read_text(path: Path) -> str | None:
-    """Read a small file; None if it is not there or may not be read."""
+    """Read a small file; None if it is missing or not readable."""
     try:
         with path.open("rb") as file:
             return file.read(1 << 20).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Which KAI runs in the cluster and how it shares GPUs, as far as it matters to the agent. Pure."""
+"""Checks of the installed KAI: version and GPU sharing. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -12,48 +12,48 @@ _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
 
 
-def kai_findings(pods: Iterable[KaiPod], *, told: Version | None) -> Iterator[CheckResult]:
-    """Version and sharing mode.
+def kai_findings(pods: Iterable[KaiPod], *, configured: Version | None) -> Iterator[CheckResult]:
+    """Check version and sharing mode.
 
     Args:
-        pods: those of KAI's namespace.
-        told: the version that the agent is told; None: a current one.
+        pods: pods of KAI's namespace.
+        told: value of `--kai-version`; None means a current version.
     """
     installed = Installation.seen_in(pods)
-    yield _version(installed, told)
+    yield _version(installed, configured)
     yield _sharing(installed)
 
 
-def _version(installed: Installation, told: Version | None) -> CheckResult:
+def _version(installed: Installation, configured: Version | None) -> CheckResult:
     versions = installed.versions
     if not installed.programs:
-        return unknown(_VERSION, f"no pod of KAI is seen in the namespace {NAMESPACE}")
+        return unknown(_VERSION, f"no KAI pod in the namespace {NAMESPACE}")
     if not versions:
         return unknown(
             _VERSION,
-            f"its images do not tell: {', '.join(map(one_line, installed.images[:3]))}",
-            "tell the agent with --kai-version if KAI is older than 0.8.2",
+            f"version not found in image tags: {', '.join(map(one_line, installed.images[:3]))}",
+            "set --kai-version if KAI is older than 0.8.2",
         )
     if len(versions) > 1:
-        shown = " and ".join(map(str, versions))
-        return problem(_VERSION, f"{shown} at once", "finish, or undo, the update of KAI")
+        all_versions = " and ".join(map(str, versions))
+        return problem(_VERSION, f"{all_versions} at the same time", "finish or roll back the update of KAI")
     (version,) = versions
-    if told is not None and told != version:
+    if configured is not None and configured != version:
         return problem(
-            _VERSION, f"{version}, and the agent is told {told}", f"serve with --kai-version {version}"
+            _VERSION, f"{version}, but --kai-version is {configured}", f"set --kai-version {version}"
         )
-    if told is None and version.counts_megabytes:
+    if configured is None and version.counts_megabytes:
         return problem(
             _VERSION,
-            f"{version}, which counts GPU memory in units of 10^6 bytes; the agent is not told",
-            f"serve with --kai-version {version}",
+            f"{version}, which counts GPU memory in units of 10^6 bytes; --kai-version is not set",
+            f"set --kai-version {version}",
         )
     return ok(_VERSION, str(version))
 
 
 def _sharing(installed: Installation) -> CheckResult:
     if installed.shares_gpus is None:
-        return unknown(_SHARING, f"no pod of KAI's admission is seen in the namespace {NAMESPACE}")
+        return unknown(_SHARING, f"no pod of KAI's admission in the namespace {NAMESPACE}")
     if not installed.shares_gpus:
         return problem(
             _SHARING,
@@ -61,5 +61,5 @@ def _sharing(installed: Installation) -> CheckResult:
             "install KAI with global.gpuSharing=true",
         )
     if installed.has_hami:
-        return ok(_SHARING, "on, with limits that HAMi-core is to enforce in the containers")
-    return ok(_SHARING, "on; nothing in its arguments enforces a share")
+        return ok(_SHARING, "on, with limits that HAMi-core enforces in the containers")
+    return ok(_SHARING, "on, without enforcement: no argument of KAI enables it")

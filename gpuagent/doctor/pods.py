@@ -1,4 +1,4 @@
-"""The pods of the node, their reservation pods, and whether processes on the GPUs are theirs. Pure."""
+"""Checks of the node's pods, of their reservation pods, and of the owners of processes on GPUs. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -21,84 +21,90 @@ _NAMES_SHOWN: Final = 5
 
 
 def pod_findings(
-    inventory: Inventory, look: Observation, *, node: str, source: str, kai_version: Version | None
+    inventory: Inventory, observation: Observation, *, node: str, source: str, kai_version: Version | None
 ) -> Iterator[CheckResult]:
-    """What the list of pods says.
+    """Check the list of pods.
 
     Args:
-        inventory: the list.
-        look: the GPUs, and the processes on them.
-        node: its name.
-        source: where the list is from, in words.
-        kai_version: as the agent is told.
+        inventory: the pods.
+        look: the GPUs and their processes.
+        node: name of the node.
+        source: origin of the list, in words.
+        kai_version: value of `--kai-version`.
     """
     count = len(inventory.pods) + len(inventory.reservation_uids)
     if not count:
         yield problem(
             _PODS,
             f"{source} has no pod on the node {one_line(node)}",
-            "is the name that of the Node object (kubectl get nodes)? It is --node, or NODE_NAME",
+            "set --node or NODE_NAME to the name of the Node object (kubectl get nodes)",
         )
         return
     yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
-    yield from _owners(inventory, look)
-    yield from _reservations(inventory, look.gpus)
-    yield from _pod_shares(inventory, look.gpus, kai_version)
+    yield from _owners(inventory, observation)
+    yield from _reservations(inventory, observation.gpus)
+    yield from _pod_shares(inventory, observation.gpus, kai_version)
     if inventory.node_labels is not None:
         yield _label(inventory.node_labels)
 
 
-def _owners(inventory: Inventory, look: Observation) -> Iterator[CheckResult]:
-    """Whose the processes on the GPUs are."""
+def _owners(inventory: Inventory, observation: Observation) -> Iterator[CheckResult]:
+    """Check the owners of the processes on the GPUs."""
     check = "processes on GPUs"
-    if not look.gpus:
+    if not observation.gpus:
         return
     index = PodIndex.from_inventory(inventory)
-    pids = {process.pid for gpu in look.gpus for process in processes_of(gpu)}
-    contained = [look.origins[pid] for pid in pids if pid in look.origins]
-    contained = [origin for origin in contained if origin.found is LookupResult.CONTAINER]
+    pids = {process.pid for gpu in observation.gpus for process in processes_of(gpu)}
+    contained = [observation.origins[pid] for pid in pids if pid in observation.origins]
+    contained = [origin for origin in contained if origin.result is LookupResult.CONTAINER]
     known = sum(index.pod_of(origin) is not None for origin in contained)
     strangers = sum(bool(origin.pod_uids) for origin in contained if index.pod_of(origin) is None)
-    hosts = look.found[LookupResult.HOST]
-    told = f"{known} in pods of this node, {hosts} of the host, {len(contained) - known} in other containers"
+    hosts = observation.lookup_counts[LookupResult.HOST]
+    summary = (
+        f"{known} in pods of this node, {hosts} of the host, {len(contained) - known} in other containers"
+    )
     if strangers and not known:
         yield problem(
             check,
-            f"{told}: the pods they name are not in the list",
-            "is --node this node, and the list of its cluster?",
+            f"{summary}: their pods are not in the list of pods",
+            "check that --node is this node, and that the list is from its cluster",
         )
     elif pids:
-        yield ok(check, told)
+        yield ok(check, summary)
     else:
         yield ok(check, "none now")
 
 
 def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[CheckResult]:
-    found = dict(inventory.reservations)
-    found |= {
+    gpu_by_group = dict(inventory.reservations)
+    gpu_by_group |= {
         f"{group} of the vCluster in {namespace}": gpu
         for (namespace, group), gpu in inventory.tenant_reservations.items()
     }
-    if not found:
-        yield ok(_RESERVATIONS, "none: no pod has a share of a GPU here")
+    if not gpu_by_group:
+        yield ok(_RESERVATIONS, "none: no pod on this node has a GPU share")
         return
-    nameless = [group for group, gpu in found.items() if not gpu]
+    nameless = [group for group, gpu in gpu_by_group.items() if not gpu]
     if nameless:
         yield problem(
             _RESERVATIONS,
-            f"no GPU is named for the group {_listed(nameless)}",
-            "look at the log of that pod in KAI's reservation namespace, or in the host namespace of its"
-            " vCluster: it must see exactly one GPU",
+            f"no GPU is known for the group {_listed(nameless)}",
+            "check the log of its reservation pod, in KAI's reservation namespace or in its vCluster's host"
+            " namespace: the pod must see exactly one GPU",
         )
     present = {gpu.uuid for gpu in gpus}
-    strange = sorted({gpu for gpu in found.values() if gpu and gpu not in present})
-    if strange and gpus:
+    unlisted = sorted({gpu for gpu in gpu_by_group.values() if gpu and gpu not in present})
+    if unlisted and gpus:
         yield problem(
             _RESERVATIONS,
-            f"they name GPUs that the driver does not show here: {_listed(strange)}",
-            "a GPU is lost, hidden from the agent's container, or these pods are another node's",
+            f"reservation pods name GPUs that the driver does not list: {_listed(unlisted)}",
+            "a GPU is lost or hidden from the agent's container, or the pods belong to another node",
         )
-    named = [f"{gpu} (group {group})" for group, gpu in found.items() if gpu in present or (gpu and not gpus)]
+    named = [
+        f"{gpu} (group {group})"
+        for group, gpu in gpu_by_group.items()
+        if gpu in present or (gpu and not gpus)
+    ]
     if named:
         yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
 
@@ -115,8 +121,8 @@ def _pod_shares(
     if lacking:
         yield problem(
             _RESERVATIONS,
-            f"missing for {_listed(lacking)}: KAI may give their GPU to somebody else, or delete them",
-            "start these pods anew",
+            f"missing for {_listed(lacking)}: KAI may give their GPU to other pods or delete these pods",
+            "recreate these pods",
         )
 
 
@@ -126,20 +132,20 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
         return ok(_LABEL, f"{keys.NODE_GPU_MEMORY}={one_line(value)}")
     return problem(
         _LABEL,
-        f"the node has no {keys.NODE_GPU_MEMORY}: KAI counts a share of 100 MiB and places no gpu-memory pod",
-        "GPU feature discovery sets it; on machines with unified memory set it by hand (MiB)",
+        f"the node has no {keys.NODE_GPU_MEMORY}: KAI assumes 100 MiB and schedules no gpu-memory pod",
+        "install GPU feature discovery, which sets it; with unified memory set the label by hand (MiB)",
     )
 
 
 def no_pods(why: str, advice: str = "") -> CheckResult:
-    """There is no list of pods."""
+    """Report that the pods could not be listed."""
     return unknown(_PODS, why, advice)
 
 
-def _number(count: int, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
-    return f"{shown} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else shown
+    text = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
+    return f"{text} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else text

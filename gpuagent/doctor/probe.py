@@ -1,4 +1,4 @@
-"""One look at the GPUs and at the processes on them, as the agent takes it; and what may come in its way."""
+"""Reads GPUs and their processes once, as the agent does, and records all errors."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,32 +16,32 @@ LOOK_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was seen."""
+    """Result of one reading."""
 
     reading: GpuReading = field(default_factory=lambda: GpuReading(gpus=()))
-    """Empty if the driver was replaced, or hangs."""
+    """Empty if the driver was replaced or hangs."""
     origins: Mapping[int, Origin] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
-    """Of the look-up in /proc."""
+    """Problems of the look-up in /proc."""
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(call, error) of the driver to its count."""
+    """Number of failed driver calls by (call, error)."""
     replaced: str = ""
-    """Why only a new process can help; empty if it is not so."""
+    """Message that the driver was replaced, so that only a new process can read the GPUs; else empty."""
     is_hung: bool = False
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Those that answered."""
+        """GPUs that responded."""
         return self.reading.gpus
 
     @property
-    def found(self) -> Counter[LookupResult]:
-        """How looking up ended, by how often."""
-        return Counter(origin.found for origin in self.origins.values())
+    def lookup_counts(self) -> Counter[LookupResult]:
+        """Number of processes by look-up result."""
+        return Counter(origin.result for origin in self.origins.values())
 
 
 class Probe:
-    """Looks, always from one thread, as the driver's library must be called."""
+    """Reads the GPUs, always from one thread, as the driver's library requires."""
 
     def __init__(self, *, source: GpuSource, processes: Processes, seconds: float = LOOK_SECONDS) -> None:
         self._source = source
@@ -51,25 +51,25 @@ class Probe:
 
     @property
     def is_hung(self) -> bool:
-        """Whether a call of the driver has not returned."""
+        """Whether a driver call has not returned."""
         return self._worker.is_hung
 
-    def look(self) -> Observation:
-        """Look once."""
+    def observe(self) -> Observation:
+        """Read the GPUs and their processes once."""
         try:
-            return self._worker.call(self._look, seconds=self._seconds)
+            return self._worker.call(self._observe, seconds=self._seconds)
         except Hung:
             return Observation(is_hung=True)
 
     def close(self) -> None:
-        """Let go of the driver, unless it hangs."""
+        """Shut the driver down, unless it hangs."""
         try:
             self._worker.call(self._source.close, seconds=self._seconds)
         except Hung:
             return
         self._worker.stop()
 
-    def _look(self) -> Observation:
+    def _observe(self) -> Observation:
         try:
             reading = self._source.read()
         except DriverReplaced as replaced:
@@ -79,7 +79,7 @@ class Probe:
 
 
 def processes_of(gpu: Gpu) -> Iterator[GpuProcess]:
-    """Every process on a GPU, those on its MIG devices included."""
+    """Yield every process on a GPU, including those on its MIG devices."""
     yield from gpu.processes or ()
     for instance in gpu.instances:
         yield from instance.processes or ()

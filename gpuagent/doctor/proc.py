@@ -1,4 +1,4 @@
-"""Whether the processes of the whole node are seen: PID namespace, and what of /proc may be read."""
+"""Checks that the agent sees all processes of the node: PID namespace and access to /proc."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of the kernel: the first PID namespace has this number everywhere."""
+"""PROC_PID_INIT_INO of the kernel: the initial PID namespace has this number on every machine."""
 _NAMESPACE: Final = "PID namespace"
 _HOST_PID: Final = "set hostPID: true in the agent's pod"
 _PROC: Final = "/proc"
@@ -22,19 +22,19 @@ _VISIBLE_ALL: Final = frozenset({"", "0", "off"})
 _ONLY_TRACERS: Final = frozenset({"4", "ptraceable"})
 
 
-def proc_findings(look: Observation, host: Host) -> Iterator[CheckResult]:
-    """What of the node's processes is seen."""
-    yield _namespace(look, host)
+def proc_findings(observation: Observation, host: Host) -> Iterator[CheckResult]:
+    """Check that the node's processes are visible."""
+    yield _namespace(observation, host)
     yield from _mount(host)
     yield _readable(host)
     yield _security(host)
-    for found in look.problems:
-        if found.cause is Cause.PROC_DENIED:
-            yield problem(_PROC, f"a process on a GPU: {found.detail}", _unhinder(host))
+    for finding in observation.problems:
+        if finding.cause is Cause.PROC_DENIED:
+            yield problem(_PROC, f"a process on a GPU: {finding.detail}", _unhinder(host))
 
 
-def _namespace(look: Observation, host: Host) -> CheckResult:
-    hidden = [found for found in look.problems if found.cause is Cause.PID_NAMESPACE]
+def _namespace(observation: Observation, host: Host) -> CheckResult:
+    hidden = [finding for finding in observation.problems if finding.cause is Cause.PID_NAMESPACE]
     if hidden:
         return problem(_NAMESPACE, hidden[0].detail, _HOST_PID)
     second = (read_text(host.proc_root / "2/comm") or "").strip()
@@ -44,20 +44,20 @@ def _namespace(look: Observation, host: Host) -> CheckResult:
             return problem(
                 _NAMESPACE,
                 f"the host's, but {host.proc_root} is not the host's /proc: PID 2 is {second or 'missing'}",
-                "leave --proc-root away: with hostPID: true the container's own /proc is the host's",
+                "remove --proc-root: with hostPID: true the container's own /proc is the host's",
             )
         return ok(_NAMESPACE, "the host's")
-    seen = look.found[LookupResult.CONTAINER] + look.found[LookupResult.HOST]
+    seen = observation.lookup_counts[LookupResult.CONTAINER] + observation.lookup_counts[LookupResult.HOST]
     if seen:
         return ok(
             _NAMESPACE,
-            f"not the machine's first, yet {seen} processes on GPUs are found in it (as on a KIND node)",
+            f"not the machine's initial one, but it contains {seen} processes on GPUs (as on a KIND node)",
         )
     if second == "kthreadd":
         return problem(
             _NAMESPACE,
-            f"{host.proc_root} is the host's, but the agent is in another namespace, and the driver counts"
-            " PIDs by that",
+            f"{host.proc_root} is the host's, but the agent is in another namespace, and the driver reports"
+            " PIDs of that namespace",
             _HOST_PID,
         )
     first, mine = read_text(host.proc_root / "1/cgroup"), read_text(host.own / "cgroup")
@@ -65,8 +65,8 @@ def _namespace(look: Observation, host: Host) -> CheckResult:
         return problem(_NAMESPACE, "the container's own: PID 1 is in the same container", _HOST_PID)
     return unknown(
         _NAMESPACE,
-        "not the host's, and no process on a GPU to tell whether it is the node's (as on a KIND node)",
-        f"{_HOST_PID}; look again while a pod uses a GPU",
+        "not the host's; without a process on a GPU it is unclear whether it is the node's (as on KIND)",
+        f"{_HOST_PID}; run the check again while a pod uses a GPU",
     )
 
 
@@ -79,7 +79,7 @@ def _mount(host: Host) -> Iterator[CheckResult]:
     is_member = hidden not in _ONLY_TRACERS and group.isdigit() and int(group) in host.groups
     if host.may_trace or is_member:
         how = "CAP_SYS_PTRACE" if host.may_trace else f"group {group}"
-        yield ok(_PROC, f"mounted with hidepid={hidden}, which {how} sees through")
+        yield ok(_PROC, f"mounted with hidepid={hidden}, which {how} bypasses")
         return
     way = "" if hidden in _ONLY_TRACERS else f"; or give the agent's pod supplementalGroups: [{group}]"
     yield problem(
@@ -90,7 +90,7 @@ def _mount(host: Host) -> Iterator[CheckResult]:
 
 
 def _mount_options(host: Host) -> dict[str, str]:
-    """Options of the file system at the proc root; nothing if it is no /proc of a kernel."""
+    """Return the options of the file system at the proc root; empty if it is not a procfs."""
     options: dict[str, str] = {}
     for line in (read_text(host.own / "mountinfo") or "").splitlines():
         fields, _, system = line.partition(" - ")
@@ -122,8 +122,8 @@ def _readable(host: Host) -> CheckResult:
         more = f", and {len(denied) - 1} more" if len(denied) > 1 else ""
         return problem(_PROC, f"{denied[0]}{more}, of {len(tried)} processes", _unhinder(host))
     if not pids:
-        return problem(_PROC, f"{host.proc_root} holds no process", "name the host's /proc with --proc-root")
-    return ok(_PROC, f"the cgroup of each of {len(tried) - gone} processes may be read")
+        return problem(_PROC, f"{host.proc_root} has no process", "set --proc-root to the host's /proc")
+    return ok(_PROC, f"the cgroup of each of {len(tried) - gone} processes is readable")
 
 
 def _security(host: Host) -> CheckResult:
@@ -138,7 +138,7 @@ def _security(host: Host) -> CheckResult:
 def _unhinder(host: Host) -> str:
     if ":container_t:" in _context(host):
         return "SELinux confines the agent (container_t): set seLinuxOptions: {type: spc_t} in its pod"
-    return "the agent must be able to read /proc/<pid>/cgroup of every process; by default everybody may"
+    return "let the agent read /proc/<pid>/cgroup of every process, as Linux does by default"
 
 
 def _context(host: Host) -> str:

@@ -1,4 +1,4 @@
-"""What the agent may ask the API server, right by right."""
+"""Checks of the agent's RBAC rights."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ class Right:
     verb: str
     resource: str
     without: str
-    """What is worse without it."""
+    """Consequence of a missing right."""
     group: str = ""
     subresource: str = ""
     is_needed: bool = False
 
     def __str__(self) -> str:
-        """As RBAC has it: `get bindrequests.scheduling.run.ai`, `create pods/eviction`."""
+        """Return the right in RBAC's words: `get bindrequests.scheduling.run.ai`, `create pods/eviction`."""
         group = f".{self.group}" if self.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
         return f"{self.verb} {self.resource}{group}{part}"
 
 
-_PODS: Final = "no pod is known, and nobody's memory is anybody's"
-_EVENTS: Final = "flags are in metrics, log and page only"
+_PODS: Final = "no GPU memory can be attributed to pods"
+_EVENTS: Final = "flags appear in metrics, log and page only"
 
 RIGHTS: Final = (
     Right(verb="list", resource="pods", without=_PODS, is_needed=True),
@@ -45,7 +45,7 @@ RIGHTS: Final = (
         verb="get",
         resource="bindrequests",
         group="scheduling.run.ai",
-        without="shares are what the pods' own annotations say, which their owners may edit",
+        without="shares come from the pods' own annotations, which their owners can edit",
         is_needed=True,
     ),
     Right(verb="create", resource="events", without=_EVENTS, is_needed=True),
@@ -53,17 +53,17 @@ RIGHTS: Final = (
     Right(
         verb="get",
         resource="nodes",
-        without="device memory is the driver's figure and not the node label that KAI counts with",
+        without="GPU memory is the driver's figure instead of the node label that KAI uses",
     ),
     Right(
         verb="get",
         resource="namespaces",
-        without="no namespace can ask for evictions or for a grace of its own",
+        without="namespaces cannot enable eviction or set their own grace",
     ),
     Right(verb="create", resource="pods", subresource="eviction", without="no pod can be evicted"),
 )
 CONFIG_MAPS: Final = Right(
-    verb="get", resource="configmaps", without="KAI's ConfigMaps say nothing of shares and GPUs"
+    verb="get", resource="configmaps", without="shares and GPUs in KAI's ConfigMaps are unknown"
 )
 
 
@@ -82,11 +82,11 @@ _review = msgspec.json.Decoder(_Review)
 
 
 async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[CheckResult]:
-    """Ask for each right.
+    """Check each right with a SelfSubjectAccessReview.
 
     Args:
-        client: to the API server, as the agent.
-        reads_config_maps: whether the agent is to read KAI's ConfigMaps.
+        client: connection to the API server with the agent's credentials.
+        reads_config_maps: whether the agent is configured to read KAI's ConfigMaps.
     """
     rights = [*((right, right.is_needed) for right in RIGHTS), (CONFIG_MAPS, reads_config_maps)]
     for right, is_needed in rights:

@@ -1,4 +1,4 @@
-"""Whether a process started here is found again: on its GPU, with its memory, and as this container's."""
+"""Self-test: checks that the agent attributes a process of its own to the right GPU and container."""
 
 import os
 import select
@@ -21,46 +21,49 @@ from service.units import size
 HELD_BYTES: Final = 16 << 20
 _CHECK: Final = "a process of its own"
 _NEEDED_BYTES: Final = 2 << 30
-"""What a GPU must have free: a context takes up to some 500 MiB, and no pod may fail to allocate for this."""
+"""Required free memory: a CUDA context takes up to 500 MiB, and the test must not starve a pod."""
 _START_SECONDS: Final = 30.0
 _LEAVE_SECONDS: Final = 5.0
 PROGRAM: Final = (sys.executable, "-I", str(Path(cuda_process.__file__)))
 
 
-def trial_finding(
-    look: Observation,
-    look_again: Callable[[], Observation],
+def self_test_result(
+    observation: Observation,
+    observe_again: Callable[[], Observation],
     host: Host,
     *,
     program: Sequence[str] = PROGRAM,
     seconds: float = _START_SECONDS,
 ) -> CheckResult:
-    """Start a process on the emptiest GPU, and look for it.
+    """Start a process on the GPU with the most free memory, and check that it is found.
 
     Args:
-        look: what was seen before.
-        look_again: sees what is there now.
+        look: a reading from before the test.
+        look_again: takes a new reading.
         host: this container.
-        program: what to run; it is given the bytes to hold.
-        seconds: how long the program may take to hold them.
+        program: command of the test process; the number of bytes is appended.
+        seconds: timeout of the allocation.
     """
-    candidates = [gpu for gpu in look.gpus if not gpu.mig]
+    candidates = [gpu for gpu in observation.gpus if not gpu.mig]
     if not candidates:
-        return unknown(_CHECK, "not checked: no GPU answers that is not split by MIG")
+        return unknown(_CHECK, "not checked: no GPU without MIG responds")
     gpu = max(candidates, key=_free)
     if gpu.used_bytes is None:
-        return unknown(_CHECK, f"not checked: no GPU tells what it has free ({gpu.memory_unknown})")
+        return unknown(_CHECK, f"not checked: no GPU reports its free memory ({gpu.memory_unknown})")
     if _free(gpu) < _NEEDED_BYTES:
         return unknown(_CHECK, f"not checked: no GPU has {size(_NEEDED_BYTES)} free")
     with _started(program, gpu) as process:
-        said = _first_line(process, seconds)
-        if said != "held":
-            return unknown(_CHECK, f"not checked: {said or f'it held nothing within {seconds:.0f} s'}")
-        return _judge(process.pid, gpu, look_again(), host)
+        line = _first_line(process, seconds)
+        if line != "held":
+            return unknown(
+                _CHECK,
+                f"not checked: {line or f'the test process allocated no memory within {seconds:.0f} s'}",
+            )
+        return _judge(process.pid, gpu, observe_again(), host)
 
 
 def _free(gpu: Gpu) -> int:
-    """Bytes that are free; -1 if the GPU does not tell."""
+    """Return the free bytes; -1 if the GPU does not report its memory."""
     if gpu.total_bytes is None or gpu.used_bytes is None:
         return -1
     return gpu.total_bytes - gpu.used_bytes - (gpu.reserved_bytes or 0)
@@ -88,45 +91,48 @@ def _started(program: Sequence[str], gpu: Gpu) -> Iterator["subprocess.Popen[byt
 
 
 def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:
-    """What it says first; empty if it says nothing in time."""
+    """Return the first line of output; empty after the timeout."""
     if process.stdout is None or not select.select([process.stdout], [], [], seconds)[0]:
         return ""
     line = process.stdout.readline().decode("utf-8", "replace")
-    return one_line(line) or "it ended without a word"
+    return one_line(line) or "the test process ended without output"
 
 
-def _judge(pid: int, gpu: Gpu, look: Observation, host: Host) -> CheckResult:
-    if look.is_hung:
-        return problem(_CHECK, "the driver does not answer any more")
-    now = next((one for one in look.gpus if one.uuid == gpu.uuid), None)
-    if now is None or now.processes is None:
-        return unknown(_CHECK, f"GPU {gpu.index} does not tell its processes any more")
-    held = next((process for process in processes_of(now) if process.pid == pid), None)
-    if held is None:
+def _judge(pid: int, gpu: Gpu, observation: Observation, host: Host) -> CheckResult:
+    if observation.is_hung:
+        return problem(_CHECK, "the driver no longer responds")
+    gpu_now = next((current for current in observation.gpus if current.uuid == gpu.uuid), None)
+    if gpu_now is None or gpu_now.processes is None:
+        return unknown(_CHECK, f"GPU {gpu.index} no longer lists its processes")
+    entry = next((process for process in processes_of(gpu_now) if process.pid == pid), None)
+    if entry is None:
         return problem(
             _CHECK,
-            f"PID {pid} holds memory of GPU {gpu.index}, and the driver does not list it",
-            "PIDs are counted in another namespace than the agent's: set hostPID: true in its pod",
+            f"PID {pid} uses memory of GPU {gpu.index}, but the driver does not list it",
+            "the driver reports PIDs of another namespace than the agent's: set hostPID: true in its pod",
         )
-    if held.used_bytes is None or held.used_bytes < HELD_BYTES:
+    if entry.used_bytes is None or entry.used_bytes < HELD_BYTES:
         return problem(
             _CHECK,
-            f"PID {pid} holds {size(HELD_BYTES)} and more of GPU {gpu.index}; the driver says"
-            f" {size(held.used_bytes)}",
-            "figures of this driver cannot be relied on",
+            f"PID {pid} uses at least {size(HELD_BYTES)} of GPU {gpu.index}; the driver reports"
+            f" {size(entry.used_bytes)}",
+            "the figures of this driver are not reliable",
         )
-    origin = look.origins.get(pid)
-    if origin is None or origin.found in (LookupResult.GONE, LookupResult.DENIED):
+    origin = observation.origins.get(pid)
+    if origin is None or origin.result in (LookupResult.GONE, LookupResult.DENIED):
         return problem(
             _CHECK,
-            f"the driver lists PID {pid}, and {host.proc_root} does not show it",
-            "the agent must see /proc of its own PID namespace: leave --proc-root away and set hostPID: true",
+            f"the driver lists PID {pid}, but {host.proc_root} does not show it",
+            "the agent needs /proc of its own PID namespace: remove --proc-root and set hostPID: true",
         )
     own = host.names
     if (origin.pod_uids, origin.container_id) != (own.pod_uids, own.container_id):
         return problem(
             _CHECK,
-            f"PID {pid} is found in another container than the one it was started in",
-            f"name the /proc of this PID namespace with --proc-root; it is {host.proc_root} now",
+            f"PID {pid} is attributed to another container than the agent's",
+            f"set --proc-root to the /proc of this PID namespace; it is {host.proc_root} now",
         )
-    return ok(_CHECK, f"PID {pid} was found on GPU {gpu.index} with {size(held.used_bytes)}, and where it is")
+    return ok(
+        _CHECK,
+        f"PID {pid} was found on GPU {gpu.index} with {size(entry.used_bytes)} and in the agent's container",
+    )

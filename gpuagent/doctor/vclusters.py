@@ -1,6 +1,6 @@
-"""KAI inside vClusters, as their host shows it: reservation pods of tenants, and no KAI of the host's own.
+"""Checks of KAI inside vClusters, from their host: tenants' reservation pods, and no KAI on the host itself.
 
-Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host goes by the label
+Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host selects pods by the label
 `runai-gpu-group` in the whole cluster, and deletes the tenants' pods with a share and their reservation pods
 ("Found pod without reservation, deleting").
 """
@@ -39,14 +39,14 @@ _resources = msgspec.json.Decoder(_Resources)
 
 
 async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_namespace: str) -> frozenset[str]:
-    """Return the vClusters that have reservation pods of their own: name, and namespace of the host.
+    """Return the vClusters with reservation pods of their own, by name and host namespace.
 
-    All nodes are looked at, and on this node also pods without KAI's label `app`.
+    All nodes are searched by KAI's label `app`. On this node, pods without that label are found, too.
 
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
     """
-    found: set[str] = set()
+    vclusters: set[str] = set()
     managed = keys.VCLUSTER_MANAGED_BY
     for params in (
         {"labelSelector": f"{managed},{keys.APP_LABEL}={keys.RESERVATION_APP}"},
@@ -57,18 +57,18 @@ async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_names
                 try:
                     pod = read_pod(item)
                 except ObjectError:
-                    continue  # the check of the node's pods tells of it
+                    continue  # the check of the node's pods reports it
                 tenant = tenant_of(pod)
                 if tenant and tenant.namespace == reservation_namespace and not pod.is_finished:
-                    found.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
-    return frozenset(found)
+                    vclusters.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
+    return frozenset(vclusters)
 
 
 async def serves_bind_requests(client: KubeClient) -> bool:
     """Whether the cluster has KAI's BindRequest API. Every authenticated account may ask (system:discovery).
 
     Raises:
-        ApiError, Unreachable, kube.access.AccessError: there is no telling.
+        ApiError, Unreachable, kube.access.AccessError: the API server does not answer.
     """
     try:
         answer = await client.get(_GROUP_VERSION)
@@ -84,22 +84,22 @@ async def serves_bind_requests(client: KubeClient) -> bool:
 
 
 def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
-    """Judge a host whose tenants run KAI inside their vClusters.
+    """Check a host whose tenants run KAI inside their vClusters.
 
     Args:
-        vclusters: those with reservation pods; at least one.
-        is_served: whether the host has the BindRequest API; None if that is not known.
+        vclusters: vClusters with reservation pods; at least one.
+        is_served: whether the host has the BindRequest API; None if unknown.
     """
     names = sorted(vclusters)
     more = f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
     where = f"KAI runs inside vClusters ({', '.join(names[:_NAMES_SHOWN])}{more})"
     if is_served is None:
-        return unknown(_CHECK, f"{where}; whether the host has a KAI, too, is not known")
+        return unknown(_CHECK, f"{where}; unknown whether the host has KAI, too")
     if is_served:
         return problem(
             _CHECK,
             f"{where}, and the host has KAI's BindRequest API: a KAI on the host deletes the tenants' pods"
             " with a share and their reservation pods",
-            "uninstall KAI on the host, its CRDs included; tenants' KAI needs none there",
+            "uninstall KAI and its CRDs on the host; the tenants' KAI does not need them",
         )
-    return ok(_CHECK, f"{where}; the host has none, as it must be")
+    return ok(_CHECK, f"{where}; the host has no KAI, as required")

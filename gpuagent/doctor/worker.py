@@ -1,4 +1,4 @@
-"""One thread for a library whose calls may never return."""
+"""Worker thread for a library whose calls may never return."""
 
 import queue
 import threading
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class Hung(Exception):
-    """A call did not return in time; what comes after it would not either."""
+    """A call did not return in time; later calls are not attempted."""
 
 
 class Worker:
-    """Makes calls one after the other, always from the same thread, which no exit waits for."""
+    """Makes calls one by one on one daemon thread, which does not delay the exit."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -22,10 +22,10 @@ class Worker:
         self.is_hung = False
 
     def call(self, function: Callable[[], T], *, seconds: float) -> T:
-        """Call, and return or raise what the function does.
+        """Make a call; return its result or raise its exception.
 
         Raises:
-            Hung: it takes longer.
+            Hung: the call exceeds the timeout.
         """
         if self.is_hung:
             raise Hung

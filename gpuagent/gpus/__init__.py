@@ -1,1 +1,1 @@
-"""Where figures about GPUs come from: the seam `GpuSource`, NVML, and the simulated node."""
+"""GPUs of the node: the interface `GpuSource`, and its implementation with NVIDIA's library NVML."""

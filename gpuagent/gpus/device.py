@@ -1,4 +1,4 @@
-"""One GPU over time: its handle, its figures, and what happens to it while it does not answer."""
+"""One GPU over time: its handle, its figures, and retries while it does not respond."""
 
 from typing import Final
 
@@ -23,21 +23,21 @@ from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
 _MOST_MIG_PLACES: Final = 256
-"""More than any GPU has room for (7 on A100 and H100); a bound on what is asked for one GPU."""
+"""Upper bound of MIG devices to read per GPU; A100 and H100 have at most 7."""
 
 
 class Device:
-    """The GPU at one index of the driver, which may be lost and come back."""
+    """The GPU at one index of the driver. It may be lost and come back."""
 
     def __init__(self, *, driver: Driver, index: int, uuid: str = "") -> None:
         self._driver = driver
         self._index = index
         self.uuid = uuid
-        """Empty until the device first answered."""
+        """Empty until the first response of the device."""
         self.failure: CallFailed | None = None
-        """Why it does not answer; None while it does."""
+        """Why the device does not respond; None while it does."""
         self.is_mig = False
-        """Whether the GPU was in MIG mode when it last answered."""
+        """Whether the GPU was in MIG mode at its last response."""
         self._handle: Handle = None
         self._model = ""
         self._readers = _Readers(driver)
@@ -45,15 +45,15 @@ class Device:
         self._retry = Backoff()
 
     def reset(self) -> None:
-        """Forget the handle, which an initialisation of the driver made void, and try again at once."""
+        """Discard the handle, which is invalid after an initialisation of the driver, and retry at once."""
         self._handle = None
         self._retry.end_wait()
 
     def read(self, now: float) -> tuple[Gpu | None, tuple[Problem, ...]]:
-        """Read the device, or say why not. A device that failed is tried again later, from its handle on.
+        """Read the device, or return the failure. A failed device is opened again after a back-off.
 
         Raises:
-            DriverGone, DriverReplaced: it is not about this device.
+            DriverGone, DriverReplaced: the driver as a whole failed.
         """
         if self._retry.is_due(now):
             try:
@@ -73,18 +73,18 @@ class Device:
         return None, (self.problem(self.scope),)
 
     def problem(self, scope: str) -> Problem:
-        """Return the problem that the device does not answer."""
-        why = explained(self.failure) if self.failure else "the GPU does not answer"
+        """Return the problem of a device that does not respond."""
+        why = explained(self.failure) if self.failure else "the GPU does not respond"
         return Problem(Cause.NVML, scope, why)
 
     @property
     def scope(self) -> str:
-        """The UUID; `index-3` for a device that never told its own: an empty one would mean the node."""
+        """The UUID, or `index-3` if the UUID is unknown, since an empty UUID means the node."""
         return self.uuid or self.place
 
     @property
     def place(self) -> str:
-        """`index-3`."""
+        """The position, as `index-3`."""
         return f"index-{self._index}"
 
     def _attach(self) -> None:
@@ -96,7 +96,7 @@ class Device:
             self._model = self._driver.name(handle)
         except (GpuLost, DriverGone):
             raise
-        except CallFailed:  # a GPU without a name is a GPU
+        except CallFailed:  # the name is optional
             self._model = ""
         self._readers = _Readers(self._driver)
         self._instances.clear()
@@ -104,10 +104,10 @@ class Device:
         self._handle = handle
 
     def _measure(self, now: float) -> tuple[Gpu, tuple[Problem, ...]]:
-        """Ask everything; what the driver refuses is unknown, and the rest of the GPU is not.
+        """Read all figures. A refused figure is unknown, and does not affect the others.
 
         Raises:
-            CallFailed: the GPU is lost, or neither tells its memory nor its processes.
+            CallFailed: the GPU is lost, or reports neither its memory nor its processes.
         """
         memory = self._readers.memory.read(self._handle, now)
         problems: list[Problem] = []
@@ -146,7 +146,7 @@ class Device:
         return gpu, tuple(problems)
 
     def _is_mig(self, problems: list[Problem]) -> bool | None:
-        """Whether the GPU is in MIG mode; None, and a problem, if the driver does not say."""
+        """Whether the GPU is in MIG mode; None, with a problem, if unknown."""
         try:
             return self._driver.is_mig(self._handle)
         except (GpuLost, DriverGone):
@@ -157,7 +157,7 @@ class Device:
             return None
 
     def _read_instances(self, parts: "_Assembly", now: float, problems: list[Problem]) -> None:
-        """Read those MIG devices that can be read, and add why others cannot."""
+        """Read all readable MIG devices, and add a problem for each other one."""
         try:
             places = self._driver.mig_places(self._handle)
         except (GpuLost, DriverGone):
@@ -172,7 +172,7 @@ class Device:
                 self._read_instance(parts, place, now, problems)
             except (GpuLost, DriverGone):
                 raise
-            except CallFailed as failed:  # taken down since it was listed, or not for the agent's eyes
+            except CallFailed as failed:  # removed since it was listed, or not accessible for the agent
                 parts.is_complete = False
                 problems.append(self._missing(failed))
         present = {instance.uuid for instance in parts.instances}
@@ -207,7 +207,8 @@ class Device:
         return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: MIG devices are missing")
 
     def _raise_failure(self, merged: Merged) -> None:
-        """Raise what failed if the process list did; first a failure that a restart may mend."""
+        """Raise the failure of the process lists, if any; failures that a restart may solve take
+        precedence."""
         failures = [failure for failure in (self._readers.memory.failure, merged.failure) if failure]
         if merged.failure is not None:
             raise min(failures, key=lambda failure: isinstance(failure, REFUSALS))
@@ -216,16 +217,16 @@ class Device:
         failure = self._readers.memory.failure
         if isinstance(failure, NotPermitted):
             return (
-                f"{failure}: a GPU in MIG mode tells its memory only to containers with the MIG monitor"
+                f"{failure}: a GPU in MIG mode reports its memory only to containers with the MIG monitor"
                 " capability (the chart's agent.migMonitor)"
             )
         if isinstance(failure, NotOffered):
-            return f"{failure}: this GPU does not tell its memory, as GPUs with unified memory do not"
+            return f"{failure}: this GPU does not report its memory; GPUs with unified memory never do"
         return explained(failure) if failure else ""
 
 
 class _Readers:
-    """What is remembered of one GPU or MIG device between two samples."""
+    """State of one GPU or MIG device that outlives a sample."""
 
     def __init__(self, driver: Driver) -> None:
         self.memory = MemoryReader(driver)
@@ -238,14 +239,14 @@ class _Assembly:
     def __init__(self, *, is_complete: bool) -> None:
         self.instances: list[MigInstance] = []
         self.entries: set[EntryKey] = set()
-        """The entries of every process list that was read."""
+        """The entries of all process lists that were read."""
         self.is_complete = is_complete
-        """Whether the GPU is in MIG mode, and every MIG device was found and told its processes."""
+        """Whether the GPU is in MIG mode, and every MIG device and its processes were read."""
 
     def has(self, entry: ListedProcess) -> bool:
-        """Whether an entry of the GPU's own list is that of a MIG device.
+        """Whether an entry of the GPU's own list belongs to a MIG device that was read.
 
-        A MIG device that could not be read leaves its entries to the GPU: they are in no other list.
+        The entries of other MIG devices count for the GPU, since they are in no other list.
         """
         if entry.gpu_instance == NO_INSTANCE:
             return False
@@ -257,7 +258,7 @@ class _Assembly:
 
 
 def _is_refused_whole(merged: Merged) -> bool:
-    """Whether the driver refused already the first list, so that it named no process at all."""
+    """Whether the driver refused the first list already, so that no process is known."""
     failure = merged.failure
     return isinstance(failure, REFUSALS) and failure.call == ProcessList.COMPUTE.value
 

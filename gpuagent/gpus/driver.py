@@ -1,4 +1,4 @@
-"""What is asked of the driver, and what its failures ask of us: the seam between policy and library."""
+"""Interface to the GPU driver: the calls that the agent needs, and the types of failures."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,62 +8,62 @@ import msgspec
 
 
 class CallFailed(Exception):
-    """A call of the driver failed; said of one device, or of the node where the call names none."""
+    """A driver call failed, for one device, or for the node if the call has no device."""
 
     def __init__(self, call: str, error: str) -> None:
         super().__init__(call, error)
         self.call = call
-        """The function as NVIDIA's reference names it, without a version: `nvmlDeviceGetMemoryInfo`."""
+        """Name of the function without its version, as in NVIDIA's reference: `nvmlDeviceGetMemoryInfo`."""
         self.error = error
-        """The error as the binding names it: `GpuIsLost`, `NotSupported`, `Unknown`."""
+        """Name of the error as in the binding: `GpuIsLost`, `NotSupported`, `Unknown`."""
 
     def __str__(self) -> str:
         return f"{self.call}: {self.error}"
 
 
 class GpuLost(CallFailed):
-    """This device is gone, or must be reset first; others go on (GpuIsLost, ResetRequired, GpuNotFound)."""
+    """The device is lost or needs a reset; other devices work (GpuIsLost, ResetRequired, GpuNotFound)."""
 
 
 class DriverGone(CallFailed):
-    """The driver as a whole: nothing works before it is initialised anew.
+    """The whole driver failed, and must be initialised again.
 
     DriverNotLoaded, Uninitialized, NotReady, LibraryNotFound.
     """
 
 
 class NotOffered(CallFailed):
-    """This driver or device does not offer the call (NotSupported, FunctionNotFound)."""
+    """The driver or device does not support the call (NotSupported, FunctionNotFound)."""
 
 
 class NotPermitted(CallFailed):
-    """The agent's container may not have this answer (NoPermission); a new process may have it no more."""
+    """The agent's container has no permission (NoPermission). A new process would not get it, either."""
 
 
 REFUSALS: Final = (NotOffered, NotPermitted)
-"""Answers that stay the same until somebody changes the node: they take away one figure, not the device."""
+"""Failures that persist until the node is changed. They affect one figure, and not the whole device."""
 
 
 _HINTS: Final = {
-    "LibraryNotFound": "libnvidia-ml.so.1 is not there: no NVIDIA driver on this node, or a container"
-    " that was not given it (runtimeClassName nvidia, NVIDIA_DRIVER_CAPABILITIES utility)",
+    "LibraryNotFound": "libnvidia-ml.so.1 not found: this node has no NVIDIA driver, or the container"
+    " does not get it (runtimeClassName nvidia, NVIDIA_DRIVER_CAPABILITIES utility)",
     "DriverNotLoaded": "the NVIDIA driver is not loaded",
-    "NoPermission": "the driver's device files may not be opened",
-    "OperatingSystem": "the system keeps the driver's device files from this container",
-    "GpuIsLost": "it fell off the bus; see XID 79 in the kernel's log",
+    "NoPermission": "no permission to open the driver's device files",
+    "OperatingSystem": "the system blocks this container from the driver's device files",
+    "GpuIsLost": "the GPU fell off the bus; see XID 79 in the kernel log",
     "ResetRequired": "the GPU must be reset",
-    "Unknown": "often the container lost its device files (systemctl daemon-reload does that)",
+    "Unknown": "often the container has lost its device files, for example by systemctl daemon-reload",
 }
 
 
 def explained(failure: CallFailed) -> str:
-    """The failure in one line, with its usual reason where there is one."""
+    """Return the failure in one line, with its usual cause if known."""
     hint = _HINTS.get(failure.error)
     return f"{failure} ({hint})" if hint else str(failure)
 
 
 class ProcessList(StrEnum):
-    """The lists of processes a driver keeps, under the names of their calls."""
+    """The driver's process lists, by the names of their calls."""
 
     COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
     GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses"
@@ -73,24 +73,24 @@ class ProcessList(StrEnum):
 MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
 
 MOST_DEVICE_BYTES: Final = 1 << 50
-"""No GPU has a PiB. Figures beyond are garbage, and sums of figures below stay within 64 bits."""
+"""1 PiB, more than any GPU has. Larger figures are garbage, and sums of smaller ones fit into 64 bits."""
 
 NO_INSTANCE = 0xFFFFFFFF
-"""What the driver says for the GPU or compute instance of a process outside MIG."""
+"""GPU instance or compute instance of a process outside of MIG."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """One device's memory, bytes."""
+    """Memory of one device, in bytes."""
 
     total: int
     free: int
     reserved: int | None
-    """None: the driver has only the first version of the call; then what is reserved counts as used."""
+    """None if the driver has only the first version of the call; reserved memory then counts as used."""
 
 
 class ListedProcess(msgspec.Struct, frozen=True, gc=False):
-    """One entry of one list. There are many, so it is of the kind that is made fastest."""
+    """An entry of a process list. A msgspec Struct, since there are many and it is cheap to create."""
 
     pid: int
     used_bytes: int | None
@@ -99,7 +99,7 @@ class ListedProcess(msgspec.Struct, frozen=True, gc=False):
 
 
 class ErrorCounts:
-    """How often each call failed with each error."""
+    """Number of failed calls by call and error."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -109,37 +109,37 @@ class ErrorCounts:
         self._counts[call, error] = self._counts.get((call, error), 0) + 1
 
     def copy(self) -> dict[tuple[str, str], int]:
-        """Return (call, error) to count; safe to ask from another thread."""
+        """Return the counts by (call, error). Safe to call from another thread."""
         return self._counts.copy()
 
 
 Handle: TypeAlias = Any
-"""A device, or a MIG device, as its driver knows it; opaque to everybody else."""
+"""A device or MIG device of the driver; opaque to callers."""
 
 
 class Driver(Protocol):
-    """The calls the agent makes, each of which raises CallFailed or one of its kinds, or DriverReplaced.
+    """The driver calls that the agent makes. Each raises a CallFailed or DriverReplaced.
 
-    All are made from one thread, and any of them may block for long.
+    All calls come from one thread. Any call may block for long.
     """
 
     errors: ErrorCounts
-    """Failures are counted where they happen, expected answers left out."""
+    """Counts of failures; expected responses are not counted."""
 
     def start(self) -> None:
-        """Initialise."""
+        """Initialise the driver."""
 
     def stop(self) -> None:
-        """Shut down; every handle is void. Fails no caller."""
+        """Shut the driver down, which invalidates all handles. Never raises."""
 
     def version(self) -> str:
         """Return the driver's version."""
 
     def count(self) -> int:
-        """Return how many GPUs there are, lost ones included."""
+        """Return the number of GPUs, including lost ones."""
 
     def open(self, index: int) -> Handle:
-        """Return the GPU at an index."""
+        """Return a handle of the GPU at an index."""
 
     def uuid(self, device: Handle) -> str:
         """Return the UUID of a GPU or MIG device."""
@@ -151,13 +151,13 @@ class Driver(Protocol):
         """Return total, free and reserved bytes."""
 
     def processes(self, device: Handle, which: ProcessList) -> list[ListedProcess]:
-        """Return one list of processes, in no order; one process may stand in it more than once."""
+        """Return one process list, unordered; a process may occur more than once."""
 
     def is_mig(self, device: Handle) -> bool:
-        """Whether the GPU is partitioned into MIG devices."""
+        """Whether the GPU is in MIG mode."""
 
     def mig_places(self, device: Handle) -> int:
-        """Return how many MIG devices a GPU has room for; most of the places may be empty."""
+        """Return the maximum number of MIG devices of the GPU; most places may be empty."""
 
     def instance(self, device: Handle, place: int) -> Handle | None:
         """Return the MIG device at a place; None if the place is empty."""

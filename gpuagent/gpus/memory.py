@@ -1,4 +1,4 @@
-"""One device's memory: how much there is, and why it is unknown where the driver does not tell."""
+"""Reads the memory of one device, or the reason why it is unknown."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from service.backoff import Backoff
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Bytes of one device."""
+    """Memory of one device, in bytes."""
 
     total: int
     used: int
@@ -28,9 +28,9 @@ class MemoryFigures:
 class MemoryReader:
     """Reads the memory of one GPU or MIG device.
 
-    NVML refuses it for good in two cases: a GPU in MIG mode tells it only to containers with the MIG monitor
-    capability (NoPermission), and GPUs with unified memory such as GB10 do not have the call (NotSupported).
-    A refused question is asked again after 1 to 10 minutes, other failures at every sample.
+    NVML refuses it permanently in two cases. A GPU in MIG mode reports it only to containers with the MIG
+    monitor capability (NoPermission). GPUs with unified memory, such as GB10, do not have the call
+    (NotSupported). A refused call is repeated after 1 to 10 minutes, a failed one at every sample.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -41,14 +41,14 @@ class MemoryReader:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the driver refuses the figures, as opposed to failing to tell them."""
+        """Whether the driver refuses the figures, as opposed to a failed call."""
         return isinstance(self.failure, REFUSALS)
 
     def read(self, device: Handle, now: float) -> MemoryFigures | None:
-        """Return the figures; None if the driver does not tell them, and `failure` says why.
+        """Return the figures; None if the driver does not report them, with the reason in `failure`.
 
         Args:
-            device: a GPU or a MIG device.
+            device: a GPU or MIG device.
             now: monotonic seconds.
 
         Raises:

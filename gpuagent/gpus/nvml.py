@@ -1,4 +1,4 @@
-"""The driver through NVIDIA's own binding: version probing, and errors sorted by what they ask of us."""
+"""The driver through NVIDIA's binding pynvml: probes call versions, and classifies errors."""
 
 import time
 from collections.abc import Callable
@@ -60,11 +60,11 @@ _READS_BETWEEN_MEMORY_PROBES: Final = 12
 class _Device:
     handle: Any
     plain_memory_reads: int = 0
-    """How often to ask for the first version of the memory before the second is tried again."""
+    """Number of reads with the first version of the memory call before the second version is tried again."""
 
 
 class NvmlDriver:
-    """The Driver of the node. The library, once found, stays loaded until the process ends."""
+    """The Driver of the node. Once loaded, the library stays loaded until the process ends."""
 
     def __init__(self) -> None:
         self.errors = ErrorCounts()
@@ -75,22 +75,22 @@ class NvmlDriver:
         self._call("nvmlInit", pynvml.nvmlInit)
 
     def stop(self) -> None:
-        """Shut NVML down; a failure is only counted, since a lost driver cannot be shut down either."""
+        """Shut NVML down. A failure is only counted, since a lost driver cannot be shut down."""
         try:
             self._call("nvmlShutdown", pynvml.nvmlShutdown, expected=("Uninitialized",))
         except (CallFailed, DriverReplaced):
             return
 
     def version(self) -> str:
-        """Return the version of the kernel's driver."""
+        """Return the version of the kernel driver."""
         return str(self._call("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
     def count(self) -> int:
-        """Return how many GPUs NVML lists."""
+        """Return the number of GPUs in NVML's list."""
         return int(self._call("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount))
 
     def open(self, index: int) -> _Device:
-        """Return the GPU at an index; a handle to keep, since taking one may wake the GPU."""
+        """Return a handle of the GPU at an index. Keep it, since opening may wake the GPU."""
         return _Device(self._call("nvmlDeviceGetHandleByIndex", pynvml.nvmlDeviceGetHandleByIndex, index))
 
     def uuid(self, device: _Device) -> str:
@@ -102,7 +102,7 @@ class NvmlDriver:
         return str(self._call("nvmlDeviceGetName", pynvml.nvmlDeviceGetName, device.handle))
 
     def memory(self, device: _Device) -> DeviceMemory:
-        """Return the memory; by the first version of the call where there is no second."""
+        """Return the memory, by the second version of the call or else by the first."""
         if device.plain_memory_reads == 0:
             try:
                 info = self._call(
@@ -117,10 +117,10 @@ class NvmlDriver:
         return DeviceMemory(total=info.total, free=info.free, reserved=None)
 
     def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
-        """Return one list, by the newest version of the call that this library has.
+        """Return one process list, by the newest version of the call in this library.
 
-        The binding asks for the size first. Where more processes than it allowed for started meanwhile,
-        the driver says InsufficientSize, and the question is put again.
+        The binding first asks for the size of the list. If more processes start in between, the driver
+        returns InsufficientSize, and the call is repeated.
         """
         newest, *older = self._lists[which]
         try:
@@ -129,7 +129,7 @@ class NvmlDriver:
             if not older:
                 raise
             entries = self._list(which, older[0], device)
-            if missing.error == "FunctionNotFound":  # a library grows no symbols
+            if missing.error == "FunctionNotFound":  # a loaded library does not gain symbols
                 self._lists[which] = older
         return [
             ListedProcess(entry.pid, entry.usedGpuMemory, entry.gpuInstanceId, entry.computeInstanceId)
@@ -140,16 +140,16 @@ class NvmlDriver:
         attempts = 1
         while True:
             try:
-                found: list[Any] = self._call(which.value, function, device.handle)
+                entries: list[Any] = self._call(which.value, function, device.handle)
             except CallFailed as failed:
                 if failed.error != "InsufficientSize" or attempts == _MOST_ATTEMPTS_AT_SIZE:
                     raise
                 attempts += 1
             else:
-                return found
+                return entries
 
     def is_mig(self, device: _Device) -> bool:
-        """Whether MIG is on; a device that cannot have it says NotSupported."""
+        """Whether MIG mode is on; a device without MIG returns NotSupported."""
         try:
             current, _ = self._call(
                 "nvmlDeviceGetMigMode",
@@ -162,12 +162,12 @@ class NvmlDriver:
         return bool(current)
 
     def mig_places(self, device: _Device) -> int:
-        """Return how many MIG devices there can be; none on a GPU that cannot have any."""
+        """Return the maximum number of MIG devices; 0 on a GPU without MIG."""
         function = pynvml.nvmlDeviceGetMaxMigDeviceCount
         return int(self._call("nvmlDeviceGetMaxMigDeviceCount", function, device.handle))
 
     def instance(self, device: _Device, place: int) -> _Device | None:
-        """Return the MIG device at a place; NVML says NotFound of an empty one."""
+        """Return the MIG device at a place; None if NVML returns NotFound."""
         try:
             handle = self._call(
                 "nvmlDeviceGetMigDeviceHandleByIndex",
@@ -199,19 +199,19 @@ class NvmlDriver:
         if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             raise DriverReplaced(
                 f"{name}: the NVIDIA driver and its library libnvidia-ml.so.1 are of different versions"
-                " (the driver was replaced): only a new process can load the other library"
+                " (the driver was replaced): the agent must restart to load the new library"
             )
         raise _KIND.get(value, CallFailed)(name, label)
 
 
 def _label(error: pynvml.NVMLError) -> str:
-    """`GpuIsLost`; a code that this binding does not know is `Code31`."""
+    """Return the error's name: `GpuIsLost`, or `Code31` for a code that the binding does not know."""
     name = type(error).__name__
     return name.removeprefix("NVMLError_") if name != "NVMLError" else f"Code{error.value}"
 
 
 class NvmlGpus(GpuReader):
-    """A GpuSource over NVIDIA's library. Makes no call before the first read."""
+    """A GpuSource with NVIDIA's library. Makes no call before the first read."""
 
     is_simulated = False
 

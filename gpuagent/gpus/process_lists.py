@@ -1,4 +1,4 @@
-"""One device's process lists as one: which to ask for, how they merge, and when they cannot be believed."""
+"""Merges the process lists of one device: which lists to read, how to merge them, and when to reject them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from gpuagent.problems import Cause
 from service.backoff import Backoff
 
 MOST_LISTED: Final = 950
-"""The driver lists no more, and does not say so (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""
+"""Maximum length of the driver's list, which it truncates silently (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""
 _MOST_PID: Final = 1 << 22
-"""The kernel's own limit (PID_MAX_LIMIT)."""
+"""The kernel's limit (PID_MAX_LIMIT)."""
 _EXPLAINED_WITHIN: Final = 1 << 20
 _READS_PER_FULL_ONE: Final = 6
 _OTHERS: Final = (ProcessList.MPS, ProcessList.GRAPHICS)
@@ -35,33 +35,33 @@ EntryKey: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Every process of a device, or why there is no list."""
+    """All processes of a device, or the reason why there is no list."""
 
     processes: tuple[GpuProcess, ...] | None
     cause: Cause | None = None
-    """What is wrong; with `processes` only if they are cut off (TRUNCATED)."""
+    """Problem of the list. `processes` is None, unless the list is only truncated (TRUNCATED)."""
     detail: str = ""
     failure: CallFailed | None = None
-    """The call that failed; None if the driver answered, be it with a list that cannot be believed."""
+    """The call that failed; None if the driver responded, even with an implausible list."""
     entries: frozenset[EntryKey] = frozenset()
-    """What `processes` was made of."""
+    """Entries that were merged into `processes`."""
 
 
 class ProcessLists:
-    """Reads one device's lists.
+    """Reads the process lists of one device.
 
-    The compute list is asked for every time: two processes can trade memory without any other figure
-    changing, so that no cheaper look tells that a list still holds. The others are empty on most GPUs. Each
-    is asked for every time while it tells something the compute list does not, else every sixth time, and
-    whenever the device's used memory moved by more than 1 MiB that the compute list does not explain. Where
-    the used memory is unknown each is asked for every time.
+    The compute list is read every time: processes can exchange memory without a change of any other figure,
+    so no cheaper call shows that the list is still valid. The other lists are empty on most GPUs. Each of
+    them is read every time while it has entries that the compute list lacks, else every sixth time. It is
+    also read when the device's used memory changes by more than 1 MiB that the compute list does not explain,
+    and every time if the used memory is unknown.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._tells_more = dict.fromkeys(_OTHERS, True)
         self._not_offered = {which: Backoff(first=60, most=600) for which in _OTHERS}
-        self._lacks = Merged(())
+        self._refusal = Merged(())
         self._retry = Backoff()
         self._unexplained = 0
         self._reads_since_full = 0
@@ -75,20 +75,20 @@ class ProcessLists:
         now: float,
         is_elsewhere: Callable[[ListedProcess], bool] = lambda _entry: False,
     ) -> Merged:
-        """Read and merge what is needed.
+        """Read and merge the lists that are needed.
 
         Args:
-            device: a GPU or a MIG device.
-            used: bytes in use on the device; None if unknown.
-            total: bytes of the device; None if unknown.
+            device: a GPU or MIG device.
+            used: used bytes of the device; None if unknown.
+            total: total bytes of the device; None if unknown.
             now: monotonic seconds.
-            is_elsewhere: whether an entry is to be left out, since a MIG device of the GPU lists it.
+            is_elsewhere: whether to skip an entry because a MIG device of the GPU lists it.
 
         Raises:
-            GpuLost, DriverGone, DriverReplaced: it is not about the lists.
+            GpuLost, DriverGone, DriverReplaced: more than the lists failed.
         """
         if not self._retry.is_due(now):
-            return self._lacks
+            return self._refusal
         try:
             lists = self._ask(device, used=used, now=now)
         except (GpuLost, DriverGone):
@@ -96,12 +96,12 @@ class ProcessLists:
         except REFUSALS as refused:
             self._retry.failed(now)
             why = (
-                "this driver lists no processes (virtual GPUs and WSL have none)"
+                "this driver lists no processes; virtual GPUs and WSL never do"
                 if isinstance(refused, NotOffered)
-                else "the process list may not be read"
+                else "no permission to read the process list"
             )
-            self._lacks = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
-            return self._lacks
+            self._refusal = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
+            return self._refusal
         except CallFailed as failed:
             detail = f"{failed}: the process list could not be read"
             return Merged(None, Cause.NVML, detail, failed.with_traceback(None))
@@ -112,17 +112,17 @@ class ProcessLists:
                 return Merged(
                     None,
                     Cause.GARBAGE,
-                    "the driver lists a process that holds more than the device has, or an impossible PID:"
-                    " the list is dropped (known of drivers 535.54 to 535.86; another driver version helps)",
+                    "the driver lists an impossible PID, or a process with more memory than the device has:"
+                    " the list is ignored (a known bug of drivers 535.54 to 535.86; use another version)",
                 )
-        kept = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
-        processes = merge(kept)
-        keys = frozenset((entry.pid, entry.gpu_instance, entry.compute_instance) for entry in kept)
+        own_entries = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
+        processes = merge(own_entries)
+        keys = frozenset((entry.pid, entry.gpu_instance, entry.compute_instance) for entry in own_entries)
         if max(len(processes), *map(len, lists.values())) >= MOST_LISTED:
             return Merged(
                 processes,
                 Cause.TRUNCATED,
-                f"the driver lists at most {MOST_LISTED} processes of a GPU",
+                f"the driver lists at most {MOST_LISTED} processes of a GPU, so some may be missing",
                 entries=keys,
             )
         return Merged(processes, entries=keys)
@@ -154,11 +154,11 @@ class ProcessLists:
 
 
 def merge(entries: Iterable[ListedProcess]) -> tuple[GpuProcess, ...]:
-    """Make one process of what is one process.
+    """Merge the entries of each process.
 
-    Entries of the same PID and MIG instance, be they of several lists or of one (nested PID namespaces
-    repeat a PID), are about the same memory: the largest figure counts, and one that is known before one
-    that is not. Entries of several instances are different memory, and unknown if any is.
+    Entries with the same PID and MIG instance describe the same memory, whether in several lists or in one
+    (nested PID namespaces repeat a PID). The largest known figure counts. Entries of different instances are
+    different memory; their sum is unknown if one of them is.
     """
     by_instance: dict[tuple[int, int, int], int | None] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Every GPU of a node read through a driver, whatever goes wrong: a GpuSource over any Driver."""
+"""Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,22 +17,21 @@ from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
 RECOUNT_SECONDS: Final = 60.0
-"""How often the driver is asked for the number of its GPUs, and the least time between two initialisations
-for the sake of GPUs that are missing."""
+"""Interval of reading the number of GPUs, and minimum time between two initialisations for missing GPUs."""
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 
 
 class GpuReader:
-    """Reads all GPUs, leaves out those that do not answer, and starts over where the driver must.
+    """Reads all GPUs, skips those that do not respond, and initialises the driver again if necessary.
 
-    A GPU that answered once is reported as lost for as long as the driver leaves it out.
+    A GPU that responded once is reported as lost while the driver does not list it.
 
-    GPUs come and go while NVML is initialised: a GPU that was reset, was handed back by vfio, or was slow to
-    come up needs a new initialisation to be seen. So NVML is initialised anew when the number of GPUs changes
-    (asked every minute), and while GPUs are missing: one is lost, or the node's label counts others than the
-    driver. Missing GPUs may stay missing: then it is tried after 1, 2, 4, … minutes and at last every hour,
-    and after a minute again as soon as something else is missing. Every call of the driver is made by the
-    thread that calls `read`, so no initialisation can take a handle from under a call.
+    The set of GPUs is fixed when NVML is initialised. A GPU that was reset, returned by vfio, or slow to
+    start appears only after a new initialisation. NVML is therefore initialised again when the number of GPUs
+    changes (checked every minute), and while GPUs are missing: one is lost, or the node's label has another
+    number than the driver. Since missing GPUs may stay missing, the interval grows from 1, 2 and 4 minutes to
+    an hour, and restarts when the set of missing GPUs changes. The thread that calls `read` makes all driver
+    calls, so no initialisation can invalidate a handle during a call.
     """
 
     def __init__(self, *, driver: Driver, clock: Callable[[], float]) -> None:
@@ -50,18 +49,18 @@ class GpuReader:
 
     @property
     def errors(self) -> dict[tuple[str, str], int]:
-        """(call, error) of the driver to its count."""
+        """Number of failed driver calls by (call, error)."""
         return self._driver.errors.copy()
 
     def expect(self, count: int | None) -> None:
-        """Take the number of GPUs by the node's label; None if it is unknown. From any thread."""
+        """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
         self._expected = count
 
     def read(self) -> GpuReading:
-        """Read every GPU; without any, the reading says why, and the next tries again when it is time.
+        """Read every GPU. Without any GPU, the reading has the reason, and a later read tries again.
 
         Raises:
-            DriverReplaced: nothing but a new process helps.
+            DriverReplaced: only a new process can help.
         """
         now = self._clock()
         if self._devices is None and not self._retry.is_due(now):
@@ -98,7 +97,7 @@ class GpuReader:
             self._version = self._driver.version()
         except DriverGone:
             raise
-        except CallFailed:  # a driver without a version is a driver
+        except CallFailed:  # the version is optional
             self._version = ""
         by_index = {index: uuid for uuid, index in self._known.items()}
         devices = [
@@ -110,7 +109,7 @@ class GpuReader:
         return devices
 
     def _recounted(self, devices: list[Device], now: float) -> list[Device]:
-        """Return the devices to read: those of a new initialisation if it is time for one."""
+        """Return the devices to read, after a new initialisation if it is due."""
         if now < self._recount_at:
             return devices
         self._recount_at = now + RECOUNT_SECONDS
@@ -119,7 +118,7 @@ class GpuReader:
         return devices
 
     def _count(self) -> int | None:
-        """Return the number of GPUs by the driver; None if it does not say."""
+        """Return the driver's number of GPUs; None if unknown."""
         try:
             return self._driver.count()
         except DriverGone:
@@ -128,7 +127,7 @@ class GpuReader:
             return None
 
     def _is_missing_some(self, devices: list[Device], now: float) -> bool:
-        """Whether GPUs are missing that a new initialisation may bring, and it is time to try one."""
+        """Whether GPUs are missing that a new initialisation may find, and an attempt is due."""
         expected = None if any(device.is_mig for device in devices) else self._expected
         listed = {device.scope for device in devices}
         lost = [
@@ -150,7 +149,7 @@ class GpuReader:
         return True
 
     def _restarted(self, devices: list[Device], now: float) -> list[Device]:
-        """Initialise the driver anew. Devices that failed keep how long they wait between two attempts."""
+        """Initialise the driver again. Failed devices keep their back-off."""
         self._shut_down()
         started = self._start(now)
         for index, device in enumerate(devices[: len(started)]):
@@ -167,12 +166,12 @@ class GpuReader:
             if gpu is None:
                 failed.append(device)
             elif gpu.uuid in gpus:
-                problems.append(Problem(Cause.NVML, device.place, "the GPU has the UUID of another one"))
+                problems.append(Problem(Cause.NVML, device.place, "the GPU has the same UUID as another GPU"))
             else:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = gpu.index
-        # Indices move when a GPU goes: a GPU that answers at another index is not the one that fails here.
+        # Indices move when a GPU is removed: a GPU that responds at another index is not the one that failed.
         problems.extend(
             device.problem(device.place if device.uuid in gpus else device.scope) for device in failed
         )
@@ -198,7 +197,7 @@ class GpuReader:
         )
 
     def _may_be_mended(self, failure: CallFailed) -> bool:
-        """Whether a new start may help: not where the driver refuses what it never gave this process."""
+        """Whether a restart may help; not if the driver refuses a call that never worked in this process."""
         if isinstance(failure, NotPermitted):
-            return bool(self._known)  # the container's device files were there, and can be given to it again
+            return bool(self._known)  # the container had device files before, so a new one may get them again
         return not isinstance(failure, NotOffered)

@@ -1,6 +1,6 @@
-"""What a source of GPUs tells at one moment, before anybody asks whose the processes are.
+"""Data types of a GPU reading, before processes are attributed.
 
-Bytes throughout. None is what the driver could not tell.
+All amounts are in bytes. None is a figure that the driver does not report.
 """
 
 from dataclasses import dataclass
@@ -11,85 +11,87 @@ from gpuagent.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """One process on one device: the maximum over the compute, graphics and MPS lists."""
+    """A process on a device; its memory is the maximum of the compute, graphics and MPS lists."""
 
     pid: int
-    """In the PID namespace of the agent."""
+    """PID in the agent's PID namespace."""
     used_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """One MIG device of a GPU: reported, never judged."""
+    """A MIG device of a GPU: reported, never evaluated."""
 
     uuid: str
     total_bytes: int | None
     processes: tuple[GpuProcess, ...] | None
     used_bytes: int | None = None
     memory_unknown: str = ""
-    """Why total and used are unknown, in one line; empty while they are known."""
+    """Why total and used memory are unknown, in one line; empty while they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU."""
+    """A GPU with its memory and processes."""
 
     index: int
     uuid: str
     model: str
     total_bytes: int | None
-    """None, as `used_bytes`: the driver refuses to tell, and `memory_unknown` says why."""
+    """None, like `used_bytes`, if the driver refuses the figure; `memory_unknown` has the reason."""
     used_bytes: int | None
-    """total − free − reserved: right whether or not the driver's own `used` includes what is reserved."""
+    """total − free − reserved, independent of whether the driver's own `used` includes reserved memory."""
     reserved_bytes: int | None
     processes: tuple[GpuProcess, ...] | None
-    """None: no list could be believed; a Problem says why. With MIG: those that no MIG device lists."""
+    """None if the list is missing or implausible; a Problem has the reason. With MIG: the processes that
+    no MIG device lists."""
     mig: bool = False
     instances: tuple[MigInstance, ...] = ()
     memory_unknown: str = ""
-    """Why total and used are unknown, in one line; empty while they are known."""
+    """Why total and used memory are unknown, in one line; empty while they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """Everything a source told in one go. A GPU that is lost is not in it, but in `problems`."""
+    """Result of reading all GPUs once. Lost GPUs appear only in `problems`."""
 
     gpus: tuple[Gpu, ...]
     problems: tuple[Problem, ...] = ()
     driver_version: str = ""
     restart_may_help: bool = False
-    """Whether no GPU answers although the driver is there: then a new process may see what this one lost."""
+    """Whether no GPU responds although the driver is loaded; a new process may then see the GPUs."""
 
 
 class DriverReplaced(Exception):
-    """Library and driver are of different versions: only a new process can load the new library."""
+    """The versions of library and driver differ; only a new process can load the new library."""
 
 
 class GpuSource(Protocol):
-    """A node's GPUs. `read` and `close` are called from one thread only, and `read` may block for long."""
+    """A source of the node's GPUs. `read` and `close` are called from one thread, and `read` may block for
+    long."""
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the figures are made up; then everything that shows them says so."""
+        """Whether the figures are synthetic; every output is then marked."""
 
     @property
     def errors(self) -> dict[tuple[str, str], int]:
-        """How often each (call, error) of the driver failed since the start: for `nvml_errors_total`.
+        """Number of failed driver calls by (call, error) since the start, for `nvml_errors_total`.
 
-        A copy that another thread may keep.
+        Returns a copy, which another thread may keep.
         """
 
     def expect(self, count: int | None) -> None:
-        """Take the number of GPUs by the node's label, None if it is unknown. From any thread."""
+        """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
 
     def read(self) -> GpuReading:
         """Read every GPU.
 
-        Errors of the driver are in the reading's problems; the next read tries again by itself.
+        The reading's problems contain the driver's errors; the next read tries again.
 
         Raises:
-            DriverReplaced: nothing but a new process helps.
+            DriverReplaced: only a new process can help.
         """
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Shut the driver down."""

@@ -1,1 +1,1 @@
-"""Where bytes are counted: processes are attributed to pods, and the sums of each GPU are made. Pure."""
+"""Accounting: attributes processes to pods and adds up GPU memory per pod and per GPU. Pure."""

@@ -1,4 +1,4 @@
-"""Attribution of processes to pods: each process belongs to the pod that its cgroup path names. Pure."""
+"""Attribution of processes to pods: a process belongs to the pod that its cgroup path names. Pure."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ _K = TypeVar("_K")
 
 
 class Reservation(Enum):
-    """Owner of the processes of reservation pods, which no series is about."""
+    """Owner of the processes of reservation pods, which have no metric series."""
 
     POD = "reservation-pod"
 
@@ -26,17 +26,17 @@ Owner = NodePod | Reservation
 
 @dataclass(frozen=True)
 class PodIndex:
-    """The pods of one Inventory by all their names in cgroup paths."""
+    """Index of an Inventory's pods by every name that a cgroup path can contain."""
 
     _by_uid: Mapping[str, Owner]
     _pods: Collection[NodePod]
 
     @classmethod
     def from_inventory(cls, inventory: Inventory) -> "PodIndex":
-        """Index every pod, finished ones too: their processes may live on.
+        """Index every pod, finished pods included: their processes may still run.
 
-        A UID is the API server's and counts before a config hash, which is an annotation anybody may write:
-        where two pods claim one hash, it is the mirror pod's.
+        The API server assigns a UID, so a UID takes precedence. Anybody can write the annotation with the
+        config hash. If two pods have the same hash, it belongs to the mirror pod.
         """
         pods = inventory.pods.values()
         by_hash = _unambiguous((pod.config_hash, pod) for pod in pods if _is_mirror(pod))
@@ -50,15 +50,16 @@ class PodIndex:
 
     @cached_property
     def _by_container(self) -> Mapping[str, NodePod]:
-        """Made when a process is first looked up by it: few runtimes hide the pod, and pods can have many."""
-        return _unambiguous((each, pod) for pod in self._pods for each in pod.container_ids)
+        """Pods by container ID, built at the first look-up. Few runtimes hide the pod, and a pod can have
+        many containers."""
+        return _unambiguous((container_id, pod) for pod in self._pods for container_id in pod.container_ids)
 
     def pod_of(self, origin: Origin) -> Owner | None:
-        """Return the pod a process belongs to; None if it is none of this node's.
+        """Return the pod of a process; None if the process belongs to no pod of this node.
 
-        The outermost known pod of the path: who can make cgroups below its own must not be able to name its
-        neighbour, and a cluster inside a pod of ours is that pod's. The container counts only where no pod is
-        named at all (CRI-O in a private cgroup namespace).
+        The outermost known pod of the path counts. A tenant who can create cgroups below its own must not be
+        able to name another pod, and a cluster inside a pod belongs to that pod. The container ID counts only
+        if the path names no pod (CRI-O in a private cgroup namespace).
         """
         for uid in origin.pod_uids:
             owner = self._by_uid.get(uid)
@@ -68,45 +69,46 @@ class PodIndex:
 
 
 def _is_mirror(pod: NodePod) -> bool:
-    """The kubelet writes the hash into two annotations, and deletes a mirror pod that is not its own."""
+    """Whether a pod is a mirror pod: the kubelet writes the hash into two annotations, and deletes mirror
+    pods that it did not create."""
     return pod.annotations.get(keys.MIRROR_POD) == pod.config_hash
 
 
 def _unambiguous(pairs: Iterable[tuple[_K, NodePod]]) -> dict[_K, NodePod]:
-    found: dict[_K, NodePod] = {}
+    unique: dict[_K, NodePod] = {}
     twice: set[_K] = set()
     for key, pod in pairs:
-        if found.setdefault(key, pod) is not pod:
+        if unique.setdefault(key, pod) is not pod:
             twice.add(key)
-    return {key: pod for key, pod in found.items() if key and key not in twice}
+    return {key: pod for key, pod in unique.items() if key and key not in twice}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """The owner of each process of one sample.
 
-    A process that ended before it was looked up, or that /proc does not let the agent look up, has no entry.
+    A process that ended before it was looked up has no entry, nor has a process that /proc denies.
     """
 
     owners: Mapping[int, NodePod | None]
-    """By PID; None for a process of the host, of a pod that is not in the list, or of a reservation pod."""
+    """By PID; None for a process of the host, of an unlisted pod, or of a reservation pod."""
     named_by_uid: frozenset[int]
-    """PIDs whose cgroup path names the owner by the UID that the API server gave it."""
+    """PIDs whose cgroup path contains the owner's UID, which the API server assigned."""
     denied: frozenset[int]
-    """PIDs that /proc does not let the agent look up: their owner is unknown."""
+    """PIDs that /proc does not let the agent look up; the owner is unknown."""
     gpu_uuids: Mapping[str, set[str]]
-    """GPUs on which each pod has a process, by pod UID; MIG devices are left out."""
+    """GPUs on which each pod has a process, by pod UID, without MIG devices."""
 
 
 def attribute(sample: Sample, pods: PodIndex) -> Attribution:
-    """Find the owner of every process of a sample, each once."""
+    """Find the owner of each process of a sample."""
     owners: dict[int, NodePod | None] = {}
     named_by_uid: set[int] = set()
     denied: set[int] = set()
     for pid, origin in sample.origins.items():
-        if origin.found is LookupResult.DENIED:
+        if origin.result is LookupResult.DENIED:
             denied.add(pid)
-        elif origin.found is not LookupResult.GONE:
+        elif origin.result is not LookupResult.GONE:
             owner = pods.pod_of(origin)
             owners[pid] = pod = owner if isinstance(owner, NodePod) else None
             if pod is not None and pod.uid in origin.pod_uids:

@@ -1,7 +1,7 @@
-"""Where a byte is counted: a sample, its attribution and the pods' shares make a Snapshot. Pure.
+"""Builds the Snapshot of a sample from its GPUs, the attribution and the pods' shares. Pure.
 
-A figure that one unknown amount could change is None. What is known stays: an error on one GPU, or of one
-process, takes away no more than it touches.
+A figure is None if one unknown amount could change it. An error of one GPU or process affects only the
+figures that depend on it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from gpuagent.shares.pod_shares import PodShare
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
 _MOST_PROMISED: Final = (1 << 63) - 1
-"""Bytes; JSON has no larger integer. A thousand shares of the largest size read come to more."""
+"""Bytes; the largest integer in JSON. A thousand shares of the largest accepted size exceed it."""
 _LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
 _OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
 
@@ -32,20 +32,20 @@ def build_snapshot(
     errors: Mapping[tuple[str, str], int] = _NO_ERRORS,
     is_simulated: bool = False,
 ) -> Snapshot:
-    """Compute what each pod holds on each GPU, and the sums of each GPU.
+    """Compute the memory of each pod on each GPU, and the sums of each GPU.
 
-    A process whose pod is not in the list, or is a reservation pod, belongs to no pod that a series is about
-    and counts as the host's: the memory of a deleted pod's process must stay visible. Only a process that
-    vanished before it was looked up counts as a process and nowhere else, in one sample.
+    A process of an unlisted pod or of a reservation pod counts as a host process, so that the memory of a
+    deleted pod's process stays visible. A process that vanished before it was looked up counts in the process
+    sum of this sample only.
 
     Args:
         sample: GPUs and processes.
         attribution: the owners of the processes; None until the pods have been listed, since no memory can be
             attributed before that.
-        pod_shares: one for every pod of the list.
-        problems: of the source of pods.
-        errors: (call, error) of the driver to its count.
-        is_simulated: whether the GPUs are made up.
+        pod_shares: one for each listed pod.
+        problems: problems of the source of pods.
+        errors: number of failed driver calls by (call, error).
+        is_simulated: whether the GPUs are synthetic.
     """
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
@@ -62,7 +62,7 @@ def build_snapshot(
             if gpu.uuid in pod_share.shares
         )
         is_promise_known = attribution is not None and promised <= _MOST_PROMISED
-        if gpu.total_bytes is None:  # then shares that are parts of it may be unknown
+        if gpu.total_bytes is None:  # shares that are a fraction of the total may be unknown
             is_promise_known &= all(
                 gpu.uuid in shares_by_uid[uid].shares for uid in assigned.get(gpu.uuid, ())
             )
@@ -75,14 +75,16 @@ def build_snapshot(
             )
         )
         holdings += tally.holdings(shares_by_uid, assigned)
-    held = {holding.pod_share.pod.uid for holding in holdings}
+    holding_uids = {holding.pod_share.pod.uid for holding in holdings}
     return Snapshot(
         taken_at=sample.taken_at,
         wall_time=sample.wall_time,
         gpus=tuple(accounts),
         holdings=tuple(holdings),
         pod_shares=tuple(
-            pod_share for uid, pod_share in shares_by_uid.items() if uid in held or _says_something(pod_share)
+            pod_share
+            for uid, pod_share in shares_by_uid.items()
+            if uid in holding_uids or _is_relevant(pod_share)
         ),
         pod_uids=frozenset(uid for uid, pod_share in shares_by_uid.items() if not pod_share.pod.is_finished),
         problems=tuple(all_problems),
@@ -94,11 +96,11 @@ def build_snapshot(
 
 
 def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
-    """Take away what a finished pod no longer has, and the shares of GPUs that are lost."""
+    """Return the pod's current share: empty for a finished pod, and without lost GPUs."""
     if pod_share.pod.is_finished:
         return replace(
             pod_share,
-            asks_for_share=False,
+            has_share=False,
             gpu_uuids=(),
             shares={},
             limits={},
@@ -114,14 +116,14 @@ def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
     )
 
 
-def _says_something(pod_share: PodShare) -> bool:
+def _is_relevant(pod_share: PodShare) -> bool:
     return not pod_share.pod.is_finished and bool(
-        pod_share.asks_for_share or pod_share.gpu_uuids or pod_share.notes
+        pod_share.has_share or pod_share.gpu_uuids or pod_share.notes
     )
 
 
 def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
-    """Pod UIDs by the GPU that is theirs."""
+    """Return pod UIDs by the GPU that is assigned to the pods."""
     assigned: dict[str, list[str]] = {}
     for pod_share in pod_shares:
         for uuid in pod_share.gpu_uuids:
@@ -130,8 +132,8 @@ def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
 
 
 @dataclass(slots=True)
-class _Held:
-    """What one owner's processes hold on one device, as far as the driver can tell."""
+class _Usage:
+    """Memory of one owner's processes on one device, as far as the driver reports it."""
 
     known_bytes: int = 0
     processes: int = 0
@@ -152,7 +154,7 @@ class _Held:
 
 
 class _Tally:
-    """One GPU's processes, added up by owner: for the GPU, or for each of its MIG devices."""
+    """Sums of one GPU's processes by owner, for the GPU and for each of its MIG devices."""
 
     def __init__(
         self,
@@ -161,9 +163,9 @@ class _Tally:
         attribution: Attribution | None,
     ) -> None:
         self._gpu = gpu
-        self._everybody = _Held()
-        self._host = _Held()
-        self._by_device: dict[str, dict[str, _Held]] = {}
+        self._all = _Usage()
+        self._host = _Usage()
+        self._by_device: dict[str, dict[str, _Usage]] = {}
         self._without_list: set[str] = set()
         scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
@@ -183,7 +185,7 @@ class _Tally:
             self._without_list.add(uuid)
             return
         for process in processes:
-            self._everybody.add(process)
+            self._all.add(process)
             pid = process.pid
             if attribution is None:
                 continue
@@ -194,8 +196,8 @@ class _Tally:
                 if pod is None:
                     self._host.add(process)
                 else:
-                    held = by_pod.setdefault(pod.uid, _Held())
-                    held.add(process, is_by_uid=pid in attribution.named_by_uid)
+                    usage = by_pod.setdefault(pod.uid, _Usage())
+                    usage.add(process, is_by_uid=pid in attribution.named_by_uid)
 
     @property
     def host_bytes(self) -> int | None:
@@ -203,43 +205,45 @@ class _Tally:
 
     @property
     def unattributed_bytes(self) -> int | None:
-        used, held = self._gpu.used_bytes, self._everybody.bytes
-        if self._is_incomplete or self._without_list or used is None or held is None:
+        used, attributed = self._gpu.used_bytes, self._all.bytes
+        if self._is_incomplete or self._without_list or used is None or attributed is None:
             return None
-        return used - held
+        return used - attributed
 
     @property
     def problems(self) -> list[Problem]:
-        """What the sums themselves bring to light."""
-        uuid, found = self._gpu.uuid, []
-        if self._everybody.unknown:
-            detail = f"the driver cannot tell the memory of {self._everybody.unknown} process(es) on {uuid}"
-            found.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
+        """Problems that the sums reveal: unknown memory of a process, or processes that use more than the
+        device."""
+        uuid, problems = self._gpu.uuid, []
+        if self._all.unknown:
+            detail = f"the driver does not report the memory of {self._all.unknown} process(es) on {uuid}"
+            problems.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
         left = self.unattributed_bytes
         if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):
-            detail = f"the processes on {uuid} hold {-left} bytes more than the device says are in use"
-            found.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
-        return found
+            detail = f"the processes on {uuid} hold {-left} bytes more than the device reports as used"
+            problems.append(Problem(Cause.NEGATIVE_UNATTRIBUTED, uuid, detail))
+        return problems
 
     def holdings(
         self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
     ) -> list[Holding]:
-        """Every pod that holds something here, or whose GPU this is: then it may hold 0."""
-        made = []
+        """Return a Holding for each pod that uses this GPU or to which it is assigned; the latter may use
+        0 bytes."""
+        holdings = []
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
             for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
-                held = by_pod.get(uid) or _Held()
-                made.append(
+                usage = by_pod.get(uid) or _Usage()
+                holdings.append(
                     Holding(
                         pod_share=pod_shares[uid],
                         gpu_uuid=device,
                         gpu_index=self._gpu.index,
-                        used_bytes=None if is_hidden else held.bytes,
-                        processes=held.processes,
+                        used_bytes=None if is_hidden else usage.bytes,
+                        processes=usage.processes,
                         is_mig=self._gpu.mig,
-                        has_unknown_memory=held.unknown > 0,
-                        is_by_uid=held.is_by_uid,
+                        has_unknown_memory=usage.unknown > 0,
+                        is_by_uid=usage.is_by_uid,
                     )
                 )
-        return made
+        return holdings

@@ -1,4 +1,4 @@
-"""How much more than a figure is still not more: an amount, or a part of the figure, whichever is larger."""
+"""Tolerance above a limit: the larger of a byte count and a percentage."""
 
 import re
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ _FORM = re.compile(r"([^,]+),([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """The larger of some bytes and some part of a figure."""
+    """Tolerance above a limit: the larger of `bytes` and `part` of the limit."""
 
     bytes: int
     part: Fraction
 
     @classmethod
     def parse(cls, text: str) -> "Slack":
-        """Read `256Mi,5%`.
+        """Parse a slack such as `256Mi,5%`.
 
         Raises:
-            ValueError: it has another form; the message says which is allowed.
+            ValueError: the text has another form; the message shows the allowed form.
         """
-        found = _FORM.fullmatch(text)
+        match = _FORM.fullmatch(text)
         try:
-            amount, part = (parse_quantity(found[1]), Fraction(found[2]) / 100) if found else (None, None)
+            amount, part = (parse_quantity(match[1]), Fraction(match[2]) / 100) if match else (None, None)
         except ValueError:
             amount, part = None, None
         if amount is None or part is None or amount < 0 or amount.denominator != 1 or part > 1:
@@ -37,7 +37,7 @@ class Slack:
         return cls(int(amount), part)
 
     def of(self, figure: int) -> int:
-        """Bytes of slack that a figure of so many bytes has."""
+        """Return the slack of a limit, in bytes."""
         return max(self.bytes, figure * self.part.numerator // self.part.denominator)
 
 

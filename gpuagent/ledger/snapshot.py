@@ -1,4 +1,4 @@
-"""One moment of the node, settled and immutable: the only thing that metrics, pages and verdicts read."""
+"""The immutable state of the node at one sample: the only input of metrics, pages and verdicts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,26 +10,27 @@ from gpuagent.shares.pod_shares import PodShare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one pod holds on one GPU (or MIG device)."""
+    """The memory of one pod on one GPU or MIG device."""
 
     pod_share: PodShare
     gpu_uuid: str
     gpu_index: int
     used_bytes: int | None
-    """None: a process's memory is unknown, or the GPU's list cannot be believed."""
+    """None: the memory of a process is unknown, or the GPU's process list is implausible."""
     processes: int
     is_mig: bool = False
-    """On a MIG device, or on a GPU that is split into some: reported, never judged."""
+    """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
     has_unknown_memory: bool = False
-    """The driver cannot tell the memory of one of these processes: stops every verdict on the pod."""
+    """Whether the driver does not report the memory of one of these processes; suspends all verdicts on
+    the pod."""
     is_by_uid: bool = True
-    """Whether the cgroup path of every process names the pod by the UID that the API server gave it. A
-    container's ID and a static pod's hash stand in fields that others may write."""
+    """Whether the cgroup path of every process contains the pod's UID, which the API server assigned.
+    Tenants can write a container ID or a static pod's hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAccount:
-    """One GPU's sums."""
+    """The sums of one GPU, in bytes."""
 
     gpu: Gpu
     promised_bytes: int | None
@@ -39,28 +40,28 @@ class GpuAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What was known at one moment."""
+    """Everything known at one sample."""
 
     taken_at: float
-    """On the injected clock, seconds."""
+    """Start of the sample, in monotonic seconds of the injected clock."""
     wall_time: float
     """Unix time."""
     gpus: tuple[GpuAccount, ...]
     holdings: tuple[Holding, ...]
-    """Every pod on every GPU where it holds something or is assigned; reservation pods left out."""
+    """Every pod on every GPU that it uses or that is assigned to it, without reservation pods."""
     pod_shares: tuple[PodShare, ...]
-    """Every pod of the node that has a share or a GPU, or holds GPU memory."""
+    """Every pod of the node that has a share, a GPU or GPU memory."""
     pod_uids: frozenset[str] = frozenset()
-    """Every pod of the node that is not finished, whether or not it has to do with a GPU."""
+    """Every unfinished pod of the node, with or without a GPU."""
     problems: tuple[Problem, ...] = ()
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(call, error) of the driver to its count."""
+    """Number of failed driver calls by (call, error)."""
     driver_version: str = ""
     is_simulated: bool = False
     pods_are_listed: bool = True
-    """Whether the node's pods have been listed, be it long ago."""
+    """Whether the node's pods have ever been listed."""
 
     @property
     def is_good(self) -> bool:
-        """Whether the driver answered: for a GPU at least, or that there is none."""
+        """Whether the driver responded: with at least one GPU, or with zero GPUs."""
         return bool(self.gpus) or not any(problem.cause is Cause.NVML for problem in self.problems)

@@ -1,1 +1,1 @@
-"""A node's pods and what KAI says of them: the seam `PodSource`, and the source that reads a file."""
+"""Pods of the node, from the API server or a file: their inventory, and KAI's records of them."""

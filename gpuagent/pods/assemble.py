@@ -1,4 +1,4 @@
-"""From Kubernetes objects to an Inventory, wherever the objects came from. Pure."""
+"""Builds an Inventory from Kubernetes objects, from whatever source. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,41 +19,41 @@ _UNKNOWN_GPU: Final = "-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembledInventory:
-    """An inventory, and what had to be left out of it."""
+    """An inventory, and the objects that it could not include."""
 
     inventory: Inventory
     lines: tuple[str, ...] = ()
-    """One line for each object that could not be used."""
+    """One line for each invalid object."""
     elsewhere: int = 0
-    """How many pods are not this node's."""
+    """Number of pods of other nodes."""
 
 
 def build(
-    found: Iterable[NodePod | KubernetesObject],
+    items: Iterable[NodePod | KubernetesObject],
     *,
     node: str,
     reservation_namespace: str,
     bind_requests_unknown: Collection[tuple[str, str]] = (),
 ) -> AssembledInventory:
-    """Put together what is known of one node's pods.
+    """Build the inventory of one node.
 
     Args:
-        found: objects; a NodePod is one of this node's that was read before, and costs next to nothing.
+        items: Kubernetes objects, and NodePods of this node that were already decoded.
         node: name of the node.
-        reservation_namespace: where KAI keeps its reservation pods.
-        bind_requests_unknown: namespace and name of pods whose BindRequest is not known to exist or to be
-            absent.
+        reservation_namespace: namespace of KAI's reservation pods.
+        bind_requests_unknown: namespace and name of pods for which it is unknown whether a BindRequest
+            exists.
     """
     parts = _Assembly(
         node=node,
         reservation_namespace=reservation_namespace,
         bind_requests_unknown=bind_requests_unknown,
     )
-    for each in found:
+    for item in items:
         try:
-            parts.add(each)
+            parts.add(item)
         except ObjectError as error:
-            parts.lines.append(f"{' '.join(str(error).split())}; it is left out")
+            parts.lines.append(f"{' '.join(str(error).split())}; skipped")
     return AssembledInventory(
         inventory=parts.inventory(), lines=tuple(parts.lines), elsewhere=parts.elsewhere
     )
@@ -66,7 +66,7 @@ class _Assembly:
     bind_requests_unknown: Collection[tuple[str, str]]
     pods: dict[str, NodePod] = field(default_factory=dict)
     reservations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """GPUs by host namespace and group; the namespace is empty for those of the cluster's own KAI."""
+    """GPUs by host namespace and group; the namespace is empty for the cluster's own KAI."""
     reservation_pods: list[ReservationPod] = field(default_factory=list)
     tenant_reservation_uids: set[str] = field(default_factory=set)
     reservation_uids: set[str] = field(default_factory=set)
@@ -79,37 +79,37 @@ class _Assembly:
     lines: list[str] = field(default_factory=list)
     elsewhere: int = 0
 
-    def add(self, found: NodePod | KubernetesObject) -> None:
-        if isinstance(found, NodePod):
-            self._add_pod(found)
+    def add(self, item: NodePod | KubernetesObject) -> None:
+        if isinstance(item, NodePod):
+            self._add_pod(item)
             return
-        metadata = found.metadata
+        metadata = item.metadata
         key = (metadata.namespace or "default", metadata.name or "")
-        match found:
+        match item:
             case objects.Pod():
-                if found.spec.node_name == self.node:
-                    self._add_pod(node_pod(found))
+                if item.spec.node_name == self.node:
+                    self._add_pod(node_pod(item))
                 else:
                     self.elsewhere += 1
             case objects.BindRequestObject():
                 self.unreadable_bind_requests.add(key)
-                self.bind_requests[key] = _bind_request(found)
+                self.bind_requests[key] = _bind_request(item)
                 self.unreadable_bind_requests.remove(key)
             case objects.ConfigMap():
-                self._add_config_map(key, found)
+                self._add_config_map(key, item)
             case objects.Namespace():
                 self.namespaces[key[1]] = LABELS.kept(metadata.labels)
             case objects.Node():
                 if metadata.name == self.node:
-                    self._add_node(found)
+                    self._add_node(item)
 
     def _add_pod(self, pod: NodePod) -> None:
         if pod.uid in self.pods or pod.uid in self.reservation_uids:
-            raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} is another pod's already")
+            raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} already belongs to another pod")
         group = pod.labels.get(keys.GPU_GROUP, "")
         is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
         if not pod.whole_gpus:
-            is_reservation = False  # a pod without a GPU of its own holds none for others
+            is_reservation = False  # a pod without a GPU cannot reserve one
         if pod.namespace == self.reservation_namespace and is_reservation:
             self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
             self._reserve(group, pod, is_tenants=False)
@@ -136,28 +136,28 @@ class _Assembly:
         if gpu and gpus and gpu not in gpus:
             where = f"Pod {pod.namespace}/{pod.name}"
             self.lines.append(
-                f"{where}: another reservation pod of its group names another GPU; neither counts"
+                f"{where}: another reservation pod of its group names another GPU; both are ignored"
             )
         gpus.update({gpu} - {""})
 
-    def _add_config_map(self, key: tuple[str, str], found: objects.ConfigMap) -> None:
-        data = kept_data(found.data)
-        if not data or keys.VCLUSTER_MANAGED_BY in (found.metadata.labels or ()):
-            return  # none of KAI's; a tenant's own, if vCluster's syncer made it
+    def _add_config_map(self, key: tuple[str, str], config_map: objects.ConfigMap) -> None:
+        data = kept_data(config_map.data)
+        if not data or keys.VCLUSTER_MANAGED_BY in (config_map.metadata.labels or ()):
+            return  # not KAI's ConfigMap, or one that vCluster's syncer copied from a tenant
         self.config_maps[key] = data
-        owner = found.metadata.pod_owner_uid
+        owner = config_map.metadata.pod_owner_uid
         if owner is not None:
             self.config_map_owners[key] = owner
 
-    def _add_node(self, found: objects.Node) -> None:
-        labels = self.node_labels = LABELS.kept(found.metadata.labels)
+    def _add_node(self, node: objects.Node) -> None:
+        labels = self.node_labels = LABELS.kept(node.metadata.labels)
         memory = labels.get(keys.NODE_GPU_MEMORY)
         if memory is not None:
             try:
                 Card.from_label(memory)
             except ValueError as error:
                 where = f"Node {self.node}: label {keys.NODE_GPU_MEMORY}"
-                self.lines.append(f"{where}: {error}; the driver's own total counts instead")
+                self.lines.append(f"{where}: {error}; the driver's total is used instead")
 
     def inventory(self) -> Inventory:
         reservations = {
@@ -179,15 +179,15 @@ class _Assembly:
         )
 
 
-def _bind_request(found: objects.BindRequestObject) -> BindRequest:
-    spec, received = found.spec, found.spec.received_gpu or objects.ReceivedGpu()
+def _bind_request(object_: objects.BindRequestObject) -> BindRequest:
+    spec, received = object_.spec, object_.spec.received_gpu or objects.ReceivedGpu()
     groups = tuple(spec.selected_gpu_groups or ())
     if len(groups) > _MOST_GROUPS:
-        where = f"BindRequest {found.metadata.namespace or 'default'}/{found.metadata.name}"
+        where = f"BindRequest {object_.metadata.namespace or 'default'}/{object_.metadata.name}"
         raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
     return BindRequest(
-        pod_uid=bounded(found.metadata.pod_owner_uid),
-        portion=(received.portion or "")[:LONGEST_NAME],  # a valid one is far shorter
+        pod_uid=bounded(object_.metadata.pod_owner_uid),
+        portion=(received.portion or "")[:LONGEST_NAME],  # a valid value is far shorter
         count=received.count or 0,
         groups=tuple(map(bounded, groups)),
         resource_type=bounded(spec.received_resource_type),

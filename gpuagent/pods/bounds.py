@@ -1,7 +1,7 @@
-"""How much is kept of the strings of one object. Pure.
+"""Limits on the strings that are kept of one object. Pure.
 
-The API server takes labels without a bound on their number, 256 KiB of annotations, and 1.5 MiB a request, so
-a tenant can fill an agent's memory with pods. A pods file has no bound at all.
+The API server accepts any number of labels, 256 KiB of annotations and 1.5 MiB per request. Without limits a
+tenant could exhaust the agent's memory with pods. A pods file has no limits at all.
 """
 
 import sys
@@ -12,28 +12,28 @@ from typing import Final
 from kai import keys
 
 LONGEST_NAME: Final = 253
-"""Characters of the name of an object (Kubernetes' DNS subdomain)."""
+"""Maximum of characters of an object's name (a DNS subdomain in Kubernetes)."""
 _LONGEST_KEY: Final = 253 + 1 + 63
-"""Characters of a label's or annotation's key (Kubernetes' qualified name)."""
+"""Maximum of characters of a label or annotation key (a qualified name in Kubernetes)."""
 _ENTRY_BYTES: Final = 100
-"""Memory of one entry of a dict, besides its key and its value."""
+"""Memory of one dict entry, without its key and value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StringBounds:
-    """Bounds of one map of strings."""
+    """Limits on one map of strings."""
 
     total_bytes: int
     """Memory of all entries together."""
     longest_value: int
-    """Characters; a longer value is left out, and never cut to another one."""
+    """Maximum of characters; a longer value is dropped, since a truncated one would be a different value."""
     read: frozenset[str]
-    """Keys that are kept before all others."""
+    """Keys that take precedence over all others."""
 
     def kept(self, strings: Mapping[str, str | None] | None) -> dict[str, str]:
-        """Return what is kept: the keys that the agent reads first, then the shortest entries.
+        """Return the entries that fit: first the keys that the agent reads, then the shortest entries.
 
-        Null reads as the empty string, as in Go.
+        Null becomes the empty string, as in Go.
         """
         fitting = {
             key: text or ""
@@ -54,9 +54,9 @@ class StringBounds:
         return kept
 
     def too_long(self, strings: Mapping[str, str | None] | None, wanted: Collection[str]) -> list[str]:
-        """Name the wanted keys whose values are left out for their length."""
-        found = strings or {}
-        return [key for key in wanted if len(found.get(key) or "") > self.longest_value]
+        """Return the wanted keys whose values are too long."""
+        present = strings or {}
+        return [key for key in wanted if len(present.get(key) or "") > self.longest_value]
 
     def _rank(self, key: str) -> int:
         if key in self.read:
@@ -69,11 +69,11 @@ ANNOTATIONS: Final = StringBounds(total_bytes=20 * 1024, longest_value=4096, rea
 
 
 def kept_data(data: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Return what is read of a ConfigMap's data: KAI's own keys."""
-    found = {key: (data or {}).get(key) for key in keys.CONFIG_MAP_KEYS if key in (data or {})}
-    return ANNOTATIONS.kept(found)
+    """Return the entries of a ConfigMap that the agent reads: KAI's own keys."""
+    own_entries = {key: (data or {}).get(key) for key in keys.CONFIG_MAP_KEYS if key in (data or {})}
+    return ANNOTATIONS.kept(own_entries)
 
 
 def bounded(text: str | None, longest: int = LONGEST_NAME) -> str:
-    """Return a text of at most so many characters; a longer one is no name and reads as empty."""
+    """Return the text, or the empty string if it is too long to be a name."""
     return text if text is not None and len(text) <= longest else ""

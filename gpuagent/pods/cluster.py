@@ -1,4 +1,4 @@
-"""The pods of a node from the API server: one watch, and what KAI says of them by name."""
+"""Pods of a node from the API server: one watch, and KAI's objects fetched by name."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _MOST_LINES: Final = 20
 
 
 class ClusterPods:
-    """Keeps an Inventory of one node's pods as the API server has them."""
+    """Keeps an Inventory of one node's pods in line with the API server."""
 
     def __init__(  # noqa: PLR0913 - two of them are paces
         self,
@@ -34,31 +34,31 @@ class ClusterPods:
         read_config_maps: bool = False,
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
-        lookup_pace: FetchTiming | None = None,
+        fetch_timing: FetchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the watch and the fetches; call `run` to start them.
 
         Args:
-            client: to the API server.
-            node: spec.nodeName of the pods.
-            reservation_namespace: where KAI keeps its reservation pods.
-            log: where problems are said, each once.
-            read_config_maps: whether KAI's ConfigMaps are fetched, which takes a right to read ConfigMaps.
+            client: connection to the API server.
+            node: `spec.nodeName` of the pods.
+            reservation_namespace: namespace of KAI's reservation pods.
+            log: receives each problem once.
+            read_config_maps: whether to fetch KAI's ConfigMaps, which needs a right of its own.
             clock: monotonic seconds.
-            timing: of the watch, other than usual.
-            lookup_pace: of what is fetched by name, other than usual.
+            timing: of the watch; None for the defaults.
+            lookup_pace: of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
         self._log = log
-        self._belongings = RelatedObjects(
+        self._related = RelatedObjects(
             node=node, reservation_namespace=reservation_namespace, with_config_maps=read_config_maps
         )
         self._inventory: Inventory | None = None
         self._changed = asyncio.Event()
-        self._wanted_of: Mapping[tuple[str, str], NodePod] | None = None
-        """The pods, if they changed since it was last worked out what belongs to them."""
-        self._said: frozenset[str] = frozenset()
+        self._changed_pods: Mapping[tuple[str, str], NodePod] | None = None
+        """The pods, if they changed since the objects to fetch were last determined."""
+        self._logged_lines: frozenset[str] = frozenset()
         self._unread: frozenset[str] = frozenset()
         self.watch: Watch[NodePod] = Watch(
             client,
@@ -69,84 +69,89 @@ class ClusterPods:
             ),
             read=self._read,
             on_change=self._pods_changed,
-            on_trouble=self._say_trouble,
+            on_trouble=self._log_watch_problem,
             clock=clock,
             timing=timing,
         )
-        """For its figures: restarts by cause, last contact, and what is wrong."""
-        self._lookups = Fetcher(
-            client, on_change=self._changed.set, on_lack=self._say_lack, clock=clock, timing=lookup_pace
+        """The watch of the pods, with its restarts by cause, last contact and current problem."""
+        self._fetcher = Fetcher(
+            client,
+            on_change=self._changed.set,
+            on_unavailable=self._log_unavailable,
+            clock=clock,
+            timing=fetch_timing,
         )
 
     @property
     def inventory(self) -> Inventory | None:
-        """What is known; None until the pods were listed, and what belongs to them was asked for once."""
+        """The current inventory; None until the pods have been listed and their objects have been
+        requested once."""
         return self._inventory
 
     @property
-    def lacks(self) -> tuple[Unavailable, ...]:
-        """What it goes without: rights, and kinds of objects that the API server does not have."""
-        return self._lookups.lacks
+    def unavailable(self) -> tuple[Unavailable, ...]:
+        """Kinds of objects that cannot be fetched, for lack of a right or of the API."""
+        return self._fetcher.unavailable
 
     def seconds_since_contact(self) -> float:
-        """How long ago the API server last said something of the node's pods; infinite before that."""
+        """Return the seconds since the last contact with the API server; infinite before the first."""
         return self.watch.seconds_since_contact()
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.watch.run())
-            group.create_task(self._lookups.run())
+            group.create_task(self._fetcher.run())
             group.create_task(self._keep())
 
     async def _keep(self) -> None:
         await self._changed.wait()
-        self._want()
-        # The first inventory decides what an annotation said first, so it waits for who knows better.
+        self._request_related()
+        # The first inventory decides which annotations count, so it waits for KAI's records.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_SECONDS):
-                await self._lookups.settled.wait()
+                await self._fetcher.settled.wait()
         while True:
-            self._want()
+            self._request_related()
             self._changed.clear()
             self._build()
             await self._changed.wait()
-            self._want()
-            await asyncio.sleep(_GATHER_SECONDS)  # what comes together, and what is fetched for it
+            self._request_related()
+            await asyncio.sleep(_GATHER_SECONDS)  # combines changes and fetches that arrive together
 
-    def _want(self) -> None:
-        """Look for what belongs to the pods, once for all changes that came together."""
-        pods, self._wanted_of = self._wanted_of, None
+    def _request_related(self) -> None:
+        """Request the objects that belong to the pods, once for all changes that arrived together."""
+        pods, self._changed_pods = self._changed_pods, None
         if pods is not None:
-            self._lookups.request(self._belongings.of(pods.values()))
+            self._fetcher.request(self._related.of(pods.values()))
 
     def _build(self) -> None:
         pods = self.watch.objects.values()
-        found: list[NodePod | KubernetesObject] = [*pods, *self._lookups.found]
-        built = build(
-            found,
+        objects: list[NodePod | KubernetesObject] = [*pods, *self._fetcher.objects]
+        assembled = build(
+            objects,
             node=self._node,
             reservation_namespace=self._reservation_namespace,
-            bind_requests_unknown=self._belongings.bind_requests_unknown(
-                pods, self._lookups.answered(BIND_REQUESTS)
+            bind_requests_unknown=self._related.bind_requests_unknown(
+                pods, self._fetcher.answered(BIND_REQUESTS)
             ),
         )
-        new = [line for line in built.lines if line not in self._said]
-        self._said = frozenset(built.lines)
+        new = [line for line in assembled.lines if line not in self._logged_lines]
+        self._logged_lines = frozenset(assembled.lines)
         for line in new[:_MOST_LINES]:
-            self._log("an object from the API server cannot be used", WARNING, error=line)
+            self._log("skipping invalid object", WARNING, error=line)
         if len(new) > _MOST_LINES:
-            self._log("and more of its objects", WARNING, more=len(new) - _MOST_LINES)
+            self._log("more invalid objects", WARNING, more=len(new) - _MOST_LINES)
         if self._inventory is None:
             self._log(
                 "pods listed",
                 INFO,
                 node=self._node,
-                pods=len(built.inventory.pods),
-                reservation_pods=len(built.inventory.reservation_pods),
-                tenant_reservation_pods=built.inventory.tenant_reservation_count,
+                pods=len(assembled.inventory.pods),
+                reservation_pods=len(assembled.inventory.reservation_pods),
+                tenant_reservation_pods=assembled.inventory.tenant_reservation_count,
             )
-        self._inventory = built.inventory
+        self._inventory = assembled.inventory
 
     def _read(self, data: bytes) -> NodePod | None:
         try:
@@ -155,21 +160,21 @@ class ClusterPods:
             line = str(error)
             if line not in self._unread and len(self._unread) < _MOST_LINES:
                 self._unread |= {line}
-                self._log("a pod from the API server cannot be read", WARNING, error=line)
+                self._log("skipping invalid pod", WARNING, error=line)
             return None
 
     def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:
-        self._wanted_of = pods
+        self._changed_pods = pods
         self._changed.set()
 
-    def _say_trouble(self, problem: str) -> None:
+    def _log_watch_problem(self, problem: str) -> None:
         if problem:
-            self._log("trouble with the API server", WARNING, error=problem)
+            self._log("pod watch failing", WARNING, error=problem)
         else:
-            self._log("the API server answers as it should again", INFO)
+            self._log("pod watch recovered", INFO)
 
-    def _say_lack(self, lack: Unavailable, is_new: bool) -> None:
+    def _log_unavailable(self, unavailable: Unavailable, is_new: bool) -> None:
         if is_new:
-            self._log("going on without", WARNING, resource=lack.resource, error=lack.line)
+            self._log("resource unavailable", WARNING, resource=unavailable.resource, error=unavailable.line)
         else:
-            self._log("no longer without", INFO, resource=lack.resource)
+            self._log("resource available again", INFO, resource=unavailable.resource)

@@ -1,4 +1,4 @@
-"""Objects as the API server sends them: decoded by type from the bytes, cut to what may be kept of them."""
+"""Decodes objects from the API server's JSON by type, and limits what is kept of them."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -17,19 +17,19 @@ _Object = TypeVar("_Object", bound=KubernetesObject)
 
 
 def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
-    """Make a reader of one kind of object, pods excepted.
+    """Return a decoder for one kind of object other than Pod.
 
-    The reader raises ObjectError, one line that names the object, for what is no such object.
+    The decoder raises ObjectError, with one line that names the object, for a malformed object.
     """
     decode = _decoder(kind, type_)
     return lambda data: _bounded(decode(data))
 
 
 def read_pod(data: bytes) -> NodePod:
-    """Read a pod from the JSON of the API server; the cost is that of skipping the bytes.
+    """Decode a pod from the API server's JSON; irrelevant fields are skipped without decoding.
 
     Raises:
-        ObjectError: it is no pod; one line that names it.
+        ObjectError: the pod is malformed; one line that names it.
     """
     return node_pod(_decode_pod(data), launches=lambda: launches_of(data))
 
@@ -39,12 +39,12 @@ def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
 
     def read(data: bytes) -> _Object:
         try:
-            found = decode(data)
+            decoded = decode(data)
         except MALFORMED as error:
             raise ObjectError(_explain(data, kind, error)) from None
-        if not found.metadata.name:
+        if not decoded.metadata.name:
             raise ObjectError(_explain(data, kind, ValueError("no name")))
-        return found
+        return decoded
 
     return read
 
@@ -53,27 +53,27 @@ _decode_pod: Final = _decoder("Pod", Pod)
 
 
 def _explain(data: bytes, kind: str, error: Exception) -> str:
-    """Say which object it is, and which field."""
+    """Describe a decoding error by object and field."""
     document: Any = None
     try:
         document = msgspec.json.decode(data)
         decode_object({**document, "kind": kind} if isinstance(document, dict) else document, kind=kind)
-    except ObjectError as named:
-        return str(named)
+    except ObjectError as described:
+        return str(described)
     except MALFORMED:
         return f"{kind}: not JSON: {one_line(str(error))}"
     return f"{kind}: {one_line(str(error))}"
 
 
-def _bounded(found: _Object) -> _Object:
-    """Cut an object to what may be kept of it."""
-    metadata = found.metadata
-    found = replace(
-        found,
+def _bounded(decoded: _Object) -> _Object:
+    """Limit an object to the strings that may be kept."""
+    metadata = decoded.metadata
+    decoded = replace(
+        decoded,
         metadata=replace(
             metadata,
             labels=LABELS.kept(metadata.labels),
             annotations=ANNOTATIONS.kept(metadata.annotations),
         ),
     )
-    return replace(found, data=kept_data(found.data)) if isinstance(found, ConfigMap) else found
+    return replace(decoded, data=kept_data(decoded.data)) if isinstance(decoded, ConfigMap) else decoded

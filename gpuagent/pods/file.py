@@ -1,4 +1,4 @@
-"""The pods of a node from a file: what `kubectl get … -o json` prints, or the same written by hand."""
+"""Pods of a node from a file: the output of `kubectl get … -o json`, or the same format written by hand."""
 
 import asyncio
 import time
@@ -23,13 +23,13 @@ _MOST_LINES: Final = 20
 
 
 class FilePods:
-    """Keeps an Inventory of a v1 PodList or List that may change at any time.
+    """Keeps an Inventory in line with a v1 PodList or List that may change at any time.
 
-    It may also hold Node, Namespace, ConfigMap and BindRequest objects. An edit counts within 2 s; one that
-    breaks the file leaves the last good inventory and one line in the log.
+    The file may also contain Node, Namespace, ConfigMap and BindRequest objects. A change takes effect within
+    2 s. If a change breaks the file, the last valid inventory stays, and the log has one line.
 
     Raises:
-        DocumentError: the file is missing or broken from the start; the message names it.
+        DocumentError: the file is missing or broken at the start; the message names the file.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class FilePods:
         self._log = log
         self._clock = clock
         self._watched = FileWatch(path)
-        self._said: frozenset[str] = frozenset()
+        self._logged_lines: frozenset[str] = frozenset()
         self._is_broken = False
         self._inventory = self._take(self._read())
         self._contact = clock()
 
     @property
     def inventory(self) -> Inventory | None:
-        """The last good inventory."""
+        """The last valid inventory."""
         return self._inventory
 
     def seconds_since_contact(self) -> float:
-        """How long ago the file was last seen whole, on the injected clock; grows while it is broken."""
+        """Return the seconds since the file was last valid, on the injected clock."""
         return self._clock() - self._contact
 
     async def run(self) -> None:
-        """Look at the file until cancelled.
+        """Follow the file until cancelled.
 
-        A file that is just being written may read as a shorter list of pods: it is read when it has not
-        changed for one look, or after a few looks if it goes on changing.
+        A file that is being written could be read as a shorter list of pods. It is therefore read when it has
+        been unchanged for one check, or after a few checks if it keeps changing.
         """
         looks = 0
         while True:
@@ -82,16 +82,16 @@ class FilePods:
 
     async def _read_again(self) -> None:
         try:
-            built = await asyncio.to_thread(self._read)
+            assembled = await asyncio.to_thread(self._read)
         except DocumentError as error:
             self._is_broken = True
-            self._log("pods file unusable, the last good one stays in force", WARNING, error=str(error))
+            self._log("pods file invalid, keeping the last valid one", WARNING, error=str(error))
             return
         self._is_broken = False
-        self._inventory = self._take(built)
+        self._inventory = self._take(assembled)
 
-    def _take(self, built: AssembledInventory) -> Inventory:
-        inventory = built.inventory
+    def _take(self, assembled: AssembledInventory) -> Inventory:
+        inventory = assembled.inventory
         self._log(
             "pods file read",
             INFO,
@@ -100,46 +100,48 @@ class FilePods:
             pods=len(inventory.pods),
             reservation_pods=len(inventory.reservation_pods),
             tenant_reservation_pods=inventory.tenant_reservation_count,
-            pods_elsewhere=built.elsewhere,
+            pods_elsewhere=assembled.elsewhere,
         )
-        new = [line for line in built.lines if line not in self._said]
+        new = [line for line in assembled.lines if line not in self._logged_lines]
         for line in new[:_MOST_LINES]:
-            self._log("an object of the pods file cannot be used", WARNING, file=str(self._path), error=line)
+            self._log("skipping invalid object", WARNING, file=str(self._path), error=line)
         if len(new) > _MOST_LINES:
-            self._log("and more of its objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
-        self._said = frozenset(built.lines)
+            self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
+        self._logged_lines = frozenset(assembled.lines)
         return inventory
 
     def _read(self) -> AssembledInventory:
-        found: list[KubernetesObject] = []
+        objects: list[KubernetesObject] = []
         lines: list[str] = []
         try:
             for document, kind in objects_of(_documents(self._path)):
                 try:
-                    each = decode_object(document, kind=kind)
+                    object_ = decode_object(document, kind=kind)
                 except ObjectError as error:
-                    lines.append(f"{error}; it is left out")
+                    lines.append(f"{error}; skipped")
                     continue
-                if each is not None:
-                    found.append(each)
+                if object_ is not None:
+                    objects.append(object_)
         except ObjectError as error:
             raise DocumentError(f"{self._path}: {error}") from None
-        built = build(found, node=self._node, reservation_namespace=self._reservation_namespace)
-        return replace(built, lines=(*lines, *built.lines))
+        assembled = build(objects, node=self._node, reservation_namespace=self._reservation_namespace)
+        return replace(assembled, lines=(*lines, *assembled.lines))
 
 
 def _documents(path: Path) -> list[Any]:
-    """Read the file. JSON is not left to the YAML reader, which takes 100 times the text's memory for it.
+    """Read the documents of the file.
+
+    JSON has its own reader, since the YAML reader needs 100 times the memory.
 
     Raises:
-        DocumentError: it cannot be read, is neither YAML nor JSON, or is empty.
+        DocumentError: the file is not readable, neither YAML nor JSON, or empty.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DocumentError(f"{path}: {error.strerror}") from None
     if data.lstrip()[:1] == b"{":
-        # YAML may start so too; and of broken JSON its reader says in which line.
+        # YAML may start like this, too, and its reader reports the line of an error.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return [msgspec.json.decode(data)]
     documents = load_file(path)

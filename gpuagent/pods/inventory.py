@@ -1,4 +1,4 @@
-"""What is known of a node's pods at one moment, whatever it was read from."""
+"""Data types of a node's pods and KAI's records at one moment, independent of their source."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from gpuagent.pods.objects import FINISHED_PHASES, is_running
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
-    """One pod on this node, as the API server (or a file) has it; `pods.reading` bounds its size."""
+    """One pod of this node; `pods.reading` limits its size."""
 
     namespace: str
     name: str
@@ -20,55 +20,55 @@ class NodePod:
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     container_ids: tuple[str, ...] = ()
-    """Of every container that has one: 64 hex digits of `status.*containerStatuses[].containerID`."""
+    """IDs of all containers: 64 hex digits from `status.*containerStatuses[].containerID`."""
     whole_gpus: int = 0
-    """`nvidia.com/gpu` that the device plugin gives it: of all containers together, or of its largest init
-    container."""
+    """Number of `nvidia.com/gpu` from the device plugin: of all containers together, or of the largest
+    init container."""
     has_unsized_gpus: bool = False
-    """Whether it gets GPUs of a size that cannot be read from it: by a resource claim (DRA), or by a GPU
-    resource other than `nvidia.com/gpu`."""
+    """Whether the pod gets GPUs of unknown size: by a ResourceClaim (DRA), or by a GPU resource other than
+    `nvidia.com/gpu`."""
     config_map_names: tuple[str, ...] = ()
-    """Names that KAI's ConfigMap of the pod can have, the likeliest first."""
+    """Possible names of the pod's KAI ConfigMap, the most likely first."""
     launches: tuple[Launch, ...] = field(default=(), repr=False)
-    """How containers that mention a framework are started; empty without a share."""
+    """Start of the containers that mention a framework; empty for a pod without a share."""
     scheduler_name: str = ""
     config_hash: str = ""
     """A static pod's name in cgroup paths (annotation kubernetes.io/config.hash), or empty."""
     is_bound: bool = True
-    """Whether spec.nodeName is set; what only an annotation says counts from then on."""
+    """Whether spec.nodeName is set. The annotations of a bound pod count as first seen."""
     controller_uid: str = ""
-    """UID of what made it and would make another; empty if nobody would."""
+    """UID of the controller that would recreate the pod; empty if there is none."""
     has_started: bool = False
-    """Whether a container has started, init containers included; what the phase does not tell."""
+    """Whether a container has started, init containers included. The phase does not show that."""
     is_terminating: bool = False
-    """Whether somebody has deleted or evicted it, and it is on its way out."""
+    """Whether the pod has been deleted or evicted, and is about to end."""
     notes: tuple[str, ...] = ()
-    """Values that are left out for their size, one line each."""
+    """Values that are ignored because of their size, one line each."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name: how BindRequests are named."""
+        """Namespace and name, the key of the pod's BindRequest."""
         return self.namespace, self.name
 
     @property
     def is_finished(self) -> bool:
-        """Whether every container ended for good: such a pod holds and promises nothing."""
+        """Whether all containers have ended for good; such a pod uses and reserves nothing."""
         return self.phase in FINISHED_PHASES
 
     @property
     def is_running(self) -> bool:
-        """Whether the pod can have processes, in an init container at least."""
+        """Whether the pod can have processes, at least in an init container."""
         return is_running(self.phase, has_started=self.has_started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequest:
-    """KAI's own word on a pod's share (scheduling.run.ai/v1alpha2, written by scheduler and binder)."""
+    """KAI's record of a pod's share (scheduling.run.ai/v1alpha2, written by its scheduler and binder)."""
 
     pod_uid: str
-    """From its owner reference; empty if it has none."""
+    """UID in the owner reference; empty if there is none."""
     portion: str
-    """`receivedGPU.portion`, two decimals; empty if it has none."""
+    """`receivedGPU.portion` with two decimals; empty if there is none."""
     count: int
     groups: tuple[str, ...]
     resource_type: str = ""
@@ -77,68 +77,68 @@ class BindRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationPod:
-    """A pod that asks for a whole GPU in order to hold it for a KAI group, and has not ended."""
+    """An unfinished pod that requests a whole GPU to reserve it for a KAI group."""
 
     namespace: str
-    """On the host."""
+    """Namespace on the host."""
     name: str
     uid: str
     gpu: str
-    """The GPU UUID that its annotation names, which need not exist; empty while it names none."""
+    """GPU UUID in the pod's annotation, empty without one. A GPU with that UUID may not exist."""
     is_tenants: bool
-    """Whether it belongs to a KAI inside a vCluster, so that the tenant can write anything on it."""
+    """Whether the pod belongs to a KAI inside a vCluster, whose tenant can write everything on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Everything known about this node's pods. Readers never change it; a change makes a new one."""
+    """All known pods of this node and KAI's records of them. Immutable."""
 
     pods: Mapping[str, NodePod] = field(default_factory=dict)
-    """By UID: the pods of this node, reservation pods left out."""
+    """Pods of this node by UID, without reservation pods."""
     reservations: Mapping[str, str] = field(default_factory=dict)
-    """GPU group to the GPU UUID its reservation pod on this node names; empty while it names none."""
+    """GPU UUID by GPU group, as the reservation pod on this node names it; empty if it names none."""
     tenant_reservations: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """The same for a KAI that runs inside a vCluster, by host namespace and group. The tenant can make them
-    up, so they count only for pods of that namespace."""
+    """The same for KAI inside vClusters, by host namespace and group. Tenants can forge these entries, so
+    they count only for pods of the same namespace."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """By namespace and name of the pod."""
     bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
-    """Namespace and name of the pods whose BindRequest may exist unseen: the request for it is still to be
-    made, failed, or was answered with an object that cannot be read. A missing right, a missing API and a
-    pods file are answers: a pod without a BindRequest then goes by its group label alone."""
+    """Namespace and name of pods whose BindRequest is unknown: its request is pending, failed, or returned
+    a malformed object. Without the right or the API, or with a pods file, the BindRequest is known to be
+    absent; the pod's group label alone then counts."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
-    """Data of KAI's ConfigMaps, by namespace and name."""
+    """Data of KAI's ConfigMaps by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """UID of the pod that owns a ConfigMap, by namespace and name; empty if something else owns it, absent if
-    nothing does."""
+    """UID of the pod that owns a ConfigMap, by namespace and name; empty for another owner, absent without
+    an owner."""
     node_labels: Mapping[str, str] | None = None
-    """Labels of this node; None if its object could not be had."""
+    """Labels of this node; None if the Node could not be fetched."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Labels of the namespaces that could be had."""
+    """Labels of the namespaces that could be fetched."""
     reservation_uids: frozenset[str] = frozenset()
-    """UIDs (and config hashes) of reservation pods: their processes are theirs, but they appear in no
-    `kaishare_pod_*` series."""
+    """UIDs and config hashes of the reservation pods. Their processes are attributed to them, but they
+    have no `kaishare_pod_*` series."""
     reservation_pods: tuple[ReservationPod, ...] = ()
-    """Every reservation pod of the node, those of tenants included."""
+    """All reservation pods of the node, including those of tenants."""
     tenant_reservation_uids: frozenset[str] = frozenset()
-    """UIDs among `pods` that are reservation pods of a KAI inside a vCluster: they promise nothing, but what
-    they hold is shown, since any pod of that tenant could pose as one."""
+    """UIDs among `pods` of the reservation pods of KAI inside a vCluster. They have no share, but their
+    usage is reported, since any pod of the tenant could pose as one."""
 
     @property
     def tenant_reservation_count(self) -> int:
-        """How many of the reservation pods belong to a KAI inside a vCluster."""
+        """Number of reservation pods that belong to KAI inside a vCluster."""
         return sum(pod.is_tenants for pod in self.reservation_pods)
 
 
 class PodSource(Protocol):
-    """Where an Inventory comes from."""
+    """A source of an Inventory."""
 
     @property
     def inventory(self) -> Inventory | None:
-        """The last good inventory; None until there is one."""
+        """The last valid inventory; None before the first."""
 
     def seconds_since_contact(self) -> float:
-        """How long ago the source was last known to be right, on the injected clock."""
+        """Return the seconds since the source was last known to be up to date, on the injected clock."""
 
     async def run(self) -> None:
         """Keep the inventory up to date until cancelled."""

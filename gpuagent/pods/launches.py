@@ -1,8 +1,8 @@
-"""What the containers of a pod run, kept unread until an Event gives advice on it.
+"""Excerpts of the container commands of a pod, kept undecoded until an Event needs advice.
 
-Only the command lines that mention a framework are kept, and only of pods that ask for a share: an excerpt
-needs no further right and no request to the API server, and its size is bounded. Secrets can stand in it, so
-nothing prints or logs it.
+Only pods that request a share have excerpts, and only of containers that mention a framework. They need no
+further right and no request to the API server, and their size is limited. They may contain secrets, so they
+are never printed or logged.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,8 @@ from kai.pod import Container
 from service.text import MALFORMED
 
 MOST_BYTES: Final = 4096
-"""Of all excerpts of one pod. Command lines of published vLLM and TGI manifests have some 400 bytes."""
+"""Maximum of all excerpts of one pod. The commands of published vLLM and TGI manifests have about 400
+bytes."""
 _MOST_LAUNCHES: Final = 8
 _NOTHING: Final = Raw(b"")
 
@@ -42,33 +43,33 @@ _decode = msgspec.json.Decoder(_Pod).decode
 
 
 class Launch:
-    """How one container starts its program: image, command, arguments, and the environment if it matters."""
+    """Start of one container: image, command, arguments, and relevant environment variables."""
 
     __slots__ = ("_container",)
 
     def __init__(self, container: Container) -> None:
-        """Take a container whose JSON is no part of a larger buffer."""
+        """Take a container whose JSON is not a slice of a larger buffer."""
         self._container = container
 
     def setting(self) -> Setting | None:
-        """Return the first framework that the container runs, and what it was told to take."""
+        """Return the first framework that the container runs, and its memory setting."""
         container = self._container
-        found = settings_of(
+        settings = settings_of(
             container.command_line,
             has_command=container.has_command,
             image=container.image,
             variables=container.variables,
         )
-        return next(found, None)
+        return next(settings, None)
 
 
 def launches_of(pod: bytes) -> tuple[Launch, ...]:
-    """Keep how the containers of a pod are started, as far as a framework is mentioned and the bound allows.
+    """Return the excerpts of a pod's containers that mention a framework, within the size limit.
 
-    A container whose excerpt is larger than what is left of the bound is left out, and gets no advice.
+    A container whose excerpt exceeds the rest of the limit is skipped, and gets no advice.
 
     Args:
-        pod: the JSON of a pod that can be read.
+        pod: JSON of a well-formed pod.
     """
     if not _mentions_framework(pod):
         return ()
@@ -98,7 +99,8 @@ def _containers(spec: _Spec) -> Iterator[_Container]:
 
 
 def _parts(container: _Container) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return image, command, arguments and environment; the last is empty unless it sets a framework up."""
+    """Return image, command, arguments and environment; the environment is empty unless it configures a
+    framework."""
     env = bytes(container.env)
     return (
         (container.image or "").encode(),
@@ -109,4 +111,4 @@ def _parts(container: _Container) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _mentions_framework(text: bytes) -> bool:
-    return any(mark in text for mark in MARKS)
+    return any(name in text for name in MARKS)

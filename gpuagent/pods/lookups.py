@@ -1,4 +1,4 @@
-"""Objects that are fetched by name: once or now and then, and not at all for want of a right."""
+"""Fetches objects by name, once or periodically, and skips kinds that RBAC denies."""
 
 import asyncio
 import math
@@ -14,44 +14,46 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 
-_AT_ONCE: Final = 2  # each TLS connection holds a quarter of a MiB
+_AT_ONCE: Final = 2  # each TLS connection takes 256 KiB
 _NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTiming:
-    """How long what waits for what, in seconds."""
+    """Intervals of fetches and retries, in seconds."""
 
     missing: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    """When to ask again for what is not there yet; then it is taken for absent."""
+    """Waiting times before each retry for a missing object; after the last one the object counts as
+    absent."""
     first_hold: float = 60.0
-    """How long a right that is missing is left alone at first; twice as long each time."""
+    """First back-off after a missing right; doubles each time."""
     longest_hold: float = 600.0
     first_pause: float = 1.0
-    """The same for an API server that does not answer."""
+    """First back-off after an error of the API server; doubles each time."""
     longest_pause: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """What is fetched; each kind is made once and equal to itself only, so that it hashes at no cost."""
+    """A kind of object to fetch. Each kind is one constant that is equal only to itself, so hashing is
+    cheap."""
 
     resource: str
-    """As RBAC and kubectl name it: `bindrequests.scheduling.run.ai`."""
+    """Name as in RBAC and kubectl: `bindrequests.scheduling.run.ai`."""
     prefix: str
-    """Of its path: `/api/v1`."""
+    """Prefix of the API path: `/api/v1`."""
     decode: Callable[[bytes], KubernetesObject]
-    """Raises ObjectError for what is no such object."""
+    """Decodes the object; raises ObjectError if it is malformed."""
     without: str
-    """What is worse without it, for a person."""
+    """Consequence of missing this kind, in words."""
     accept: str = "application/json"
     again_seconds: float = math.inf
-    """After how long it is fetched again."""
+    """Interval of repeated fetches."""
     is_expected: bool = False
-    """Whether it should be there soon if it is not there yet."""
+    """Whether a missing object is expected to appear soon."""
 
     def path(self, namespace: str, name: str) -> str:
-        """Where an object is; the namespace is empty for what has none."""
+        """Return the API path of an object; the namespace is empty for a cluster-scoped one."""
         plural = self.resource.partition(".")[0]
         where = f"namespaces/{namespace}/" if namespace else ""
         return f"{self.prefix}/{where}{plural}/{name}"
@@ -59,18 +61,18 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """One object."""
+    """Reference to one object."""
 
     kind: Kind
     names: tuple[str, ...]
-    """The first of these that is there."""
+    """Candidate names; the first existing object counts."""
     namespace: str = ""
     pod_uid: str = ""
-    """Of the pod it is about. What another pod owns is that pod's, which had the same name."""
+    """UID of the pod that the object belongs to. An object of another pod with the same name is ignored."""
 
 
 class UnavailableReason(StrEnum):
-    """Why something is lacking."""
+    """Why a kind of object cannot be fetched."""
 
     DENIED = "denied"
     NOT_SERVED = "not-served"
@@ -79,19 +81,19 @@ class UnavailableReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """A kind of object that cannot be had."""
+    """A kind of object that cannot be fetched."""
 
     resource: str
     reason: UnavailableReason
     line: str
-    """For a person: what is wrong, what follows, and what to do where something can be done."""
+    """One line for a person: the error, its consequence, and the remedy if there is one."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    found: KubernetesObject | None = None
+    object_: KubernetesObject | None = None
     is_answered: bool = False
-    """Whether the API server told that it is there or absent."""
+    """Whether the API server has confirmed that the object exists or is absent."""
     tries: int = 0
     due: float = 0.0
 
@@ -104,83 +106,85 @@ class _Hold:
     detail: str
     until: float
     seconds: float
-    is_said: bool
+    is_reported: bool
 
 
 _ANSWERS: Final = (UnavailableReason.DENIED, UnavailableReason.NOT_SERVED)
-"""Why an object cannot be had at all, which is an answer; after an error it may still be had."""
+"""Reasons that count as a final answer; after an error the object may still be fetched."""
 
 
 class Fetcher:
-    """Keeps the objects that are wanted, as far as they can be had."""
+    """Keeps copies of the requested objects, as far as they can be fetched."""
 
     def __init__(
         self,
         client: KubeClient,
         *,
         on_change: Callable[[], None] = lambda: None,
-        on_lack: Callable[[Unavailable, bool], None] = lambda _lack, _is_new: None,
+        on_unavailable: Callable[[Unavailable, bool], None] = lambda _lack, _is_new: None,
         clock: Callable[[], float] = time.monotonic,
         timing: FetchTiming | None = None,
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the fetches; call `run` to start them.
 
         Args:
-            client: to the API server.
-            on_change: told when something was found, is another than before, or is known to be absent.
-            on_lack: told when a kind cannot be had (True), and when it can again (False).
+            client: connection to the API server.
+            on_change: called when an object appears, changes, or is known to be absent.
+            on_lack: called when a kind becomes unavailable (True) or available again (False).
             clock: monotonic seconds.
-            timing: other than usual.
+            timing: None for the defaults.
         """
         self._client = client
         self._on_change = on_change
-        self._on_lack = on_lack
+        self._on_unavailable = on_unavailable
         self._clock = clock
         self._timing = timing or FetchTiming()
         self._entries: dict[ObjectRef, _Entry] = {}
         self._holds: dict[tuple[str, str], _Hold] = {}
-        """By resource and namespace; the namespace is empty where it is about all of them."""
-        self._lacks: dict[tuple[str, UnavailableReason], Unavailable] = {}
+        """By resource and namespace; the namespace is empty for all namespaces."""
+        self._unavailable: dict[tuple[str, UnavailableReason], Unavailable] = {}
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()
-        """Set once everything that was wanted at first was asked for, or cannot be."""
+        """Set once every object of the first request has been fetched or is unavailable."""
 
     @property
-    def found(self) -> Iterator[KubernetesObject]:
-        """What could be had of what is wanted."""
-        return (entry.found for entry in self._entries.values() if entry.found is not None)
+    def objects(self) -> Iterator[KubernetesObject]:
+        """Fetched objects."""
+        return (entry.object_ for entry in self._entries.values() if entry.object_ is not None)
 
     def answered(self, kind: Kind) -> frozenset[tuple[str, str]]:
-        """Return namespace and first name of the objects of a kind for which there is an answer.
+        """Return namespace and first name of the objects of a kind whose state is known.
 
-        Each of them is there, is absent by the API server's word, or cannot be had for want of a right or of
-        its API. The rest is still to be asked for, failed each time, or is there and cannot be read.
+        The object exists, is absent according to the API server, or is unavailable for lack of a right or of
+        its API. Objects whose fetch is pending, failed or returned a malformed object are not included.
         """
         return frozenset(
-            (wanted.namespace, wanted.names[0])
-            for wanted, entry in self._entries.items()
-            if wanted.kind is kind
-            and (entry.is_answered or any(hold.reason in _ANSWERS for hold in self._held(wanted)))
+            (ref.namespace, ref.names[0])
+            for ref, entry in self._entries.items()
+            if ref.kind is kind
+            and (entry.is_answered or any(hold.reason in _ANSWERS for hold in self._backoffs(ref)))
         )
 
     @property
-    def lacks(self) -> tuple[Unavailable, ...]:
-        """What cannot be had, in the order in which that was noticed."""
-        return tuple(self._lacks.values())
+    def unavailable(self) -> tuple[Unavailable, ...]:
+        """Unavailable kinds, in order of detection."""
+        return tuple(self._unavailable.values())
 
-    def request(self, wanted: Iterable[ObjectRef]) -> None:
-        """Fetch these, and forget all others."""
+    def request(self, refs: Iterable[ObjectRef]) -> None:
+        """Fetch these objects, and forget all others."""
         before = self._entries
-        self._entries = {one: before.get(one) or _Entry() for one in wanted}
+        self._entries = {ref: before.get(ref) or _Entry() for ref in refs}
         if self._entries.keys() - before.keys():
             self._wake.set()
-        asked = {(one.kind.resource, space) for one in self._entries for space in (one.namespace, "")}
+        requested = {(ref.kind.resource, space) for ref in self._entries for space in (ref.namespace, "")}
         forgets_until = self._clock() - self._timing.longest_hold
         self._holds = {
-            key: hold for key, hold in self._holds.items() if key in asked or hold.until > forgets_until
+            key: hold for key, hold in self._holds.items() if key in requested or hold.until > forgets_until
         }
-        spoken_of = {(hold.kind.resource, hold.reason) for hold in self._holds.values()}
-        self._lacks = {key: lack for key, lack in self._lacks.items() if key in spoken_of}
+        backing_off = {(hold.kind.resource, hold.reason) for hold in self._holds.values()}
+        self._unavailable = {
+            key: unavailable for key, unavailable in self._unavailable.items() if key in backing_off
+        }
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -189,9 +193,9 @@ class Fetcher:
             batch = self._due(_AT_ONCE)
             if batch:
                 async with asyncio.TaskGroup() as group:
-                    for wanted in batch:
-                        group.create_task(self._look_up(wanted))
-                self._tell_lacks()
+                    for ref in batch:
+                        group.create_task(self._fetch(ref))
+                self._report_unavailable()
                 continue
             if self._entries:
                 self.settled.set()
@@ -201,90 +205,90 @@ class Fetcher:
             except TimeoutError:
                 continue
 
-    def _held(self, wanted: ObjectRef) -> list[_Hold]:
-        keys = {(wanted.kind.resource, space) for space in (wanted.namespace, "")}
+    def _backoffs(self, ref: ObjectRef) -> list[_Hold]:
+        keys = {(ref.kind.resource, space) for space in (ref.namespace, "")}
         return [self._holds[key] for key in keys if key in self._holds]
 
     def _due(self, most: int) -> list[ObjectRef]:
-        """What to ask for now: of what is held back only one, to see whether it still must be."""
+        """Return the objects to fetch now; of a kind in back-off only one, as a probe."""
         now = self._clock()
         due: list[ObjectRef] = []
         probed: set[tuple[str, str]] = set()
-        for wanted, entry in self._entries.items():
+        for ref, entry in self._entries.items():
             if entry.due > now:
                 continue
-            holds = self._held(wanted)
+            holds = self._backoffs(ref)
             probes = {(hold.kind.resource, hold.namespace) for hold in holds}
             if not probes & probed and all(hold.until <= now for hold in holds):
                 probed |= probes
-                due.append(wanted)
+                due.append(ref)
                 if len(due) == most:
                     break
         return due
 
     def _next_due(self) -> float | None:
         moments = [
-            max([entry.due, *(hold.until for hold in self._held(wanted))])
-            for wanted, entry in self._entries.items()
+            max([entry.due, *(hold.until for hold in self._backoffs(ref))])
+            for ref, entry in self._entries.items()
         ]
         soonest = min(moments, default=math.inf)
         return None if math.isinf(soonest) else max(soonest - self._clock(), 0.0)
 
-    async def _look_up(self, wanted: ObjectRef) -> None:
-        kind = wanted.kind
+    async def _fetch(self, ref: ObjectRef) -> None:
+        kind = ref.kind
         try:
-            found = await self._first(wanted)
+            object_ = await self._first(ref)
         except ApiError as error:
             if error.status == 403:
-                self._hold(wanted, UnavailableReason.DENIED, wanted.namespace, "")
+                self._hold(ref, UnavailableReason.DENIED, ref.namespace, "")
             elif error.status == 404:
-                self._hold(wanted, UnavailableReason.NOT_SERVED, "", "")
+                self._hold(ref, UnavailableReason.NOT_SERVED, "", "")
             else:
-                self._hold(wanted, UnavailableReason.ERROR, "", str(error), error.retry_after or 0.0)
+                self._hold(ref, UnavailableReason.ERROR, "", str(error), error.retry_after or 0.0)
             return
         except ObjectError as error:
-            if wanted in self._entries:
-                self._entries[wanted].is_answered = False  # it is there, and its content is unknown
-            self._hold(wanted, UnavailableReason.ERROR, "", str(error))
+            if ref in self._entries:
+                self._entries[ref].is_answered = False  # the object exists, but its content is unknown
+            self._hold(ref, UnavailableReason.ERROR, "", str(error))
             return
         except (Unreachable, AccessError):
-            self._hold(wanted, UnavailableReason.ERROR, "", "")  # the watch on the pods tells of it
+            self._hold(ref, UnavailableReason.ERROR, "", "")  # the watch of the pods reports the error
             return
-        for space in (wanted.namespace, ""):
+        for space in (ref.namespace, ""):
             self._holds.pop((kind.resource, space), None)
-        entry = self._entries.get(wanted)
+        entry = self._entries.get(ref)
         if entry is None:
-            return  # its pod went meanwhile
-        entry.due = self._clock() + self._again_in(wanted, entry, found)
-        if found != entry.found or not entry.is_answered:
-            entry.found, entry.is_answered = found, True
+            return  # its pod was removed in the meantime
+        entry.due = self._clock() + self._again_in(ref, entry, object_)
+        if object_ != entry.object_ or not entry.is_answered:
+            entry.object_, entry.is_answered = object_, True
             self._on_change()
 
-    async def _first(self, wanted: ObjectRef) -> KubernetesObject | None:
-        """Fetch the first that is there and the pod's own; else another pod's; else none.
+    async def _first(self, ref: ObjectRef) -> KubernetesObject | None:
+        """Return the first existing object that belongs to the pod, else one of another pod, else None.
 
         Raises:
-            ApiError, Unreachable, AccessError, ObjectError: there is no telling.
+            ApiError, Unreachable, AccessError, ObjectError: the object's state is unknown.
         """
-        kind = wanted.kind
+        kind = ref.kind
         foreign: KubernetesObject | None = None
-        for name in wanted.names:
-            path = kind.path(wanted.namespace, name)
+        for name in ref.names:
+            path = kind.path(ref.namespace, name)
             try:
                 body = await self._client.get(path, accept=kind.accept)
             except ApiError as error:
                 if error.status == 404 and error.reason == "NotFound":
                     continue
                 raise
-            found = kind.decode(body)
-            if not wanted.pod_uid or found.metadata.pod_owner_uid in (None, wanted.pod_uid):
-                return found
-            foreign = foreign or found
+            object_ = kind.decode(body)
+            if not ref.pod_uid or object_.metadata.pod_owner_uid in (None, ref.pod_uid):
+                return object_
+            foreign = foreign or object_
         return foreign
 
-    def _again_in(self, wanted: ObjectRef, entry: _Entry, found: KubernetesObject | None) -> float:
-        kind = wanted.kind
-        is_own = found is not None and found.metadata.pod_owner_uid in (None, wanted.pod_uid)
+    def _again_in(self, ref: ObjectRef, entry: _Entry, object_: KubernetesObject | None) -> float:
+        kind = ref.kind
+        is_own = object_ is not None and object_.metadata.pod_owner_uid in (None, ref.pod_uid)
         if kind.is_expected and not is_own:
             entry.tries += 1
             waits = self._timing.missing
@@ -293,18 +297,18 @@ class Fetcher:
 
     def _hold(
         self,
-        wanted: ObjectRef,
+        ref: ObjectRef,
         reason: UnavailableReason,
         namespace: str,
         detail: str,
         retry_after: float = 0.0,
     ) -> None:
-        """Leave a kind alone for a while: in one namespace where the right is missing, else everywhere.
+        """Put a kind into back-off: in one namespace if a right is missing there, else everywhere.
 
-        After an error another object of the kind is asked for first, so that one that can never be read does
-        not keep the others from being read.
+        After an error the probe is another object of the kind, so that one malformed object does not block
+        the others.
         """
-        timing, key = self._timing, (wanted.kind.resource, namespace)
+        timing, key = self._timing, (ref.kind.resource, namespace)
         is_error = reason is UnavailableReason.ERROR
         first, longest = (
             (timing.first_pause, timing.longest_pause)
@@ -315,41 +319,43 @@ class Fetcher:
         is_same = before is not None and before.reason is reason
         if is_same and before is not None and before.until > self._clock():
             if is_error:
-                self._ask_after(wanted, before)
-            return  # another of the same batch was first
+                self._retry_after(ref, before)
+            return  # another object of the same batch came first
         seconds = min(before.seconds * 2, longest) if is_same and before is not None else first
         self._holds[key] = _Hold(
-            kind=wanted.kind,
+            kind=ref.kind,
             namespace=namespace,
             reason=reason,
             detail=detail,
             until=self._clock() + max(seconds * random.uniform(0.8, 1.2), retry_after),  # noqa: S311
             seconds=seconds,
-            is_said=not is_error or (is_same and bool(detail)),  # one failure is nothing to speak of
+            is_reported=not is_error or (is_same and bool(detail)),  # a single failure is not reported
         )
         if is_error:
-            self._ask_after(wanted, self._holds[key])
+            self._retry_after(ref, self._holds[key])
         if not is_same:
             self._on_change()
 
-    def _ask_after(self, wanted: ObjectRef, hold: _Hold) -> None:
-        entry = self._entries.get(wanted)
+    def _retry_after(self, ref: ObjectRef, hold: _Hold) -> None:
+        entry = self._entries.get(ref)
         if entry is not None:
             entry.due = hold.until + self._timing.first_pause
 
-    def _tell_lacks(self) -> None:
-        """Say what is new and what is over."""
+    def _report_unavailable(self) -> None:
+        """Report new and resolved back-offs."""
         now: dict[tuple[str, UnavailableReason], Unavailable] = {}
         for hold in self._holds.values():
-            if hold.is_said:
+            if hold.is_reported:
                 key = (hold.kind.resource, hold.reason)
-                alike = [one for one in self._holds.values() if (one.kind.resource, one.reason) == key]
+                alike = [
+                    other for other in self._holds.values() if (other.kind.resource, other.reason) == key
+                ]
                 now[key] = Unavailable(resource=hold.kind.resource, reason=hold.reason, line=_line(alike))
-        before, self._lacks = self._lacks, now
+        before, self._unavailable = self._unavailable, now
         for key in now.keys() - before.keys():
-            self._on_lack(now[key], True)
+            self._on_unavailable(now[key], True)
         for key in before.keys() - now.keys():
-            self._on_lack(before[key], False)
+            self._on_unavailable(before[key], False)
 
 
 def _line(holds: list[_Hold]) -> str:
@@ -359,9 +365,9 @@ def _line(holds: list[_Hold]) -> str:
         return f"the API server has no {kind.resource}: {kind.without}"
     if hold.reason is UnavailableReason.ERROR:
         return f"{hold.detail}: {kind.without}"
-    names = sorted(one.namespace for one in holds if one.namespace)
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (
+    names = sorted(hold.namespace for hold in holds if hold.namespace)
+    namespaces = ", ".join(names[:_NAMES_SHOWN]) + (
         f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
     )
-    where = f" in {shown}" if shown else ""
-    return f"no right to get {kind.resource}{where}: {kind.without}; a role that grants it changes that"
+    where = f" in {namespaces}" if namespaces else ""
+    return f"no right to get {kind.resource}{where}: {kind.without}; grant the right to change that"

@@ -1,7 +1,6 @@
-"""The Kubernetes objects that say something about a node's pods, decoded by type: only what is read of them.
+"""Kubernetes objects that describe a node's pods, with the fields that the agent reads.
 
-What the API leaves out and what it has as null read as empty, as in Go. Any other wrong shape is an
-ObjectError about that one object.
+Missing fields and null become empty values, as in Go. Any other wrong type is an ObjectError of that object.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +17,11 @@ _LONGEST_NAME: Final = 120
 
 
 class ObjectError(ValueError):
-    """An object is not shaped as the API has it; one line: which one, which field, what it should be."""
+    """A malformed object; one line with the object, the field and the expected type."""
 
 
 class Owner(Struct, frozen=True):
-    """One of `metadata.ownerReferences`."""
+    """An entry of `metadata.ownerReferences`."""
 
     kind: str | None = None
     uid: str | None = None
@@ -42,13 +41,13 @@ class Metadata(Struct, frozen=True, rename="camel"):
 
     @property
     def controller_uid(self) -> str:
-        """UID of what made it and would make another; empty if nobody would."""
+        """UID of the controller that would recreate the object; empty if there is none."""
         owners = self.owner_references or ()
         return next((owner.uid or "" for owner in owners if owner.controller), "")
 
     @property
     def pod_owner_uid(self) -> str | None:
-        """UID of the pod that owns it; "" if it has other owners only, None if it has none at all."""
+        """UID of the owning pod; empty if there are only other owners, None without owners."""
         if not self.owner_references:
             return None
         return next((owner.uid or "" for owner in self.owner_references if owner.kind == "Pod"), "")
@@ -58,14 +57,14 @@ Quantity = str | int | float
 
 
 class Resources(Struct, frozen=True):
-    """`resources` of a container: amounts by the name of the resource."""
+    """`resources` of a container: amounts by resource name."""
 
     limits: dict[str, Quantity | None] | None = None
     requests: dict[str, Quantity | None] | None = None
 
     @property
     def gpus(self) -> Quantity | None:
-        """Amount of `nvidia.com/gpu`: the limit, which counts for an extended resource, else the request."""
+        """Amount of `nvidia.com/gpu`: the limit, which counts for extended resources, or else the request."""
         limit = self.limits.get(keys.GPU_RESOURCE) if self.limits else None
         if limit is not None:
             return limit
@@ -73,14 +72,14 @@ class Resources(Struct, frozen=True):
 
 
 class Container(Struct, frozen=True):
-    """One container, of whichever kind."""
+    """One container of any type."""
 
     name: str
     resources: Resources | None = None
 
 
 class StateDetails(Struct, frozen=True):
-    """Details of a container's state; only their presence counts."""
+    """Details of a container's state; only their presence matters."""
 
 
 class ContainerState(Struct, frozen=True):
@@ -91,7 +90,7 @@ class ContainerState(Struct, frozen=True):
 
 
 class ContainerStatus(Struct, frozen=True, rename="camel"):
-    """What the kubelet says of one container."""
+    """Status of one container, as the kubelet reports it."""
 
     name: str
     container_id: str | None = field(default=None, name="containerID")
@@ -100,7 +99,7 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
 
     @property
     def has_started(self) -> bool:
-        """Whether the container has run: it has an ID, or a state that comes after the start."""
+        """Whether the container has run: it has an ID, or a state after its start."""
         return bool(self.container_id) or any(
             state is not None and (state.running is not None or state.terminated is not None)
             for state in (self.state, self.last_state)
@@ -108,7 +107,7 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
 
 
 class ResourceClaim(Struct, frozen=True):
-    """One of `spec.resourceClaims` (DRA); what the claim is for stands in another object."""
+    """An entry of `spec.resourceClaims` (DRA). The requested devices are in another object."""
 
 
 class PodSpec(Struct, frozen=True, rename="camel"):
@@ -150,8 +149,8 @@ FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 def is_running(phase: str, *, has_started: bool) -> bool:
     """Whether a pod can have processes: a container has started, and the pod is not finished.
 
-    A pod stays Pending while its init containers run, and also while one of its containers cannot be
-    started and another runs (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
+    A pod is Pending while its init containers run, and while one container runs and another cannot start
+    (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
     """
     return phase == "Running" or (has_started and phase not in FINISHED_PHASES)
 
@@ -165,7 +164,7 @@ class Pod(Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether the pod can have processes, in an init container at least."""
+        """Whether the pod can have processes, at least in an init container."""
         status = self.status or PodStatus()
         return is_running(status.phase or "", has_started=status.has_started)
 
@@ -205,7 +204,7 @@ class BindRequestSpec(Struct, frozen=True, rename="camel"):
 
 
 class BindRequestObject(Struct, frozen=True):
-    """A scheduling.run.ai/v1alpha2 BindRequest; it has the name of its pod."""
+    """A scheduling.run.ai/v1alpha2 BindRequest; it has the same name as its pod."""
 
     metadata: Metadata
     spec: BindRequestSpec
@@ -223,14 +222,14 @@ _TYPES: Final[Mapping[str, type[KubernetesObject]]] = {
 
 
 def decode_object(document: Any, *, kind: str = "") -> KubernetesObject | None:
-    """Read one object from what a JSON or YAML reader made of it; None for a kind that says nothing here.
+    """Convert a decoded JSON or YAML object; return None for an irrelevant kind.
 
     Args:
-        document: the object.
-        kind: what it is if it does not say so itself (in a list from the API, items do not).
+        document: the decoded object.
+        kind: kind of an object without `kind`, such as an item of a list from the API server.
 
     Raises:
-        ObjectError: it is not shaped as that kind.
+        ObjectError: the object is malformed.
     """
     if not isinstance(document, dict):
         raise ObjectError(f"{kind or 'an object'}: expected object, got {_type_name(document)}")
@@ -241,17 +240,17 @@ def decode_object(document: Any, *, kind: str = "") -> KubernetesObject | None:
             raise ObjectError("an object without kind; expected one such as Pod")
         return None
     try:
-        found = msgspec.convert(document, type_)
+        decoded = msgspec.convert(document, type_)
     except msgspec.ValidationError as error:
-        said = _wrong_string(document) or explain_shape(error, "object")
-        raise ObjectError(f"{kind} {_name_of(document)}: {said}") from None
-    if not found.metadata.name:
+        reason = _wrong_string(document) or explain_shape(error, "object")
+        raise ObjectError(f"{kind} {_name_of(document)}: {reason}") from None
+    if not decoded.metadata.name:
         raise ObjectError(f"{kind} {_name_of(document)}: metadata.name: expected a name, got none")
-    return found
+    return decoded
 
 
 def objects_of(documents: list[Any]) -> Iterator[tuple[Any, str]]:
-    """Yield every object of the documents with the kind its list gives it (a `PodList` says Pod).
+    """Yield every object of the documents, with the kind that its list implies (`PodList` implies Pod).
 
     Raises:
         ObjectError: a document is neither an object nor a list of objects.
@@ -279,15 +278,15 @@ def objects_of(documents: list[Any]) -> Iterator[tuple[Any, str]]:
 
 
 def _wrong_string(document: dict[str, Any]) -> str | None:
-    """Name the key whose value YAML made something else than a string; msgspec names the map only."""
+    """Name the key whose value YAML parsed as another type than string; msgspec names only the map."""
     metadata = document.get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
-    for path, found in (
+    for path, decoded in (
         ("metadata.labels", inner.get("labels")),
         ("metadata.annotations", inner.get("annotations")),
         ("data", document.get("data")),
     ):
-        for key, value in found.items() if isinstance(found, dict) else ():
+        for key, value in decoded.items() if isinstance(decoded, dict) else ():
             if value is not None and not isinstance(value, str):
                 return f"{path}[{key}]: expected str, got {_type_name(value)}; put it in quotes"
     return None

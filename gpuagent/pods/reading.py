@@ -1,8 +1,8 @@
-"""From a Pod object to a NodePod: what is kept of a pod, within bounds. Pure.
+"""Converts a Pod object to a NodePod of limited size. Pure.
 
-Every container is looked at once, in one pass, so whole GPUs of the 1,000th container count. Containers
-themselves are not kept, only the IDs of up to `MOST_CONTAINER_IDS` of them, by which a process is found where
-its cgroup path has no pod UID.
+One pass reads every container, so the whole GPUs of the 1,000th container count. Containers are not kept,
+except for the IDs of up to `MOST_CONTAINER_IDS` of them. The IDs identify a process whose cgroup path has no
+pod UID.
 """
 
 import re
@@ -24,7 +24,7 @@ _MOST_CONFIG_MAPS: Final = 8
 _MOST_GPUS: Final = 1 << 16
 _SHORT_DIGITS: Final = 4
 _NOTHING: Final = (None, "0", 0)
-"""Amounts of a resource that ask for none of it; the API server writes every zero as "0"."""
+"""Amounts that request nothing; the API server writes every zero as "0"."""
 _LONGEST_CONTAINER_NAME: Final = 63
 _SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GROUP})
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
@@ -32,14 +32,14 @@ _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = tuple) -> NodePod:
-    """Read what counts of a pod.
+    """Convert a pod.
 
     Args:
         pod: the object.
-        launches: tells how its containers are started; called only if the pod asks for a share.
+        launches: returns the excerpts of its containers' commands; called only if the pod requests a share.
 
     Raises:
-        ObjectError: it has no UID, a longer name than the API has, or a count of GPUs that the API refuses.
+        ObjectError: the UID is missing, a name is longer than the API allows, or a GPU count is invalid.
     """
     metadata, spec, status = pod.metadata, pod.spec, pod.status or objects.PodStatus()
     namespace, name, uid = _identity(metadata)
@@ -57,7 +57,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         whole_gpus=_whole_gpus(spec, where),
         has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
-        launches=launches() if _asks_for_share(labels, annotations) else (),
+        launches=launches() if _requests_share(labels, annotations) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
@@ -78,44 +78,49 @@ def _identity(metadata: objects.Metadata) -> tuple[str, str, str]:
     return namespace, name, metadata.uid
 
 
-def _asks_for_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+def _requests_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
     return not _SHARE_SIGNS.isdisjoint((*labels, *annotations)) or any(
         key.startswith((keys.CONTAINER_PREFIX, keys.GPU_GROUP_PREFIX)) for key in (*labels, *annotations)
     )
 
 
 def _whole_gpus(spec: objects.PodSpec, where: str) -> int:
-    """Count the GPUs that the device plugin gives: an init container gives its GPUs back when it ends."""
+    """Return the number of GPUs from the device plugin; an init container returns its GPUs when it ends."""
     regular = sum(_gpus(spec.containers, where)) + sum(_gpus(spec.ephemeral_containers, where))
     return max(regular, max(_gpus(spec.init_containers, where), default=0))
 
 
 def _gpus(containers: list[objects.Container] | None, where: str) -> Iterator[int]:
     for container in containers or ():
-        asked = container.resources.gpus if container.resources else None
-        if asked is None:
+        amount = container.resources.gpus if container.resources else None
+        if amount is None:
             continue
         try:
-            yield _whole(asked)
+            yield _whole(amount)
         except ValueError as error:
-            shown = container.name[:_LONGEST_CONTAINER_NAME]
-            raise ObjectError(f"{where}: container {shown}: {keys.GPU_RESOURCE}: {error}") from None
+            name = container.name[:_LONGEST_CONTAINER_NAME]
+            raise ObjectError(f"{where}: container {name}: {keys.GPU_RESOURCE}: {error}") from None
 
 
-def _whole(asked: objects.Quantity) -> int:
-    if isinstance(asked, str) and asked.isascii() and asked.isdigit() and len(asked) <= _SHORT_DIGITS:
-        return int(asked)  # the API server's own form; a pod can have 10,000 of them
-    amount = parse_quantity(asked)
+def _whole(quantity: objects.Quantity) -> int:
+    if (
+        isinstance(quantity, str)
+        and quantity.isascii()
+        and quantity.isdigit()
+        and len(quantity) <= _SHORT_DIGITS
+    ):
+        return int(quantity)  # the API server's own format; a pod can have 10,000 amounts
+    amount = parse_quantity(quantity)
     if amount.denominator != 1 or not 0 <= amount <= _MOST_GPUS:
-        raise ValueError(f'"{str(asked)[:40]}" is not a whole number from 0 to {_MOST_GPUS}')
+        raise ValueError(f'"{str(quantity)[:40]}" is not a whole number from 0 to {_MOST_GPUS}')
     return int(amount)
 
 
 def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
-    """Whether the pod gets GPUs of a size that the pod does not tell; ends at the first sign of one.
+    """Whether the pod gets GPUs of unknown size.
 
-    A resource claim may be for any device, and every GPU resource but `nvidia.com/gpu` stands for a part of a
-    GPU, or for one that the device plugin was told to rename. An amount of 0 asks for nothing.
+    A ResourceClaim may be for any device. A GPU resource other than `nvidia.com/gpu` is a part of a GPU, or a
+    renamed resource of the device plugin. An amount of 0 does not count.
     """
     if spec.resource_claims:
         return True
@@ -131,7 +136,7 @@ def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
 
 
 def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:
-    """Return the IDs that are kept, and how many there are."""
+    """Return the container IDs to keep, and their total number."""
     ids: list[str] = []
     count = 0
     for statuses in (
@@ -139,30 +144,30 @@ def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:
         status.init_container_statuses,
         status.ephemeral_container_statuses,
     ):
-        for each in statuses or ():
-            found = _CONTAINER_ID.fullmatch(each.container_id) if each.container_id else None
-            if found is None:
+        for container in statuses or ():
+            match = _CONTAINER_ID.fullmatch(container.container_id) if container.container_id else None
+            if match is None:
                 continue
             count += 1
             if len(ids) < MOST_CONTAINER_IDS:
-                ids.append(found[1])
+                ids.append(match[1])
     return tuple(ids), count
 
 
 def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that KAI's ConfigMap of a pod can have, the likeliest first.
+    """Return the possible names of a pod's KAI ConfigMap, the most likely first.
 
-    `<annotation>-<index>` of the container that has the share, and `-i<index>` of an init container
-    (`-<index>` of a named one too at v0.9.8, seen live). The pod's owner can write the annotation, so a text
-    that is no name is never part of a path.
+    The suffix is `-<index>` for the container with the share, and `-i<index>` for an init container
+    (`-<index>`, too, if it is named, at v0.9.8, seen live). The pod's owner can write the annotation, so an
+    invalid name never becomes part of a path.
     """
     prefix = annotations.get(keys.SHARED_GPU_CONFIGMAP)
     if not prefix:
         return ()
     containers, init = spec.containers or [], spec.init_containers or []
-    named = annotations.get(keys.CONTAINER_NAME)
-    suffixes = [str(index) for index in _named(containers, named)]
-    suffixes += [text for index in _named(init, named) for text in (f"i{index}", str(index))]
+    container_name = annotations.get(keys.CONTAINER_NAME)
+    suffixes = [str(index) for index in _named(containers, container_name)]
+    suffixes += [text for index in _named(init, container_name) for text in (f"i{index}", str(index))]
     suffixes += map(str, range(min(len(containers), _MOST_CONFIG_MAPS)))
     suffixes += [f"i{index}" for index in range(min(len(init), _MOST_CONFIG_MAPS))]
     names = (f"{prefix}-{suffix}" for suffix in dict.fromkeys(suffixes))
@@ -170,17 +175,17 @@ def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> 
 
 
 def _named(containers: list[objects.Container], name: str | None) -> list[int]:
-    """Return the index of the container of that name; the API server lets no two have one name."""
+    """Return the index of the container with that name; names are unique in the API."""
     if name is None:
         return []
-    return next(([index] for index, each in enumerate(containers) if each.name == name), [])
+    return next(([index] for index, container in enumerate(containers) if container.name == name), [])
 
 
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:
     for key in sorted(ANNOTATIONS.too_long(metadata.annotations, keys.READ_ANNOTATIONS)):
-        yield f"{where}: {key}: longer than {ANNOTATIONS.longest_value} characters; it does not count"
+        yield f"{where}: {key}: longer than {ANNOTATIONS.longest_value} characters; ignored"
     if container_ids > MOST_CONTAINER_IDS:
         yield (
-            f"{where}: it has {container_ids} containers; processes of those beyond {MOST_CONTAINER_IDS}"
-            " are found by the pod's UID only"
+            f"{where}: the pod has {container_ids} containers; processes of those beyond {MOST_CONTAINER_IDS}"
+            " are attributed by the pod's UID only"
         )

@@ -1,4 +1,4 @@
-"""What belongs to a node's pods and is fetched by name: which objects, and under which names. Pure."""
+"""Determines which objects belong to a node's pods, and their names. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -18,21 +18,21 @@ BIND_REQUESTS: Final = Kind(
     resource="bindrequests.scheduling.run.ai",
     prefix="/apis/scheduling.run.ai/v1alpha2",
     decode=decoder("BindRequest", objects.BindRequestObject),
-    without="shares are what the pods' annotations say, which their owners may edit",
+    without="shares come from the pods' own annotations, which their owners can edit",
     is_expected=True,
 )
 CONFIG_MAPS: Final = Kind(
     resource="configmaps",
     prefix="/api/v1",
     decode=decoder("ConfigMap", objects.ConfigMap),
-    without="KAI's ConfigMaps say nothing of shares and GPUs",
+    without="shares and GPUs in KAI's ConfigMaps are unknown",
     is_expected=True,
 )
 NODES: Final = Kind(
     resource="nodes",
     prefix="/api/v1",
     decode=decoder("Node", objects.Node),
-    without="device memory is the driver's figure and not the node label that KAI counts with",
+    without="GPU memory is the driver's figure instead of the node label that KAI uses",
     accept=_METADATA,
     again_seconds=_A_FEW_MINUTES,
 )
@@ -40,31 +40,31 @@ NAMESPACES: Final = Kind(
     resource="namespaces",
     prefix="/api/v1",
     decode=decoder("Namespace", objects.Namespace),
-    without="no namespace can ask for evictions or for a grace of its own",
+    without="namespaces cannot enable eviction or set their own grace",
     accept=_METADATA,
     again_seconds=_A_FEW_MINUTES,
 )
 
 
 class RelatedObjects:
-    """Knows what to fetch for the pods of a node."""
+    """Determines the objects to fetch for the pods of a node."""
 
     def __init__(self, *, node: str, reservation_namespace: str, with_config_maps: bool) -> None:
         self._node = node
         self._reservation_namespace = reservation_namespace
         self._with_config_maps = with_config_maps
         self._config_maps: dict[str, ObjectRef | None] = {}
-        """By pod UID, as it was when the pod was first seen: its owner may edit the annotation that names
-        them, and make a ConfigMap."""
+        """ConfigMap references by pod UID, as first seen. The pod's owner may edit the annotation with the
+        name, and create a ConfigMap."""
 
     def of(self, pods: Iterable[NodePod]) -> Iterator[ObjectRef]:
-        """Yield what belongs to these pods, all bound to the node."""
+        """Yield the objects that belong to these pods, which are all bound to the node."""
         config_maps: dict[str, ObjectRef | None] = {}
         namespaces: set[str] = set()
         yield ObjectRef(kind=NODES, names=(self._node,))
         for pod in pods:
             namespaces.add(pod.namespace)
-            if self._is_passed_over(pod):
+            if self._is_skipped(pod):
                 continue
             if may_be_kais(pod):
                 yield ObjectRef(
@@ -74,36 +74,36 @@ class RelatedObjects:
                 config_maps[pod.uid] = self._config_maps[pod.uid]
             else:
                 names = pod.config_map_names if self._with_config_maps else ()
-                wanted = ObjectRef(kind=CONFIG_MAPS, namespace=pod.namespace, names=names, pod_uid=pod.uid)
-                config_maps[pod.uid] = wanted if names else None
+                ref = ObjectRef(kind=CONFIG_MAPS, namespace=pod.namespace, names=names, pod_uid=pod.uid)
+                config_maps[pod.uid] = ref if names else None
         self._config_maps = config_maps
-        yield from (wanted for wanted in config_maps.values() if wanted is not None)
+        yield from (ref for ref in config_maps.values() if ref is not None)
         for namespace in sorted(namespaces):
             yield ObjectRef(kind=NAMESPACES, names=(namespace,))
 
     def bind_requests_unknown(
         self, pods: Iterable[NodePod], answered: Collection[tuple[str, str]]
     ) -> frozenset[tuple[str, str]]:
-        """Return namespace and name of the pods that may have a BindRequest of which nothing is known yet.
+        """Return namespace and name of the pods whose possible BindRequest is not known yet.
 
         Args:
             pods: the node's pods.
-            answered: namespace and name of BindRequests that were asked for with an answer.
+            answered: namespace and name of BindRequests whose state is known.
         """
         return frozenset(
             pod.key
             for pod in pods
-            if pod.key not in answered and not self._is_passed_over(pod) and may_be_kais(pod)
+            if pod.key not in answered and not self._is_skipped(pod) and may_be_kais(pod)
         )
 
-    def _is_passed_over(self, pod: NodePod) -> bool:
+    def _is_skipped(self, pod: NodePod) -> bool:
         return pod.is_finished or pod.namespace == self._reservation_namespace
 
 
 def may_be_kais(pod: NodePod) -> bool:
-    """Whether KAI may have placed a pod: by its scheduler, which nobody can edit, or by any sign of a share.
+    """Whether KAI may have placed a pod: by its immutable scheduler name, or by any sign of a share.
 
-    Static pods were placed by nobody.
+    Static pods have no scheduler.
     """
     if keys.MIRROR_POD in pod.annotations:
         return False

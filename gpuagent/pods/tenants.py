@@ -1,4 +1,4 @@
-"""The names a pod has in its tenant's virtual cluster, for a host pod that vCluster synced. Pure."""
+"""Names of a pod inside its tenant's vCluster, for a host pod that vCluster synced. Pure."""
 
 import hashlib
 import re
@@ -23,11 +23,11 @@ class Tenant:
 
 
 def tenant_of(pod: NodePod) -> Tenant | None:
-    """Read the names from the annotations that vCluster's syncer writes over whatever a tenant put there.
+    """Read the names from annotations that vCluster's syncer overwrites, so that tenants cannot forge them.
 
-    As in vCluster's own `IsManaged`, the pod must carry the label and its annotations must be about itself,
-    so that a copy of another pod's names nobody. The short `vcluster.loft.sh/name` and `namespace` are the
-    tenant's to choose (v0.36.1 `translator.go`) and are not read.
+    As in vCluster's own `IsManaged`, the pod must have the label, and its annotations must name the pod
+    itself; a copy of another pod's annotations is thus ignored. Tenants can choose the short
+    `vcluster.loft.sh/name` and `namespace` (v0.36.1 `translator.go`), so these are not read.
     """
     vcluster = pod.labels.get(keys.VCLUSTER_MANAGED_BY)
     if not vcluster:
@@ -39,15 +39,16 @@ def tenant_of(pod: NodePod) -> Tenant | None:
         return None
     namespace, name = about.get(keys.VCLUSTER_OBJECT_NAMESPACE, ""), about.get(keys.VCLUSTER_OBJECT_NAME, "")
     if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
-        return None  # no vCluster wrote this: a pod of the host may carry any annotation
+        return None  # not written by vCluster: a host pod may have any annotation
     return Tenant(vcluster=vcluster, namespace=namespace, pod=name)
 
 
 @lru_cache(maxsize=256)
 def namespace_label_key(vcluster: str, key: str) -> str:
-    """Return the label under which vCluster mirrors a label of a virtual namespace onto its host pods.
+    """Return the label with which vCluster mirrors a label of a virtual namespace onto its host pods.
 
-    vCluster's `SafeConcatName` (v0.36.1): too long a name is cut, and ends in a hash of all of it.
+    As in vCluster's `SafeConcatName` (v0.36.1), a name that is too long is cut, and ends in a hash of the
+    whole name.
     """
     name = "-".join(("vcluster.loft.sh/ns-label", vcluster, "x", _hash(key)))
     if len(name) <= _LONGEST_NAME:

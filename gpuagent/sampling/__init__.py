@@ -1,1 +1,1 @@
-"""One look at the node: what the driver lists, and the pod of each process by its cgroup."""
+"""Sampling: reads the GPUs, and finds the pod of each process by its cgroup."""

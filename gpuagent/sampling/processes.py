@@ -1,6 +1,6 @@
-"""PID to container, by the kernel's word: /proc/<pid>/cgroup, guarded by the start time in /proc/<pid>/stat.
+"""Finds the container of each process by /proc/<pid>/cgroup; the start time in stat reveals a reused PID.
 
-Nothing else is asked: environment, mounts and host name are the workload's own to forge.
+No other source is used: workloads can forge environment, mounts and host name.
 """
 
 import os
@@ -15,24 +15,24 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.cgroups import CgroupNames, MalformedCgroup, read_names
 from gpuagent.sampling.sample import LookupResult, Origin
 
-_GONE = Origin(found=LookupResult.GONE)
+_GONE = Origin(result=LookupResult.GONE)
 THREADS_OF_A_PROCESS: Final = 64
 THREADS_OF_A_SAMPLE: Final = 1024
-"""How many threads are looked at for the sake of processes whose leader has exited: of each, and in all. A
-tenant may have 30,000 of them; a look at one takes some 20 µs."""
+"""Maximum of threads to read per process, and per sample, for processes whose main thread has exited. A
+tenant may have 30,000 threads; reading one takes about 20 µs."""
 _MOST_BYTES: Final = 1 << 16  # 13 hierarchies with paths of PATH_MAX
-_PID_MOST: Final = 1 << 22  # PID_MAX_LIMIT of the kernel
-_EXITING: Final = 0x4  # PF_EXITING of the kernel's task flags
+_PID_MOST: Final = 1 << 22  # the kernel's PID_MAX_LIMIT
+_EXITING: Final = 0x4  # PF_EXITING in the kernel's task flags
 _HIDDEN_EVIDENCE_BYTES: Final = 1 << 30
 
 
 class _Denied(Exception):
-    """Something of a process may not be read, or not be understood; the text says what."""
+    """A file of a process is not readable or malformed; the message has the details."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
-    """What counts of /proc/<pid>/stat."""
+    """Relevant fields of /proc/<pid>/stat."""
 
     start: str
     """Field 22, in ticks since boot."""
@@ -41,14 +41,14 @@ class _Stat:
 
 
 class Processes:
-    """Looks up the processes of a reading, and remembers those that live on. For one thread only.
+    """Looks up the processes of a reading, and remembers living ones. Not thread-safe.
 
-    What was found of a process counts until it ends or runs another program: within its lifetime only root
-    on the host could move it to another pod's cgroup.
+    The result for a process is valid until the process ends or executes another program. Only root on the
+    host could move a living process to another pod's cgroup.
 
-    A process that is not in /proc, or whose cgroup is hidden since it exits, may just have ended: that is no
-    problem in one sample. A process that the driver lists in the next sample, too, has not ended, and if it
-    still cannot be placed its owner is unknown (`proc-denied`).
+    A process that is missing in /proc, or whose cgroup is hidden while it exits, may just have ended; in one
+    sample that is no problem. If the driver lists the process again in the next sample, the process has not
+    ended, and its owner counts as unknown (`proc-denied`).
     """
 
     def __init__(self, *, proc_root: Path) -> None:
@@ -59,7 +59,7 @@ class Processes:
         self._threads_left = 0
 
     def look_up(self, reading: GpuReading) -> tuple[dict[int, Origin], tuple[Problem, ...]]:
-        """Find the origin of every process of the reading, and say what could not be told."""
+        """Return the origin of every process of the reading, and the problems of the look-up."""
         origins: dict[int, Origin] = {}
         reasons: dict[int, str] = {}
         known: dict[int, tuple[_Stat, Origin]] = {}
@@ -73,7 +73,7 @@ class Processes:
                     try:
                         origins[pid] = self._place(pid, known)
                     except _Denied as error:
-                        origins[pid] = Origin(found=LookupResult.DENIED)
+                        origins[pid] = Origin(result=LookupResult.DENIED)
                         reasons[pid] = str(error)
                 if pid in reasons:
                     denied.append(pid)
@@ -81,34 +81,34 @@ class Processes:
                 more = f", and {len(set(denied)) - 1} more" if len(set(denied)) > 1 else ""
                 problems.append(Problem(Cause.PROC_DENIED, gpu.uuid, f"{reasons[denied[0]]}{more}"))
         self._known = known
-        # A process that was denied for this reason stays so for as long as it cannot be placed.
+        # A process that was denied for this reason stays denied until its owner is found.
         lost = (LookupResult.GONE, LookupResult.DENIED)
-        self._unplaced = frozenset(pid for pid, origin in origins.items() if origin.found in lost)
+        self._unplaced = frozenset(pid for pid, origin in origins.items() if origin.result in lost)
         if self._hides_processes(reading):
             problems.append(
                 Problem(
                     Cause.PID_NAMESPACE,
-                    detail="the driver names no process, yet a GPU holds more than 1 GiB or does not tell: "
+                    detail="the driver lists no process, but a GPU has over 1 GiB in use, or hides it: "
                     "the agent must run with hostPID: true",
                 )
             )
         return origins, tuple(problems)
 
     def _place(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:
-        """Return the origin; GONE only of a process that the sample before did not fail to place.
+        """Return the origin; GONE only if the previous sample did not fail for the same process.
 
         Raises:
             _Denied: the owner is unknown.
         """
         origin = self._find(pid, known)
-        if origin.found is LookupResult.GONE and pid in self._unplaced:
-            raise _Denied(f"the driver lists process {pid}, and {self._root} does not tell whose it is")
+        if origin.result is LookupResult.GONE and pid in self._unplaced:
+            raise _Denied(f"the driver lists process {pid}, but {self._root} does not show its owner")
         return origin
 
     def _find(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:
         if not 0 < pid <= _PID_MOST:
             return _GONE
-        for _ in range(2):  # a second time if the PID went to another process meanwhile
+        for _ in range(2):  # again if another process took over the PID in the meantime
             before = self._stat(pid)
             remembered = self._known.get(pid)
             if before is not None and remembered is not None and remembered[0] == before:
@@ -133,17 +133,17 @@ class Processes:
                     names = living
                     if self._start(pid) != before.start:
                         continue
-                found = _origin(names, name)
+                origin = _origin(names, name)
                 if before.name == after.name:
-                    known[pid] = (after, found)
-                return found
+                    known[pid] = (after, origin)
+                return origin
         return _GONE
 
     def _of_living_thread(self, pid: int) -> CgroupNames | None:
-        """Return what the cgroup of a living thread names; None if no thread tells.
+        """Return the cgroup names of a living thread; None if there is no such thread.
 
-        A process whose main thread has exited goes on as long as another thread does; only that shows where
-        it runs.
+        A process whose main thread has exited continues while another thread lives. Only that thread shows
+        its cgroup.
         """
         most = min(THREADS_OF_A_PROCESS, self._threads_left)
         path = f"{self._root}/{pid}/task"
@@ -192,17 +192,17 @@ class Processes:
             raise _Denied(f"{self._root}/{pid}/cgroup: {error}") from None
 
     def _comm(self, pid: int, stat: _Stat | None) -> str:
-        """Return the name; stat has the same one, with line breaks escaped."""
+        """Return the name of the process, from comm or else from stat; stat escapes line breaks."""
         text = self._read(pid, "comm")
         if text is None:
             return stat.name if stat else ""
         return text.removesuffix("\n")
 
     def _read(self, pid: int | str, name: str) -> str | None:
-        """Read a file of a process or thread (`1/task/2`); None if there is none such.
+        """Read a file of a process or thread (`1/task/2`); None if it does not exist.
 
         Raises:
-            _Denied: it may not be read; also when the agent has no more files or memory to read it with.
+            _Denied: the file is not readable, or the agent has reached a limit of files or memory.
         """
         path = f"{self._root}/{pid}/{name}"
         try:
@@ -220,9 +220,9 @@ class Processes:
         return data.decode("utf-8", "replace")
 
     def _is_hidden(self, pid: int) -> bool:
-        """Whether a process that /proc does not show lives: hidepid=2 looks like an end, signals do not.
+        """Whether a process that /proc does not show is alive. hidepid=2 hides it, but not from signals.
 
-        Only /proc of the agent's own PID namespace can be asked this way.
+        Works only with /proc of the agent's own PID namespace.
         """
         try:
             if str((self._proc_root / "self").readlink()) != str(os.getpid()):
@@ -234,7 +234,7 @@ class Processes:
         except ProcessLookupError:
             return False
         except PermissionError:
-            return True  # it lives, and is somebody else's
+            return True  # the process is alive, and belongs to another user
         return True
 
     def _hides_processes(self, reading: GpuReading) -> bool:
@@ -253,7 +253,7 @@ class Processes:
 def _origin(names: CgroupNames, name: str) -> Origin:
     is_contained = names.pod_uids or names.container_id
     return Origin(
-        found=LookupResult.CONTAINER if is_contained else LookupResult.HOST,
+        result=LookupResult.CONTAINER if is_contained else LookupResult.HOST,
         pod_uids=names.pod_uids,
         container_id=names.container_id,
         name=name,
@@ -261,7 +261,8 @@ def _origin(names: CgroupNames, name: str) -> Origin:
 
 
 def _may_hold_much(gpu: Gpu) -> bool:
-    """Whether a process must hold memory here; in doubt yes, where neither GPU nor MIG devices tell."""
+    """Whether the GPU must have a process with memory; True if neither GPU nor MIG devices report their
+    memory."""
     if gpu.used_bytes is not None:
         return gpu.used_bytes > _HIDDEN_EVIDENCE_BYTES
     parts = [part.used_bytes for part in gpu.instances]

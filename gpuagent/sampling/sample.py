@@ -1,4 +1,4 @@
-"""Where a process belongs by the kernel's word: what /proc said of one PID, before pods are looked up."""
+"""Data types of a sample: the GPUs, and the origin of each process according to /proc."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,43 +8,45 @@ from gpuagent.problems import Problem
 
 
 class LookupResult(StrEnum):
-    """How looking a process up ended."""
+    """Result of looking up a process."""
 
     CONTAINER = "container"
-    """Its cgroup path holds a pod, or at least a container."""
+    """A process in a container: its cgroup path names a pod, or at least a container."""
     HOST = "host"
-    """Its cgroup path was read and holds neither."""
+    """A host process: its cgroup path names no pod and no container."""
     GONE = "gone"
-    """It ended before its cgroup was read (or its PID is somebody else's now). Of one sample only: a process
-    that the driver lists again in the next is DENIED if it still cannot be placed."""
+    """The process ended before its cgroup was read, or another process has its PID now. Valid in one
+    sample only: a process that the driver lists again in the next sample is DENIED if its owner is still
+    unknown."""
     DENIED = "denied"
-    """/proc may not be read, or does not tell whose it is."""
+    """/proc is not readable, or does not show the owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What /proc says of one process."""
+    """Where a process runs, according to /proc."""
 
-    found: LookupResult
+    result: LookupResult
     pod_uids: tuple[str, ...] = ()
     """Every pod in the cgroup path, outermost first: UIDs with dashes, or a static pod's config hash."""
     container_id: str = ""
     """64 hex digits, or empty."""
     name: str = ""
-    """`/proc/<pid>/comm`, as the process chose it; for telling an MPS server, never for identity."""
+    """`/proc/<pid>/comm`, which the process chooses. It identifies an MPS server, but never an owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One whole look at a node: the GPUs, and the origin of every PID on them."""
+    """The state of a node at one time: the GPUs, and the origin of every process on them."""
 
     reading: GpuReading
     origins: dict[int, Origin]
     taken_at: float
-    """On the injected clock, seconds: when the reading began."""
+    """Start of the reading, in monotonic seconds of the injected clock."""
     wall_time: float
-    """Unix time of the same moment."""
+    """Unix time of the start."""
     seconds: float
-    """How long it took."""
+    """Duration of the reading."""
     problems: tuple[Problem, ...] = ()
-    """Of the look-up in /proc (`proc-denied`, `pid-namespace`); those of the driver are in the reading."""
+    """Problems of the look-up in /proc (`proc-denied`, `pid-namespace`). The driver's problems are in the
+    reading."""

@@ -1,4 +1,4 @@
-"""The one thread that asks the driver, so that a call which never returns holds up nobody else."""
+"""Samples the GPUs in a thread of its own, since a driver call may never return."""
 
 import asyncio
 import math
@@ -19,25 +19,25 @@ _T = TypeVar("_T")
 _LOOK_WHILE_AWAY_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 0.2
 _JITTER: Final = 0.2
-"""The most by which the time between two samples differs from the interval, as a part of it."""
+"""Maximum deviation of the time between two samples, as a fraction of the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When to sample and when to give up, seconds, and the clocks to tell it by."""
+    """Sampling intervals and timeouts in seconds, and the clocks."""
 
     interval: float
     patience: float = 60.0
-    """How long no GPU may answer though the driver does."""
+    """Maximum time without any GPU while the driver responds."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     random: Callable[[], float] = SystemRandom().random
-    """Numbers from 0 to 1, evenly spread; they move each sample a little."""
+    """Random numbers, uniform from 0 to 1; they shift each sample a little."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Receiver:
-    """The event loop and the callbacks that it runs for the sampler's thread."""
+    """The event loop, and the callbacks that run in it."""
 
     loop: asyncio.AbstractEventLoop
     on_sample: Callable[[Sample], None]
@@ -45,14 +45,14 @@ class _Receiver:
 
 
 class Sampler:
-    """Samples at a steady pace with a random part, and hands each sample to the event loop.
+    """Samples at a regular interval with jitter, and passes each sample to the event loop.
 
-    A call of the driver can hang in the kernel, where nothing ends it, and killing the process in the middle
-    of one has frozen GPUs (dcgm-exporter #84). So the thread is a daemon that no exit waits for, and how
-    long the present call takes is there for readiness to see.
+    A driver call can hang in the kernel, where nothing can end it. Killing the process in the middle of a
+    call has frozen GPUs (dcgm-exporter #84). The thread is therefore a daemon that does not delay the exit,
+    and `/healthz` checks the duration of the current call.
 
-    While no GPU answers, the source is asked every half second (or at each interval, if that is shorter);
-    it decides itself when to bother the driver.
+    While no GPU responds, the source is read every half second, or at each interval if that is shorter. The
+    source itself limits the calls to the driver.
     """
 
     def __init__(
@@ -82,35 +82,35 @@ class Sampler:
         Args:
             on_sample: receives each sample, in the running event loop.
             on_fatal: receives one line, at most once and in the same loop, when only a new process can help:
-                the driver was replaced, or no GPU has answered for too long. No sample follows it.
+                the driver was replaced, or no GPU has responded for too long. No sample follows.
         """
         receiver = _Receiver(asyncio.get_running_loop(), on_sample, on_fatal)
         self._thread = threading.Thread(target=self._run, args=(receiver,), name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more samples. Returns at once, even while a call of the driver hangs."""
+        """Stop sampling. Returns at once, even while a driver call hangs."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_LEAVE_SECONDS)
 
     def sample_now(self) -> None:
-        """Take a sample that begins after this call, without waiting for its time.
+        """Request a sample that begins after this call, without waiting for the interval.
 
-        Told from others by `taken_at`, which is not before the moment of asking.
+        Its `taken_at` is not before the time of this call.
         """
         self._wake.set()
 
     @property
     def seconds_since_start_of_call(self) -> float:
-        """How long the sample being taken has taken so far; 0 between samples."""
+        """Duration of the sample in progress, in seconds; 0 between samples."""
         began = self._call_began
         return 0.0 if began is None else self._clock() - began
 
     @property
     def errors(self) -> dict[tuple[str, str], int]:
-        """(call, error) to its count: the driver's, and under `sample` those that nobody foresaw."""
+        """Number of errors by (call, error): those of the driver, and unexpected ones as call `sample`."""
         return self._source.errors | self._crashes.copy()
 
     def _run(self, receiver: "_Receiver") -> None:
@@ -140,7 +140,7 @@ class Sampler:
             self._wake.clear()
 
     def _sample(self) -> Sample | None:
-        """Take one sample; None if something went wrong that nobody foresaw."""
+        """Take one sample; None after an unexpected error."""
         began, wall_time = self._clock(), self._timing.wall_clock()
         self._call_began = began
         try:
@@ -172,15 +172,15 @@ class Sampler:
             self._stopping = True
 
     def _crashed(self, error: Exception) -> None:
-        """Count it, and log it unless the sample before ended the same way."""
+        """Count the error, and log it unless the previous sample failed with the same one."""
         self._crashes["sample", type(error).__name__] += 1
         text = repr(error)
         if text != self._last_crash:
-            self._log.failure("a sample could not be taken", error)
+            self._log.failure("sample failed", error)
         self._last_crash = text
 
     def _why_lost(self, sample: Sample) -> str:
-        """One line once no GPU has answered for too long; empty before."""
+        """Return one line if no GPU has responded for too long; else an empty string."""
         if not _is_lost(sample.reading):
             self._lost_since = None
             return ""
@@ -198,16 +198,16 @@ def _is_lost(reading: GpuReading) -> bool:
 
 
 def next_due(due: float, now: float, interval: float, chance: float = 0.5) -> float:
-    """Return when the next sample is due: not before `now`, and one interval after `due` in the mean.
+    """Return when the next sample is due: not before `now`, and on average one interval after `due`.
 
-    A late sample shifts no later one. The jitter shifts all of them: the times of the samples so far do not
-    tell those of later ones, so a pod cannot keep its memory out of sight of every sample.
+    A late sample does not shift later ones. The jitter shifts all of them, so that a pod cannot predict the
+    samples and hide its memory from them.
 
     Args:
-        due: when the last sample was due; a moment after `now` stays as it is.
-        now: the present, on the same clock.
-        interval: seconds between two samples in the mean.
-        chance: from 0 to 1, evenly spread; 0.5 is no jitter.
+        due: when the last sample was due; a time after `now` is returned as is.
+        now: the current time, on the same clock.
+        interval: average number of seconds between two samples.
+        chance: uniform from 0 to 1; 0.5 means no jitter.
     """
     if due > now:
         return due

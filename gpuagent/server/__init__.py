@@ -1,1 +1,1 @@
-"""The HTTP server: page, API, metrics and health."""
+"""HTTP server of the agent: page, JSON API, metrics and health checks."""

@@ -1,4 +1,4 @@
-"""`/api/v1/shares`: the whole of the last snapshot as JSON. What is not known is null."""
+"""JSON API `/api/v1/shares`: the whole of the last snapshot. Unknown values are null."""
 
 from collections import defaultdict
 from typing import Any
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:
-    """Show GPUs and pods, every candidate for a share and its source, verdicts and problems."""
+    """Return the whole status as JSON: GPUs, pods, every candidate for a share, verdicts and problems."""
     snapshot = status.snapshot
     return orjson.dumps(
         {
@@ -61,13 +61,13 @@ def _pods(status: Status) -> list[Json]:
     verdicts: dict[str, list[Verdict]] = defaultdict(list)
     for holding in status.snapshot.holdings:
         holdings[holding.pod_share.pod.uid].append(holding)
-    for verdict in status.verdicts.judged.values():
+    for verdict in status.verdicts.by_key.values():
         verdicts[verdict.key.uid].append(verdict)
     taken_at = status.snapshot.taken_at
     return [
         {
             **_pod_share(pod_share),
-            "asked": _wish(status.over_share_policies.get(pod_share.pod.uid)),
+            "asked": _policy(status.over_share_policies.get(pod_share.pod.uid)),
             "gpus": [_holding(holding) for holding in holdings[pod_share.pod.uid]],
             "verdicts": [_verdict(verdict, taken_at) for verdict in verdicts[pod_share.pod.uid]],
         }
@@ -102,15 +102,15 @@ def _pod_share(pod_share: PodShare) -> Json:
 
 
 def _candidate(candidate: Candidate) -> Json:
-    said = {
+    entry = {
         "source": candidate.source,
         "says": candidate.text,
         "bytesPerGpu": dict(candidate.bytes_per_gpu),
     }
-    return said if candidate.counts else said | {"counts": False}
+    return entry if candidate.counts else entry | {"counts": False}
 
 
-def _wish(over_share_policy: OverSharePolicy | None) -> Json | None:
+def _policy(over_share_policy: OverSharePolicy | None) -> Json | None:
     return (
         None
         if over_share_policy is None

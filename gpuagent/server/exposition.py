@@ -1,6 +1,7 @@
-"""Prometheus' text format 0.0.4.
+"""Writer for Prometheus' text format 0.0.4.
 
-prometheus_client takes some 12 µs a series: 64 pods on each of 8 GPUs would cost twice what a scrape may.
+prometheus_client needs about 12 µs per series. With 64 pods on each of 8 GPUs it would take twice the time
+budget of a scrape.
 """
 
 from collections.abc import Sequence
@@ -11,29 +12,29 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def label_text(names: Sequence[str], values: Sequence[str]) -> str:
-    """Write labels as they stand between the braces."""
+    """Format labels as they appear between the braces."""
     return ",".join([f'{name}="{escaped(value)}"' for name, value in zip(names, values, strict=True)])
 
 
 def escaped(value: str) -> str:
-    """Write a label's value as it stands between the quotes."""
+    """Escape the value of a label."""
     return value if value.isidentifier() else value.translate(_ESCAPES)
 
 
 class Exposition:
-    """Series added one by one, in the order of `Family`."""
+    """A scrape response: series are added one by one, and written in the order of `Family`."""
 
     def __init__(self) -> None:
         self._series: dict[Family, list[str]] = {family: [] for family in Family}
 
     def add(self, family: Family, labels: str, value: float, *, suffix: str = "") -> None:
-        """Add a series; `labels` is without braces, `suffix` is `_bucket` and the like."""
+        """Add a series; `labels` has no braces, `suffix` is `_bucket` and the like."""
         number = str(int(value)) if isinstance(value, int) else repr(value)
         braces = f"{{{labels}}}" if labels else ""
         self._series[family].append(f"{family.value.name}{suffix}{braces} {number}\n")
 
     def text(self) -> bytes:
-        """Return every family that has a series."""
+        """Return all families that have a series."""
         parts: list[str] = []
         for family, series in self._series.items():
             if series:

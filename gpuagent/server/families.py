@@ -1,6 +1,6 @@
-"""The agent's metrics by name: type, labels, what each says, and when it is absent.
+"""Definitions of the agent's metrics: name, type, labels, help, and when a metric is absent.
 
-What `# HELP` prints and what docs/metrics.md lists is this.
+The source of the `# HELP` lines and of the table in docs/metrics.md.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ POD: Final = (
     "virtual_namespace",
     "virtual_pod",
 )
-"""`uid`, because a StatefulSet reuses names while old processes linger."""
+"""`uid` is needed because a StatefulSet reuses names while old processes still run."""
 
 GPU: Final = ("gpu_uuid", "gpu", "model", "node")
 
@@ -28,159 +28,159 @@ SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One metric family."""
+    """Definition of one metric family."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
     help: str
     absent: str
-    """When there is no series: never because a figure is 0."""
+    """Condition under which there is no series. A figure of 0 is always exported."""
 
 
 class Family(Enum):
-    """Every metric family of the agent."""
+    """All metric families of the agent."""
 
     POD_USED = Described(
         name="kaishare_pod_gpu_memory_used_bytes",
         kind="gauge",
         labels=POD,
-        help="GPU memory that the pod's processes hold on this GPU or MIG device, by the driver.",
-        absent="the memory or the owner of any process that may be the pod's cannot be told",
+        help="GPU memory that the pod's processes use on this GPU or MIG device, as the driver reports it.",
+        absent="the memory or the owner of a process that may belong to the pod is unknown",
     )
     POD_SHARE = Described(
         name="kaishare_pod_gpu_memory_share_bytes",
         kind="gauge",
         labels=(*POD, "source"),
-        help="GPU memory the pod may hold on this GPU, by the best source there is.",
-        absent="the pod has no share, its GPU is unknown, or it has ended",
+        help="GPU memory that the pod may use on this GPU; `source` is the origin of the figure.",
+        absent="the pod has no share, its GPU is unknown, or the pod is finished",
     )
     POD_LIMIT = Described(
         name="kaishare_pod_gpu_memory_limit_bytes",
         kind="gauge",
         labels=(*POD, "source"),
-        help="GPU memory that an enforcer was told to hold the pod to on this GPU.",
-        absent="no enforcer was told anything",
+        help="GPU memory limit of the pod on this GPU, as configured for an enforcer.",
+        absent="no limit is configured",
     )
     POD_FLAGGED = Described(
         name="kaishare_pod_flagged",
         kind="gauge",
         labels=(*POD, "reason"),
-        help="1 while the pod is flagged for this reason, 0 while it is judged and clean.",
-        absent="the pod is not judged: a figure is missing, or the reason cannot apply to it",
+        help="1 while the pod is flagged for this reason, 0 while it is evaluated and not flagged.",
+        absent="the pod is not evaluated: a figure is missing, or the reason cannot apply to it",
     )
     POD_OVER_SECONDS = Described(
         name="kaishare_pod_over_share_seconds_total",
         kind="counter",
         labels=POD,
-        help="Time the pod held more than its share and the slack on this GPU, flagged or not.",
-        absent="the pod is not held to a share on this GPU",
+        help="Time in which the pod used more than its share plus slack on this GPU, flagged or not.",
+        absent="the pod is not compared with a share on this GPU",
     )
     GPU_TOTAL = Described(
         name="kaishare_gpu_memory_total_bytes",
         kind="gauge",
         labels=GPU,
-        help="Memory of the GPU.",
-        absent="the driver does not answer for this GPU, or does not tell its memory",
+        help="Total memory of the GPU.",
+        absent="the driver does not respond for this GPU, or does not report its memory",
     )
     GPU_USED = Described(
         name="kaishare_gpu_memory_used_bytes",
         kind="gauge",
         labels=GPU,
-        help="Memory of the GPU in use: total less free less reserved.",
-        absent="the driver does not answer for this GPU, or does not tell its memory",
+        help="Used memory of the GPU: total minus free minus reserved.",
+        absent="the driver does not respond for this GPU, or does not report its memory",
     )
     GPU_RESERVED = Described(
         name="kaishare_gpu_memory_reserved_bytes",
         kind="gauge",
         labels=GPU,
-        help="Memory of the GPU that the driver keeps for itself.",
-        absent="the driver is too old to tell, or does not tell the memory of this GPU",
+        help="Memory of the GPU that the driver reserves.",
+        absent="the driver does not report reserved memory, or no memory of this GPU",
     )
     GPU_PROMISED = Described(
         name="kaishare_gpu_memory_promised_bytes",
         kind="gauge",
         labels=GPU,
-        help="Sum of the shares that pods have of this GPU.",
-        absent="the pods of this node, or the share of any of them on this GPU, are not known",
+        help="Sum of the pods' shares of this GPU.",
+        absent="the pods of this node, or the share of one of them on this GPU, are unknown",
     )
     GPU_HOST = Described(
         name="kaishare_gpu_memory_host_bytes",
         kind="gauge",
         labels=GPU,
-        help="GPU memory held by processes of no pod that the agent knows, or of a reservation pod.",
-        absent="the memory of such a process, or the owner of any process, cannot be told",
+        help="GPU memory used by processes outside of the node's pods, or of reservation pods.",
+        absent="the memory of such a process, or the owner of any process, is unknown",
     )
     GPU_UNATTRIBUTED = Described(
         name="kaishare_gpu_memory_unattributed_bytes",
         kind="gauge",
         labels=GPU,
-        help="GPU memory in use that no process accounts for, mostly the driver's own.",
-        absent="the memory of the GPU or of any process, or the list of processes, cannot be told",
+        help="Used GPU memory that no process accounts for, mostly the driver's own.",
+        absent="the memory of the GPU or of a process, or the list of processes, is unknown",
     )
     ATTRIBUTION_OK = Described(
         name="kaishare_agent_attribution_ok",
         kind="gauge",
         labels=(),
-        help="0 while no pod of this node is judged, because of a problem of the node or of every GPU.",
-        absent="there was no sample yet",
+        help="0 while a problem of the node or of every GPU suspends the evaluation of all pods.",
+        absent="no sample has been taken yet",
     )
     ATTRIBUTION_PROBLEM = Described(
         name="kaishare_agent_attribution_problem",
         kind="gauge",
         labels=("reason", "gpu_uuid"),
-        help="1 for each present cause; an empty gpu_uuid concerns the node."
-        " All but reservation-conflict and reservation-unresolved suspend verdicts.",
+        help="1 for each current problem; an empty gpu_uuid means the whole node."
+        " All reasons but reservation-conflict and reservation-unresolved suspend verdicts.",
         absent="there is no such problem",
     )
     LAST_SAMPLE = Described(
         name="kaishare_agent_last_sample_timestamp_seconds",
         kind="gauge",
         labels=(),
-        help="Unix time of the last sample for which the driver answered.",
-        absent="there was none yet",
+        help="Unix time of the last sample for which the driver responded.",
+        absent="no such sample has been taken yet",
     )
     SAMPLE_SECONDS = Described(
         name="kaishare_agent_sample_duration_seconds",
         kind="histogram",
         labels=(),
-        help="Time to read every GPU and to look up every process.",
+        help="Time to read all GPUs and to look up all processes.",
         absent="never",
     )
     NVML_ERRORS = Described(
         name="kaishare_agent_nvml_errors_total",
         kind="counter",
         labels=("call", "error"),
-        help="Calls to the driver that failed, or whose answer cannot be true.",
-        absent="there was no such error",
+        help="Driver calls that failed, or whose response was implausible.",
+        absent="no such error has occurred",
     )
     EVENTS = Described(
         name="kaishare_agent_events_total",
         kind="counter",
         labels=("reason", "result"),
-        help="Events about pods, by what became of them: created, updated, dropped or failed.",
-        absent="there was none, pods come from a file, or --events=false",
+        help="Events about pods by result: created, updated, dropped or failed.",
+        absent="no Event has been due, pods come from a file, or --events=false",
     )
     EVICTIONS = Described(
         name="kaishare_agent_evictions_total",
         kind="counter",
         labels=("result",),
-        help="Decisions on pods that their namespaces want evicted, by what came of them.",
-        absent="there was none, or --eviction=off",
+        help="Decisions about pods whose namespace requests eviction, by result.",
+        absent="no decision has been made, or --eviction=off",
     )
     WATCH_CONTACT = Described(
         name="kaishare_watch_last_contact_timestamp_seconds",
         kind="gauge",
         labels=("resource",),
-        help="When the API server was last heard on this watch.",
-        absent="it was never heard, or pods come from a file",
+        help="Unix time of the last contact with the API server on this watch.",
+        absent="there has been no contact, or pods come from a file",
     )
     WATCH_RESTARTS = Described(
         name="kaishare_watch_restarts_total",
         kind="counter",
         labels=("resource", "cause"),
-        help="How often the watch began anew; cause closed is the ordinary end of one.",
-        absent="it did not begin anew for that cause",
+        help="Watch restarts by cause; closed is the normal timeout.",
+        absent="the watch has not restarted for this cause",
     )
     LOG_LINES_LOST = Described(
         name="kaishare_log_lines_lost_total",
@@ -193,7 +193,7 @@ class Family(Enum):
         name="kaishare_build_info",
         kind="gauge",
         labels=("version", "component", "driver", "simulated"),
-        help="What is running; simulated is true where the figures are made up.",
+        help="Version of the agent and driver; simulated is true for synthetic GPUs.",
         absent="never",
     )
     PROCESS_CPU = Described(
@@ -208,26 +208,26 @@ class Family(Enum):
         kind="gauge",
         labels=(),
         help="Resident memory of the agent.",
-        absent="/proc cannot be read",
+        absent="/proc is not readable",
     )
     PROCESS_STARTED = Described(
         name="process_start_time_seconds",
         kind="gauge",
         labels=(),
         help="Unix time at which the agent started.",
-        absent="/proc cannot be read",
+        absent="/proc is not readable",
     )
     PROCESS_FILES = Described(
         name="process_open_fds",
         kind="gauge",
         labels=(),
-        help="Files and sockets the agent has open.",
-        absent="/proc cannot be read",
+        help="Open files and sockets of the agent.",
+        absent="/proc is not readable",
     )
     PROCESS_MAX_FILES = Described(
         name="process_max_fds",
         kind="gauge",
         labels=(),
-        help="Files and sockets the agent may have open.",
+        help="Maximum of open files and sockets of the agent.",
         absent="never",
     )

@@ -1,4 +1,4 @@
-"""`/metrics`: every series built afresh from the status, so that what is gone leaves none behind."""
+"""Endpoint `/metrics`: builds all series from the current status, so that removed pods leave no series."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ _NO_EVICTIONS: Final[Mapping[str, int]] = {}
 
 
 class Metrics:
-    """Everything the agent exports."""
+    """All metrics of the agent."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Metrics:
         evictions: Mapping[str, int] = _NO_EVICTIONS,
         log_lines_lost: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Take where to read: `events` counts by reason and result, `evictions` by result; both may grow."""
+        """Set the sources: `events` is a count by reason and result, `evictions` by result; both may grow."""
         self._status = status
         self._node = node
         self._is_simulated = is_simulated
@@ -45,12 +45,12 @@ class Metrics:
         self._seconds_sum = 0.0
 
     def observe_sample(self, seconds: float) -> None:
-        """Count how long one sample took."""
+        """Add the duration of one sample to the histogram."""
         self._seconds[bisect_left(SECONDS_BUCKETS, seconds)] += 1
         self._seconds_sum += seconds
 
     def text(self) -> bytes:
-        """Render everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         status = self._status()
         page = Exposition()
         if status.snapshot is not None:
@@ -93,7 +93,7 @@ class Metrics:
                     page.add(Family.POD_OVER_SECONDS, labels, verdicts.over_seconds[place])
             if limit is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
-        for key, verdict in verdicts.judged.items():
+        for key, verdict in verdicts.by_key.items():
             place = (key.uid, key.gpu_uuid)
             labels = written.get(place) or self._pod_labels(
                 verdict.pod_share, key.gpu_uuid, verdict.gpu_index
@@ -156,7 +156,7 @@ _PROC: Final = Path("/proc")
 
 
 def process_figures() -> Iterator[tuple[Family, float]]:
-    """Yield this process's figures, as far as /proc tells them."""
+    """Yield the metrics of this process that /proc provides."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield Family.PROCESS_CPU, usage.ru_utime + usage.ru_stime
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

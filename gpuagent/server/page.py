@@ -1,7 +1,7 @@
-"""The page at `/`: every GPU, who holds what of it, and against which share.
+"""The page at `/`: every GPU, with the memory of each pod compared with its share.
 
-Whole without JavaScript; with it the page fetches itself again and says when it grows old. Everything that
-came from a pod is escaped, there is no inline style or script, and the policy in `HEADERS` forbids both.
+The page is complete without JavaScript. With JavaScript it reloads itself and shows its age. All text from
+pods is escaped. There is no inline style or script, and `HEADERS` forbids both.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,10 +25,10 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 STATIC: Final = Path(__file__).parent / "static"
-"""`page.css` and `page.js`, served under their names."""
+"""Folder of `page.css` and `page.js`."""
 
 _LONGEST_TEXT: Final = 4000
-"""Characters of one text from outside."""
+"""Maximum of characters of one text from outside."""
 
 _WIDTH = 1000  # of every drawing, in its own units: a whole GPU
 
@@ -37,31 +37,22 @@ _HATCH = (
     ' patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="ground" width="8" height="8"/>'
     '<rect class="hatch" width="4" height="8"/></pattern></svg>'
 )
-"""What is beyond a share is hatched, so that it is told apart without colours."""
-
-_IN_WORDS = {
-    "over-share": "holds more than its share",
-    "unassigned-gpu": "uses a GPU that is not its own",
-    "no-share": "uses a GPU without any share",
-    "share-changed": "its share is not what KAI gave it",
-    "limit-bypassed": "holds more than its enforced limit",
-    "no-reservation": "its GPU group has no reservation pod",
-}
+"""Hatching marks the part beyond a share, so that it is visible without colours."""
 
 
 def page(status: Status, *, node: str, is_simulated: bool, now: float, interval: float) -> str:
-    """Write the page.
+    """Render the page.
 
     Args:
-        status: what holds now.
-        node: the node's name.
-        is_simulated: whether the figures are made up.
+        status: the current status.
+        node: name of the node.
+        is_simulated: whether the figures are synthetic.
         now: Unix seconds.
-        interval: seconds between samples; the page asks as often.
+        interval: seconds between samples, and between reloads of the page.
     """
-    flagged = sum(verdict.is_flagged for verdict in status.verdicts.judged.values())
+    flagged = sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
     title = f"{node}: {_count(flagged, 'flag')}" if status.snapshot else f"{node}: no figures"
-    taken = status.good_wall_time
+    sampled_at = status.good_wall_time
     return "".join(
         (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -70,7 +61,7 @@ def page(status: Status, *, node: str, is_simulated: bool, now: float, interval:
             '<link rel="icon" href="data:,"><link rel="stylesheet" href="page.css">',
             '<script src="page.js" defer></script></head><body>',
             _HATCH,
-            f'<main data-interval="{max(interval, 1.0):g}" data-age="{_age(taken, now):.1f}">',
+            f'<main data-interval="{max(interval, 1.0):g}" data-age="{_age(sampled_at, now):.1f}">',
             *_head(status, node=node, is_simulated=is_simulated, now=now),
             *_problems(status),
             *_body(status),
@@ -82,11 +73,11 @@ def page(status: Status, *, node: str, is_simulated: bool, now: float, interval:
 def _head(status: Status, *, node: str, is_simulated: bool, now: float) -> Iterator[str]:
     yield f"<header><h1>{_safe(node)}</h1>"
     if is_simulated:
-        yield '<p class="simulated">simulated: these figures are made up</p>'
-    taken = status.good_wall_time
-    said = "no sample yet" if taken is None else f"as of {duration(_age(taken, now))} ago"
-    yield f'<p id="age" role="status">{said}</p>'
-    flagged = sum(verdict.is_flagged for verdict in status.verdicts.judged.values())
+        yield '<p class="simulated">simulated: these figures are synthetic</p>'
+    sampled_at = status.good_wall_time
+    text = "no sample yet" if sampled_at is None else f"as of {duration(_age(sampled_at, now))} ago"
+    yield f'<p id="age" role="status">{text}</p>'
+    flagged = sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
     if status.snapshot is not None:
         yield f'<p class="count">{_count(flagged, "flag") if flagged else "no flags"}</p>'
     yield "</header>"
@@ -97,18 +88,20 @@ def _problems(status: Status) -> Iterator[str]:
         return
     names = {account.gpu.uuid: f"GPU {account.gpu.index}" for account in _accounts(status)}
     yield '<section class="problems">'
-    for title, is_harmless in (("What cannot be known now", False), ("Reservation pods", True)):
-        shown = [found for found in status.problems if (found.cause in SUSPENDS_NOTHING) is is_harmless]
-        if not shown:
+    for title, is_harmless in (("Current problems", False), ("Reservation pods", True)):
+        shown_problems = [
+            problem for problem in status.problems if (problem.cause in SUSPENDS_NOTHING) is is_harmless
+        ]
+        if not shown_problems:
             continue
         yield f"<h2>{title}</h2><ul>"
-        for problem in shown:
+        for problem in shown_problems:
             scope = names.get(problem.gpu_uuid) or problem.gpu_uuid or "the node"
             detail = f": {problem.detail}" if problem.detail else ""
             yield f"<li><b>{_safe(problem.cause)}</b> ({_safe(scope)}){_safe(detail)}</li>"
         yield "</ul>"
     if status.attribution_ok is False:
-        yield "<p>Verdicts are suspended until this is over.</p>"
+        yield "<p>Verdicts are suspended until these problems are resolved.</p>"
     yield "</section>"
 
 
@@ -119,20 +112,22 @@ def _accounts(status: Status) -> tuple[GpuAccount, ...]:
 def _body(status: Status) -> Iterator[str]:
     snapshot = status.snapshot
     if snapshot is None:
-        yield '<p class="nothing">There are no figures to show.</p>'
+        yield '<p class="nothing">No data.</p>'
         return
     flags: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in status.verdicts.judged.values():
+    for verdict in status.verdicts.by_key.values():
         if verdict.is_flagged:
             flags.setdefault((verdict.key.uid, verdict.key.gpu_uuid), []).append(verdict)
-    shown = {account.gpu.uuid for account in snapshot.gpus}
+    shown_uuids = {account.gpu.uuid for account in snapshot.gpus}
     for account in snapshot.gpus:
         own = {account.gpu.uuid, *(instance.uuid for instance in account.gpu.instances)}
-        shown |= own
+        shown_uuids |= own
         rows = [holding for holding in snapshot.holdings if holding.gpu_uuid in own]
         yield from _gpu(account, rows, flags, snapshot.taken_at)
-    lost = [pod_share for pod_share in snapshot.pod_shares if not shown.intersection(pod_share.gpu_uuids)]
-    lost = [pod_share for pod_share in lost if pod_share.asks_for_share and not pod_share.pod.is_finished]
+    lost = [
+        pod_share for pod_share in snapshot.pod_shares if not shown_uuids.intersection(pod_share.gpu_uuids)
+    ]
+    lost = [pod_share for pod_share in lost if pod_share.has_share and not pod_share.pod.is_finished]
     if lost:
         yield '<section class="gpu"><h2>Pods whose GPU is unknown</h2><ul class="pods">'
         for pod_share in lost:
@@ -141,7 +136,7 @@ def _body(status: Status) -> Iterator[str]:
             yield "</li>"
         yield "</ul></section>"
     if not snapshot.gpus:
-        yield '<p class="nothing">No GPU answers on this node.</p>'
+        yield '<p class="nothing">No GPU on this node responds.</p>'
 
 
 def _gpu(
@@ -152,7 +147,7 @@ def _gpu(
 ) -> Iterator[str]:
     gpu = account.gpu
     yield f'<section class="gpu"><h2>GPU {gpu.index} <small>{_safe(gpu.model)}</small></h2>'
-    yield f'<p class="uuid">{_safe(gpu.uuid)}{" · MIG: reported, never judged" if gpu.mig else ""}</p>'
+    yield f'<p class="uuid">{_safe(gpu.uuid)}{" · MIG: reported, not evaluated" if gpu.mig else ""}</p>'
     yield _device_bar(account, rows)
     yield '<dl class="sums">'
     for name, amount, kind in (
@@ -168,16 +163,16 @@ def _gpu(
     if gpu.memory_unknown:
         yield f'<p class="nothing">Its memory is unknown: {_safe(gpu.memory_unknown)}.</p>'
     if not rows:
-        yield '<p class="nothing">No pod is on this GPU.</p></section>'
+        yield '<p class="nothing">No pod uses this GPU.</p></section>'
         return
     scale = max(_extent(holding) for holding in rows)
     yield '<ul class="pods">'
     for holding in sorted(rows, key=lambda row: (-_excess(row), row.pod_share.pod.key)):
-        marks = flags.get((holding.pod_share.pod.uid, holding.gpu_uuid), [])
-        yield f'<li class="pod{" flagged" if marks else ""}">{_names(holding.pod_share)}'
+        pod_flags = flags.get((holding.pod_share.pod.uid, holding.gpu_uuid), [])
+        yield f'<li class="pod{" flagged" if pod_flags else ""}">{_names(holding.pod_share)}'
         yield _pod_bar(holding, scale)
         yield f'<p class="figures">{_figures(holding)}</p>'
-        yield from _flags(marks, taken_at)
+        yield from _flags(pod_flags, taken_at)
         yield "</li>"
     yield "</ul></section>"
 
@@ -203,95 +198,95 @@ def _figures(holding: Holding) -> str:
     if share is not None:
         text += f" of {size(share.bytes)} <small>({_safe(share.source)})</small>"
     elif pod_share.pod.has_unsized_gpus:
-        text += " <small>(by a claim or a resource that tells no size)</small>"
+        text += " <small>(by a ResourceClaim or a resource without a known size)</small>"
     else:
-        text += " <small>(no share here)</small>"
+        text += " <small>(no share on this GPU)</small>"
     if limit is not None:
         text += f", limit {size(limit.bytes)} <small>({_safe(limit.source)})</small>"
     return f"{text} · {_count(holding.processes, 'process', 'processes')}"
 
 
-def _flags(marks: Iterable[Verdict], taken_at: float) -> Iterator[str]:
-    for verdict in marks:
+def _flags(pod_flags: Iterable[Verdict], taken_at: float) -> Iterator[str]:
+    for verdict in pod_flags:
         since = f" for {time_over(verdict.lasted(taken_at), verdict.balance)}" if verdict.is_over else ""
-        reason = verdict.key.reason.value
-        yield f'<p class="flag"><b>{reason}</b> {_IN_WORDS[reason]}{since}</p>'
+        reason = verdict.key.reason
+        yield f'<p class="flag"><b>{reason}</b> {reason.summary}{since}</p>'
 
 
 def _device_bar(account: GpuAccount, rows: list[Holding]) -> str:
-    """One stacked bar: every pod, the host's processes, what nobody accounts for, what the driver keeps."""
+    """Draw one stacked bar: pods, host processes, unattributed memory, and memory reserved by the driver."""
     gpu = account.gpu
     parts = [(f"pod p{index % 6}", row.pod_share.pod.name, row.used_bytes) for index, row in enumerate(rows)]
     parts.append(("host", "host processes", account.host_bytes))
     parts.append(("unattributed", "unattributed", account.unattributed_bytes))
     known = sum(max(amount or 0, 0) for _, _, amount in parts)
     if gpu.used_bytes is not None:
-        parts.append(("unknown", "used, not known by whom", gpu.used_bytes - known))
+        parts.append(("unknown", "used, owner unknown", gpu.used_bytes - known))
     parts.append(("reserved", "reserved by the driver", gpu.reserved_bytes))
-    drawn, at = [], 0.0
+    shapes, at = [], 0.0
     for kind, name, amount in parts:
         if not amount or amount < 0 or not gpu.total_bytes:
             continue
         width = min(amount / gpu.total_bytes * _WIDTH, _WIDTH - at)
         title = f"<title>{_safe(name)}: {size(amount)}</title>"
-        drawn.append(f'<rect class="{kind}" x="{at:.2f}" width="{width:.2f}" height="20">{title}</rect>')
+        shapes.append(f'<rect class="{kind}" x="{at:.2f}" width="{width:.2f}" height="20">{title}</rect>')
         at += width
-    said = f"{size(gpu.used_bytes)} of {size(gpu.total_bytes)} used"
-    return _drawing("device", said, "".join(drawn))
+    text = f"{size(gpu.used_bytes)} of {size(gpu.total_bytes)} used"
+    return _drawing("device", text, "".join(shapes))
 
 
 def _extent(holding: Holding) -> int:
-    """Bytes a pod's bar must have room for."""
+    """Return the bytes that a pod's bar must have room for."""
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     return max(holding.used_bytes or 0, share.bytes if share else 0)
 
 
 def _pod_bar(holding: Holding, scale: int) -> str:
-    """What a pod holds, filled, in the frame of its share; what is beyond is hatched.
+    """Draw a pod's memory as a filled bar in the frame of its share; the part beyond is hatched.
 
-    All bars of a GPU have one scale, whose end is the largest share or use on it.
+    All bars of a GPU have one scale, whose end is the largest share or usage on it.
     """
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     allowed = None if share is None else share.bytes
-    used, drawn = holding.used_bytes, []
+    used, shapes = holding.used_bytes, []
 
     def units(amount: int) -> float:
         return amount / scale * _WIDTH if scale else 0.0
 
     if used is not None:
         within = used if allowed is None else min(used, allowed)
-        drawn.append(f'<rect class="within" width="{units(within):.2f}" height="20"/>')
+        shapes.append(f'<rect class="within" width="{units(within):.2f}" height="20"/>')
         if allowed is not None and used > allowed:
             start = units(allowed)
-            drawn.append(
+            shapes.append(
                 f'<rect fill="url(#hatch)" x="{start:.2f}" width="{units(used) - start:.2f}" height="20"/>'
             )
     if allowed is not None:
         width = max(units(allowed) - 1, 1)
-        drawn.append(f'<rect class="share" x="0.5" y="0.5" width="{width:.2f}" height="19"/>')
-    said = f"holds {size(used)}" + ("" if allowed is None else f" of its share of {size(allowed)}")
-    return _drawing("held", said, "".join(drawn))
+        shapes.append(f'<rect class="share" x="0.5" y="0.5" width="{width:.2f}" height="19"/>')
+    text = f"uses {size(used)}" + ("" if allowed is None else f" of its share of {size(allowed)}")
+    return _drawing("held", text, "".join(shapes))
 
 
-def _drawing(kind: str, said: str, drawn: str) -> str:
+def _drawing(kind: str, text: str, shapes: str) -> str:
     return (
-        f'<svg class="{kind}" role="img" aria-label="{_safe(said)}" viewBox="0 0 {_WIDTH} 20"'
-        f' preserveAspectRatio="none"><rect class="empty" width="{_WIDTH}" height="20"/>{drawn}</svg>'
+        f'<svg class="{kind}" role="img" aria-label="{_safe(text)}" viewBox="0 0 {_WIDTH} 20"'
+        f' preserveAspectRatio="none"><rect class="empty" width="{_WIDTH}" height="20"/>{shapes}</svg>'
     )
 
 
 def _excess(holding: Holding) -> int:
-    """Bytes beyond the share; what has none is all beyond."""
+    """Return the bytes beyond the share; all bytes of a pod without a share."""
     share = holding.pod_share.shares.get(holding.gpu_uuid)
     return (holding.used_bytes or 0) - (share.bytes if share else 0)
 
 
-def _age(taken: float | None, now: float) -> float:
-    return 0.0 if taken is None else max(now - taken, 0.0)
+def _age(sampled_at: float | None, now: float) -> float:
+    return 0.0 if sampled_at is None else max(now - sampled_at, 0.0)
 
 
-def _count(number: int, one: str, more: str = "") -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {more or one + 's'}"
+def _count(number: int, singular: str, more: str = "") -> str:
+    return f"{number} {singular}" if number == 1 else f"{number} {more or singular + 's'}"
 
 
 def _safe(text: object) -> str:

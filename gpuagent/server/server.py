@@ -1,4 +1,5 @@
-"""The agent's one port, in the clear: it names every tenant's pods and is for the host's administrators."""
+"""HTTP server of the agent, without TLS: it shows all tenants' pods, and is for administrators of the
+host."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from service.log import JsonLog
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
 FORWARDED_PATHS: Final = frozenset({"/api/v1/shares", "/healthz", "/readyz"})
-"""What the API server's proxy to pods may ask for under the API server's own host name."""
+"""Paths that the API server's pod proxy may request under the API server's host name."""
 
 _JSON: Final = {"Content-Type": "application/json"}
 _HTML: Final = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
@@ -38,9 +39,10 @@ class HttpServer:
         log: JsonLog,
         interval: float = 5.0,
     ) -> None:
-        """Take where to read; `unhealthy_reason` says in one line why a restart is needed, or nothing.
+        """Set the sources of the responses.
 
-        `interval` is seconds between samples: how often the page asks again.
+        `unhealthy_reason` returns one line if the agent must restart, else an empty string. `interval` is the
+        number of seconds between samples, and between reloads of the page.
         """
         self._status = status
         self._unhealthy_reason = unhealthy_reason
@@ -58,7 +60,7 @@ class HttpServer:
                 "/healthz": self._alive,
                 "/readyz": self._ready,
             },
-            not_found="no such path; there are /, /metrics, /api/v1/shares, /healthz, /readyz",
+            not_found="not found; available paths: /, /metrics, /api/v1/shares, /healthz, /readyz",
             method_not_allowed="Method Not Allowed",
             log=log,
         )
@@ -69,15 +71,15 @@ class HttpServer:
         limits: ConnectionLimits = AGENT_CONNECTIONS,
         host_names: Iterable[str] = (),
     ) -> Address:
-        """Listen; return the address that came of it.
+        """Listen, and return the actual address.
 
         Args:
-            address: where to listen.
-            limits: what connections may cost.
-            host_names: hosts that are answered beside IP addresses, localhost and the node's name.
+            address: address to listen on.
+            limits: maximum cost of connections.
+            host_names: accepted host names beside IP addresses, localhost and the node's name.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: the address is not available.
         """
         names = frozenset(name.removesuffix(".").lower() for name in (self._node, *host_names)) - {""}
         return await self._server.start(

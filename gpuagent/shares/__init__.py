@@ -1,1 +1,1 @@
-"""What each pod may hold on which GPU, and who says so. Pure."""
+"""Shares: what each pod may use of which GPU, and the source of that figure. Pure."""

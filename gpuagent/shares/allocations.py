@@ -1,4 +1,4 @@
-"""What KAI itself says it gave a pod: its BindRequest, and the ConfigMap of its containers. Pure."""
+"""KAI's own records of a pod: its BindRequest, and the ConfigMap of its containers. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,45 +18,45 @@ _MOST_DEVICES: Final = 1 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequestShare:
-    """A pod's own BindRequest."""
+    """The share in a pod's BindRequest."""
 
     portion: str = ""
-    """The part of each device, with two decimals; empty if the pod has no share."""
+    """Fraction of each device, with two decimals; empty if the pod has no share."""
     count: int = 0
-    """How many devices; 0 if it does not say."""
+    """Number of devices; 0 if the BindRequest has none."""
     groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigMapShare:
-    """A pod's own ConfigMap of KAI's."""
+    """The share in a pod's KAI ConfigMap."""
 
     portion: str = ""
-    """`GPU_PORTION`; empty if it is not there, or cannot be read."""
+    """`GPU_PORTION`; empty if missing or malformed."""
     gpus: tuple[str, ...] = ()
     """UUIDs of `NVIDIA_VISIBLE_DEVICES`."""
     limit_bytes: int | None = None
-    """HAMi-core's limit on each device (KAI v0.16)."""
+    """HAMi-core's limit per device (KAI v0.16)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Everything KAI says of one pod."""
+    """KAI's records of one pod."""
 
     bound: BindRequestShare | None = None
     configured: ConfigMapShare | None = None
     has_bind_request: bool = False
-    """Whether the pod has a BindRequest of its own, readable or not: KAI placed it."""
+    """Whether the pod has a BindRequest of its own, well-formed or not; KAI has then placed the pod."""
     notes: tuple[str, ...] = ()
 
 
 def find_allocation(pod: NodePod, inventory: Inventory, where: str) -> Allocation:
-    """Find what KAI says of a pod. What belongs to another pod, of the same name or not, says nothing.
+    """Find KAI's records of a pod. Records of another pod with the same name are ignored.
 
     Args:
         pod: the pod.
-        inventory: with the BindRequests and ConfigMaps that could be had.
-        where: the pod's name as lines about it start.
+        inventory: has the BindRequests and ConfigMaps that could be fetched.
+        where: the pod's name, as the prefix of notes.
     """
     notes: list[str] = []
     bound = _bound(pod, inventory, where, notes)
@@ -75,17 +75,19 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
     if request is None:
         return None
     if request.pod_uid != pod.uid:
-        notes.append(f"{where}: the BindRequest of that name belongs to another pod, and does not count")
+        notes.append(f"{where}: the BindRequest of that name belongs to another pod and is ignored")
         return None
     is_portion = _PORTION.fullmatch(request.portion) is not None
     if request.portion and not is_portion:
-        shown = quoted(request.portion)
-        notes.append(f"{where}: BindRequest portion {shown}: a number from 0 to 1, such as 0.50, is allowed")
+        portion_text = quoted(request.portion)
+        notes.append(
+            f"{where}: BindRequest portion {portion_text}: expected a number from 0 to 1, such as 0.50"
+        )
         return None
     if request.count > _MOST_DEVICES:
-        notes.append(f"{where}: BindRequest: its count is more GPUs than any node has; it does not count")
+        notes.append(f"{where}: BindRequest: its GPU count is larger than any node's; ignored")
         return None
-    # A pod without a share has a BindRequest too: whole GPUs `Regular` with 1.00, none at all with 0.00.
+    # Pods without a share have BindRequests, too: `Regular` with 1.00 for whole GPUs, and 0.00 for none.
     is_share = request.resource_type == "Fraction" or (
         request.resource_type != "Regular" and (bool(request.groups) or 0 < float(request.portion or 0) < 1)
     )
@@ -95,15 +97,15 @@ def _bound(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> 
 
 
 def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]) -> ConfigMapShare | None:
-    found = next(_config_maps(pod, inventory), None)
-    if found is None:
+    config_map = next(_config_maps(pod, inventory), None)
+    if config_map is None:
         return None
-    name, data = found
+    name, data = config_map
     where = f"{where}: ConfigMap {name}"
     portion = data.get(keys.GPU_PORTION_ENV, "")
     if portion and not _PORTION.fullmatch(portion):
-        shown = quoted(portion)
-        notes.append(f"{where}: GPU_PORTION {shown}: a number from 0 to 1, such as 0.50, is allowed")
+        portion_text = quoted(portion)
+        notes.append(f"{where}: GPU_PORTION {portion_text}: expected a number from 0 to 1, such as 0.50")
         portion = ""
     limit = None
     if keys.MEMORY_LIMIT_ENV in data:
@@ -122,10 +124,10 @@ def _configured(pod: NodePod, inventory: Inventory, where: str, notes: list[str]
 
 
 def _config_maps(pod: NodePod, inventory: Inventory) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Find the ConfigMaps that can be the pod's.
+    """Find the ConfigMaps that can belong to the pod.
 
-    The annotation is the user's to preset and to edit (KAI reuses what it finds), so a ConfigMap that another
-    object owns is not this pod's.
+    Users can write and edit the annotation, and KAI reuses an existing name. A ConfigMap with another owner
+    is therefore not this pod's.
     """
     if not inventory.config_maps:
         return

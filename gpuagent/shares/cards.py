@@ -1,4 +1,4 @@
-"""How much memory each GPU of the node has: as the driver says, and as KAI counts it. Pure."""
+"""Total memory of each GPU, as the driver reports it and as KAI counts it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Cards:
-    """The node's cards: by the node label, which KAI counts with, else by what the driver says of each."""
+    """The node's GPUs by the node label, which KAI uses, or else by the driver."""
 
     def __init__(
         self, *, node_labels: Mapping[str, str] | None, devices: Sequence[Gpu], version: Version | None
@@ -26,16 +26,16 @@ class Cards:
         self._totals = {uuid: labelled_bytes if total is None else total for uuid, total in totals.items()}
 
     def of(self, gpu: str) -> Card | None:
-        """One GPU's card; of an unknown one ("") only if all are alike."""
+        """Return the card of one GPU; for an unknown GPU ("") only if all cards are equal."""
         return self._labelled or _one_of(self._by_gpu, gpu)
 
     def total_of(self, gpu: str) -> int | None:
-        """One GPU's memory in bytes, by the driver, else by the label; of an unknown one ("") only if all are
-        alike."""
+        """Return the memory of one GPU in bytes, by the driver or else by the label; for an unknown GPU
+        ("") only if all are equal."""
         return _one_of(self._totals, gpu)
 
     def all(self) -> frozenset[Card]:
-        """Every different card of the node; none if that of any GPU is unknown."""
+        """Return all different cards of the node; empty if one is unknown."""
         if self._labelled is not None:
             return frozenset({self._labelled})
         known = frozenset(card for card in self._by_gpu.values() if card is not None)
@@ -52,7 +52,7 @@ def _one_of(by_gpu: Mapping[str, _T], gpu: str) -> _T | None:
 def _card_of_label(label: str, version: Version | None) -> Card | None:
     try:
         return Card.from_label(label, version)
-    except ValueError:  # said once, where the node was read
+    except ValueError:  # reported once, where the node was read
         return None
 
 
@@ -61,5 +61,5 @@ def _card_of(gpu: Gpu, version: Version | None) -> Card | None:
         return None
     try:
         return Card.from_mib(gpu.total_bytes // MIB, version)
-    except ValueError:  # too small for any share: then there is no figure
+    except ValueError:  # too small for any share
         return None

@@ -1,4 +1,4 @@
-"""In what a pod's own words differ from what KAI gave it, or from what they were: `share-changed`. Pure."""
+"""Share drift: differences between a pod's annotations and KAI's records (`share-changed`). Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,57 +10,61 @@ from gpuagent.shares.requests import ShareRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a pod says of itself at one time."""
+    """A pod's declaration of its share at one time."""
 
-    ask: ShareRequest
+    request: ShareRequest
     groups: tuple[str, ...]
 
 
-def share_drift(now: Declared, first: Declared, grants: Allocation, cards: Cards) -> tuple[str, ...]:
-    """Name every difference.
+def share_drift(now: Declared, first: Declared, allocation: Allocation, cards: Cards) -> tuple[str, ...]:
+    """Return all differences.
 
-    Against KAI's word the annotation counts as KAI rounds it, to two decimals. Where there is none, as first
-    seen. A group that differs from the BindRequest's is none: KAI does that itself, after a reservation that
-    was tried again (seen live on v0.9.8, v0.13.4 and v0.17.0).
+    The annotations are compared with KAI's record, rounded to two decimals as KAI rounds them. Without a
+    record they are compared with those first seen. A group label that differs from the BindRequest is no
+    drift: KAI changes it after a retried reservation (seen live on v0.9.8, v0.13.4 and v0.17.0).
     """
-    bound, configured = grants.bound, grants.configured
-    found = []
-    if bound is not None:
-        found.append(_against(bound.portion, "the bind request", now.ask, bound.count, cards))
-    elif configured is not None and configured.portion:
-        found.append(_against(configured.portion, "KAI's ConfigMap", now.ask, 0, cards))
-    elif (now.ask.share, now.ask.requests) != (first.ask.share, first.ask.requests):
-        found.append(f"it says {_said(now.ask)}, and said {_said(first.ask)} when it was first seen")
-    if now.ask.limits != first.ask.limits:
-        found.append("the memory limits of its containers are not what they were when it was first seen")
-    if now.ask.devices != first.ask.devices:
-        found.append("the GPUs of its containers are not what they were when it was first seen")
-    if bound is None:
-        found.append(_of_groups(now.groups, first))
-    return tuple(filter(None, found))
+    bind_request, config_map = allocation.bound, allocation.configured
+    differences = []
+    if bind_request is not None:
+        differences.append(
+            _against(bind_request.portion, "its BindRequest", now.request, bind_request.count, cards)
+        )
+    elif config_map is not None and config_map.portion:
+        differences.append(_against(config_map.portion, "KAI's ConfigMap", now.request, 0, cards))
+    elif (now.request.share, now.request.requests) != (first.request.share, first.request.requests):
+        differences.append(
+            f"the pod declares {_text(now.request)}; it declared {_text(first.request)} when first seen"
+        )
+    if now.request.limits != first.request.limits:
+        differences.append("the memory limits of its containers have changed since the pod was first seen")
+    if now.request.devices != first.request.devices:
+        differences.append("the GPUs of its containers have changed since the pod was first seen")
+    if bind_request is None:
+        differences.append(_of_groups(now.groups, first))
+    return tuple(filter(None, differences))
 
 
-def _against(portion: str, whose: str, ask: ShareRequest, count: int, cards: Cards) -> str:
+def _against(portion: str, whose: str, request: ShareRequest, count: int, cards: Cards) -> str:
     if not portion:
-        return f"it says {_said(ask)}, {whose} gives it no share" if ask.has_share else ""
-    if not ask.has_share:
-        return f"it says {_said(ask)}, {whose} gives it {portion}"
-    own = ask.portions(cards.all())
-    if own and all(float(each) != float(portion) for each in own):
-        return f"it says {_said(ask)}, {whose} gives it {portion}"
-    if count and ask.share is not None and ask.share.devices != count:
-        return f"it says {_said(ask)}, {whose} gives it {count} GPU(s)"
+        return f"the pod declares {_text(request)}, {whose} allocates no share" if request.has_share else ""
+    if not request.has_share:
+        return f"the pod declares {_text(request)}, {whose} allocates {portion}"
+    own = request.portions(cards.all())
+    if own and all(float(fraction) != float(portion) for fraction in own):
+        return f"the pod declares {_text(request)}, {whose} allocates {portion}"
+    if count and request.share is not None and request.share.devices != count:
+        return f"the pod declares {_text(request)}, {whose} allocates {count} GPU(s)"
     return ""
 
 
 def _of_groups(groups: Sequence[str], first: Declared) -> str:
     if tuple(groups) != first.groups:
-        return "its GPU group labels are not what they were when it was first seen"
-    share = first.ask.share
+        return "its GPU group labels have changed since the pod was first seen"
+    share = first.request.share
     if share is not None and len(groups) > share.devices:
-        return f"it has {len(groups)} GPU groups for a share of {share.devices} GPU(s)"
+        return f"the pod has {len(groups)} GPU groups for a share of {share.devices} GPU(s)"
     return ""
 
 
-def _said(ask: ShareRequest) -> str:
-    return ask.text or "nothing of a share"
+def _text(request: ShareRequest) -> str:
+    return request.text or "no share"

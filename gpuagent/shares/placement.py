@@ -1,4 +1,4 @@
-"""Which GPUs are a pod's: of a share by its group, of whole GPUs by what is left. Pure but for a memory."""
+"""Finds the GPUs of each pod: those of a share by its group, whole GPUs by elimination."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,24 +13,24 @@ from kai import keys
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pod's GPUs, as far as they are known."""
+    """The known GPUs of a pod."""
 
     gpus: tuple[str, ...] = ()
     is_complete: bool = False
-    """Whether these are all of them."""
+    """Whether all GPUs of the pod are known."""
 
 
 def group_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels that name GPU groups."""
+    """Return the labels of GPU groups."""
     prefix = keys.GPU_GROUP_PREFIX
     return {key: text for key, text in labels.items() if key == keys.GPU_GROUP or key.startswith(prefix)}
 
 
 def groups_of(labels: Mapping[str, str], devices: int) -> tuple[str, ...]:
-    """Read the GPU groups of a pod that has a share of so many devices.
+    """Return the GPU groups of a pod with a share of so many devices.
 
-    KAI labels one device with `runai-gpu-group` and several with `runai-gpu-group/<group>` each (v0.13.0
-    `resource_reservation.go`); the other form on the same pod is not KAI's.
+    KAI labels one device with `runai-gpu-group`, and several devices with `runai-gpu-group/<group>` each
+    (v0.13.0 `resource_reservation.go`). The other form on the same pod does not come from KAI.
     """
     single = labels.get(keys.GPU_GROUP, "")
     prefix = keys.GPU_GROUP_PREFIX
@@ -41,12 +41,12 @@ def groups_of(labels: Mapping[str, str], devices: int) -> tuple[str, ...]:
 
 
 def is_reserved(group: str, pod: NodePod, inventory: Inventory) -> bool:
-    """Whether a reservation pod on this node carries the group, for this pod to use."""
+    """Whether a reservation pod on this node has the group, and this pod may use it."""
     return group in inventory.reservations or (pod.namespace, group) in inventory.tenant_reservations
 
 
 def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Placement:
-    """Follow the groups to the GPUs that their reservation pods name."""
+    """Return the GPUs that the reservation pods of the groups name."""
     own = inventory.tenant_reservations
     gpus = [inventory.reservations.get(group, own.get((pod.namespace, group), "")) for group in groups]
     known = tuple(dict.fromkeys(gpu for gpu in gpus if gpu))
@@ -54,20 +54,20 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
 
 
 def of_share(
-    groups: Sequence[str], ask: ShareRequest, grants: Allocation, pod: NodePod, inventory: Inventory
+    groups: Sequence[str], request: ShareRequest, allocation: Allocation, pod: NodePod, inventory: Inventory
 ) -> Placement:
-    """Find the GPUs of a share by the pod's groups.
+    """Find the GPUs of a share.
 
-    Where no reservation pod carries the group of the label, the BindRequest may still name one that is, and
-    KAI's ConfigMap the GPU itself. `gpus.devices` of a container comes last: the pod's owner can write it as
-    well as KAI's binder.
+    The sources are, in order: the reservation pod of the group label, that of the BindRequest's group, KAI's
+    ConfigMap, and the annotation `gpus.devices` of a container. The latter comes last because the pod's owner
+    can write it as well as KAI's binder.
     """
-    bound, configured = grants.bound, grants.configured
+    bound, configured = allocation.bound, allocation.configured
     places = (
         of_groups(groups, pod, inventory),
         of_groups(bound.groups if bound else (), pod, inventory),
         Placement(configured.gpus, is_complete=bool(configured.gpus)) if configured else Placement(),
-        Placement(ask.gpus, is_complete=bool(ask.gpus)),
+        Placement(request.gpus, is_complete=bool(request.gpus)),
     )
     for place in places:
         if place.is_complete:
@@ -76,27 +76,30 @@ def of_share(
 
 
 class GroupGpus:
-    """The GPUs that KAI groups hold, by whom that is said.
+    """GPUs that KAI groups hold, by the writer of the reservation pod.
 
-    A reservation pod has its GPU from the device plugin, which hands one GPU to one pod: unless time slicing
-    hands it to several.
+    The device plugin gives a reservation pod its GPU. It gives each GPU to one pod only, except with time
+    slicing.
     """
 
     def __init__(self, inventory: Inventory) -> None:
         trusted = {gpu for gpu in inventory.reservations.values() if gpu}
-        found: dict[str, set[str]] = {}
+        by_namespace: dict[str, set[str]] = {}
         for (namespace, _), gpu in inventory.tenant_reservations.items():
-            found.setdefault(namespace, set(trusted)).update({gpu} - {""})
+            by_namespace.setdefault(namespace, set(trusted)).update({gpu} - {""})
         is_exclusive = inventory.node_labels is not None and not is_time_sliced(inventory)
         self._trusted = frozenset(trusted if is_exclusive else ())
-        self._by_namespace = {name: frozenset(gpus) for name, gpus in found.items()} if is_exclusive else {}
+        self._by_namespace = (
+            {name: frozenset(gpus) for name, gpus in by_namespace.items()} if is_exclusive else {}
+        )
         self._reservation_uids = inventory.tenant_reservation_uids
 
     def withheld_from(self, pod: NodePod) -> frozenset[str]:
-        """Return the GPUs that no device plugin gave to a pod with whole GPUs, since a KAI group holds them.
+        """Return the GPUs that a pod with whole GPUs cannot have been given, since a KAI group holds them.
 
-        Reservation pods where no tenant can write count, and those of the pod's own namespace. Those of other
-        tenants do not, and none does where the node's labels are unknown, which tell of time slicing.
+        Reservation pods in namespaces that no tenant can write count, and those in the pod's own namespace.
+        Those of other tenants do not count. No reservation pod counts while the node's labels are unknown,
+        since they show whether time slicing is on.
         """
         if pod.uid in self._reservation_uids:
             return frozenset()
@@ -104,14 +107,14 @@ class GroupGpus:
 
 
 class WholeGpus:
-    """Which whole GPUs a pod has: the API does not say, so only what follows from the rest counts.
+    """Finds the whole GPUs of each pod. The API does not contain them, so they are inferred.
 
-    A whole GPU is nobody else's for as long as its pod lives, so what was found once stays, unless a KAI
-    group turns out to hold it: then the pod used a GPU that it was not given.
+    A whole GPU belongs to its pod until the pod ends, so a result is kept. The exception is a GPU that turns
+    out to be held by a KAI group: then the pod used a GPU that it was not given.
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, ...]] = {}
+        self._assigned: dict[str, tuple[str, ...]] = {}
         self._present: frozenset[str] = frozenset()
         self._seen: frozenset[str] = frozenset()
 
@@ -125,38 +128,38 @@ class WholeGpus:
         """Find the GPUs of the pods with whole GPUs.
 
         Args:
-            wanted: count of GPUs by pod UID, of every pod whose containers ask for some, reservation pods of
-                the cluster's own KAI and finished pods left out.
-            inventory: for those reservation pods, each of which has a whole GPU.
+            wanted: number of GPUs by pod UID, for every pod that requests some; without finished pods and the
+                reservation pods of the cluster's own KAI.
+            inventory: has those reservation pods, each of which has a whole GPU.
             devices: the node's GPUs.
-            holders: the GPUs that a pod's processes were found on, by pod UID.
+            holders: GPUs on which each pod has a process, by pod UID.
         """
         present = self._present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
         groups = GroupGpus(inventory)
         withheld = {uid: groups.withheld_from(inventory.pods[uid]) for uid in wanted}
-        self._found = {
+        self._assigned = {
             uid: tuple(gpu for gpu in gpus if gpu not in withheld[uid])
-            for uid, gpus in self._found.items()
+            for uid, gpus in self._assigned.items()
             if uid in wanted
         }
         if any(gpu.mig for gpu in devices) or is_time_sliced(inventory):
-            return self._found  # `nvidia.com/gpu` is a part of a GPU then
+            return self._assigned  # `nvidia.com/gpu` is then a part of a GPU
         reserved = set(inventory.reservations.values())
-        free = present - reserved - self._taken()
-        held = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
-        times = Counter(gpu for gpus in held.values() for gpu in gpus)
+        free = present - reserved - self._all_assigned()
+        used = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
+        times = Counter(gpu for gpus in used.values() for gpu in gpus)
         for uid, count in wanted.items():
-            found, own = self._found.get(uid, ()), sorted(held[uid])
-            if own and len(found) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
-                self._found[uid] = (*found, *own)
-        free = present - reserved - self._taken()
-        missing = [uid for uid, count in wanted.items() if count > len(self._found.get(uid, ()))]
+            known, own = self._assigned.get(uid, ()), sorted(used[uid])
+            if own and len(known) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
+                self._assigned[uid] = (*known, *own)
+        free = present - reserved - self._all_assigned()
+        missing = [uid for uid, count in wanted.items() if count > len(self._assigned.get(uid, ()))]
         if len(missing) == 1 and "" not in reserved and not free & withheld[missing[0]]:
-            self._give_what_is_left(missing[0], wanted, free, holders, inventory)
-        return self._found
+            self._assign_the_rest(missing[0], wanted, free, holders, inventory)
+        return self._assigned
 
-    def _give_what_is_left(
+    def _assign_the_rest(
         self,
         uid: str,
         wanted: Mapping[str, int],
@@ -164,16 +167,16 @@ class WholeGpus:
         holders: Mapping[str, Collection[str]],
         inventory: Inventory,
     ) -> None:
-        """Give the last pod the last GPUs, if every GPU and every other owner is known."""
+        """Assign the remaining GPUs to the last pod, if every GPU and every other owner is known."""
         if not self._sees_all(inventory):
             return
-        own = self._found.get(uid, ())
-        is_elsewhere = (self._taken() - set(own)).intersection(holders.get(uid, ()))
+        own = self._assigned.get(uid, ())
+        is_elsewhere = (self._all_assigned() - set(own)).intersection(holders.get(uid, ()))
         if wanted[uid] == len(own) + len(free) and not is_elsewhere:
-            self._found[uid] = (*own, *sorted(free))
+            self._assigned[uid] = (*own, *sorted(free))
 
-    def _taken(self) -> set[str]:
-        return {gpu for gpus in self._found.values() for gpu in gpus}
+    def _all_assigned(self) -> set[str]:
+        return {gpu for gpus in self._assigned.values() for gpu in gpus}
 
     def _sees_all(self, inventory: Inventory) -> bool:
         count = (inventory.node_labels or {}).get(keys.NODE_GPU_COUNT)
@@ -181,5 +184,5 @@ class WholeGpus:
 
 
 def is_time_sliced(inventory: Inventory) -> bool:
-    """Whether the device plugin hands each GPU to several pods."""
+    """Whether the device plugin gives each GPU to several pods."""
     return (inventory.node_labels or {}).get(keys.NODE_GPU_REPLICAS, "1") not in ("", "0", "1")

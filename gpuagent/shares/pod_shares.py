@@ -1,6 +1,6 @@
-"""What each pod may hold on which GPU, and who says so.
+"""Resolves the share of each pod on each GPU, and the source of that figure.
 
-Pure, but for what was seen first: where only a tenant's own words exist, the first ones count.
+Pure, except that it remembers the first annotations of each pod: without a record of KAI, those count.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _NOBODY: Final[Mapping[str, Collection[str]]] = {}
 
 
 class ShareSource(StrEnum):
-    """Who said how large a share is, best first; the `source` label of the share series."""
+    """Source of a share, best first; the `source` label of the share series."""
 
     BIND_REQUEST = "bind-request"
     KAI_CONFIGMAP = "kai-configmap"
@@ -44,7 +44,7 @@ class ShareSource(StrEnum):
 
 
 class LimitSource(StrEnum):
-    """Who was told to enforce a limit; the `source` label of the limit series."""
+    """Enforcer of a limit; the `source` label of the limit series."""
 
     ANNOTATION = "annotation"
     HAMI_CORE = "hami-core"
@@ -52,20 +52,20 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One source's word on a pod's share, whether or not it decides."""
+    """A pod's share as one source has it, whether or not that source decides."""
 
     source: ShareSource
     text: str
     """As the source has it: `gpu-fraction 0.5`, `portion 0.50`."""
     bytes_per_gpu: Mapping[str, int | None]
-    """By GPU UUID (or "" while the GPU is unknown); None: the device memory it refers to is unknown."""
+    """By GPU UUID; the key is empty while the GPU is unknown. None if the memory of the device is unknown."""
     counts: bool = True
-    """Whether it decides where no better source says anything."""
+    """Whether the candidate decides if no better source has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Bytes on one GPU, and who says so."""
+    """Bytes on one GPU, and their source."""
 
     bytes: int
     source: ShareSource | LimitSource
@@ -73,57 +73,57 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodShare:
-    """One pod's claim on GPU memory, settled."""
+    """A pod's shares, limits and GPUs."""
 
     pod: NodePod
     tenant: Tenant | None = None
     queue: str = ""
     """The pod's queue label as first seen; empty if it has none."""
-    asks_for_share: bool = False
-    """Whether anything says that the pod has a share (of its own making or KAI's)."""
+    has_share: bool = False
+    """Whether any source has a share for the pod."""
     groups: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
-    """The GPUs that are the pod's; empty if they are unknown or it has none."""
+    """GPUs assigned to the pod; empty if it has none or if they are unknown."""
     is_unresolved: bool = False
-    """Whether a GPU of the pod's share is not known: then nothing is unassigned. A group label alone is no
-    share, since anybody may write one."""
+    """Whether a GPU of the pod's share is unknown; no GPU is then unassigned. A group label alone is no
+    share, since anybody can write one."""
     may_be_placed: bool = False
-    """Whether the pod has no group label and its BindRequest is unknown: it has a share or none."""
+    """Whether the pod may have a share: it has no group label, and its BindRequest is unknown."""
     is_unplaced: bool = False
-    """Whether it runs with an annotation for a share that does not count, since KAI did not place it."""
+    """Whether the pod runs with a share annotation that does not count, since KAI did not place the pod."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
     limits: Mapping[str, Amount] = field(default_factory=dict)
-    """What an enforcer was told, by GPU UUID; the verdict is against this where there is one."""
+    """Limit of an enforcer by GPU UUID; it takes precedence over the share in verdicts."""
     candidates: tuple[Candidate, ...] = ()
     changed: str = ""
-    """What differs from a better source, or from what was first seen; empty if nothing (`share-changed`)."""
+    """Differences from a better source or from the first annotations; empty if none (`share-changed`)."""
     lacks_reservation: bool = False
-    """Whether it runs with a share in a group that has no reservation pod (`no-reservation`)."""
+    """Whether the pod runs with a share in a group without a reservation pod (`no-reservation`)."""
     withheld_gpus: frozenset[str] = frozenset()
-    """GPUs that KAI groups hold, so that no pod with whole GPUs was given them; empty for other pods."""
+    """GPUs that KAI groups hold, so that this pod with whole GPUs cannot have them; empty for other pods."""
     notes: tuple[str, ...] = ()
-    """Values that could not be read, one line each, naming pod, key and what is allowed."""
+    """Malformed values, one line each with pod, key and allowed values."""
 
 
 def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
-    """Cut the notes on one pod, which its owner can make many and long."""
+    """Limit the number and length of the notes on one pod; its owner can cause any number."""
     more = len(notes) - _MOST_NOTES
     cut = tuple(note[:_LONGEST_NOTE] for note in notes[:_MOST_NOTES])
-    return (*cut, f"{more} more values of the pod cannot be read") if more > 0 else cut
+    return (*cut, f"{more} more values of the pod are invalid") if more > 0 else cut
 
 
 class ShareResolver:
-    """Settles what every pod of the node may hold, and remembers what each said first.
+    """Resolves the shares of all pods, and remembers each pod's first declaration.
 
-    What a bound pod's annotations, GPU groups and queue label say when they are first seen counts for as long
-    as its UID is there: whoever may edit the pod may edit them at any time (seen live: KAI follows a later
-    gpu-fraction in its quotas, but not in what it gave). A restart forgets.
+    The annotations, GPU groups and queue label of a bound pod count as first seen, for as long as its UID
+    exists. Anybody who may edit the pod can change them later (seen live: KAI applies a later gpu-fraction to
+    its quotas, but not to the allocation). A restart forgets them.
     """
 
     def __init__(self, *, kai_version: Version | None = None) -> None:
         self._version = kai_version
-        self._said: dict[str, tuple[NodePod, _Declared]] = {}
+        self._declared: dict[str, tuple[NodePod, _Declared]] = {}
         self._first: dict[str, _Declared] = {}
         self._whole = WholeGpus()
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
@@ -134,211 +134,222 @@ class ShareResolver:
         devices: Sequence[Gpu],
         holders: Mapping[str, Collection[str]] = _NOBODY,
     ) -> tuple[PodShare, ...]:
-        """Settle every pod of the inventory; one without any share or GPU has an empty claim.
+        """Return the share of every pod of the inventory; it is empty for a pod without share and GPU.
 
         Args:
-            inventory: the pods, and what is said about them.
-            devices: the node's GPUs; what they hold now does not matter.
-            holders: the GPUs on which processes of a pod were found, by pod UID. They tell which whole GPU
-                is whose, and nothing else.
+            inventory: the pods and KAI's records of them.
+            devices: the node's GPUs; their current usage is ignored.
+            holders: GPUs on which processes of a pod were found, by pod UID; used only to find the pod of a
+                whole GPU.
         """
         wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if _has_whole_gpus(pod)}
-        held = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
-        situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), held)
+        used = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
+        situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), used)
         if self._last and self._last[0] is inventory and self._last[1] == situation:
             return self._last[2]
-        self._take_in(inventory.pods)
+        self._update(inventory.pods)
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
         drafts = [
             _Resolution(pod, now, self._first.get(uid, now), inventory)
-            for uid, (pod, now) in self._said.items()
+            for uid, (pod, now) in self._declared.items()
         ]
-        whole = self._whole.assign(wanted, inventory, devices, held)
+        whole = self._whole.assign(wanted, inventory, devices, used)
         groups = GroupGpus(inventory)
         pod_shares = tuple(draft.pod_share(cards, whole.get(draft.pod.uid, ()), groups) for draft in drafts)
         self._last = (inventory, situation, pod_shares)
         return pod_shares
 
-    def _take_in(self, pods: Mapping[str, NodePod]) -> None:
-        """Read what is new, and forget what is gone."""
-        said: dict[str, tuple[NodePod, _Declared]] = {}
+    def _update(self, pods: Mapping[str, NodePod]) -> None:
+        """Read new pods, and forget removed ones."""
+        declared: dict[str, tuple[NodePod, _Declared]] = {}
         for uid, pod in pods.items():
-            before = self._said.get(uid)
-            said[uid] = before if before is not None and before[0] is pod else (pod, _Declared.by(pod))
-        self._said = said
-        self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in said.items() if pod.is_bound}
+            before = self._declared.get(uid)
+            declared[uid] = before if before is not None and before[0] is pod else (pod, _Declared.by(pod))
+        self._declared = declared
+        self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in declared.items() if pod.is_bound}
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What a pod said of itself at one time. Not the pod: what was said first outlives its later versions."""
+    """A pod's declaration at one time. It does not hold the pod, since the first declaration outlives old
+    versions of the pod."""
 
-    ask: ShareRequest
+    request: ShareRequest
     notes: tuple[str, ...]
     queue: str
     group_labels: Mapping[str, str]
 
     @classmethod
     def by(cls, pod: NodePod) -> "_Declared":
-        ask, notes = parse_share_request(pod.annotations, _where(pod))
-        return cls(ask, notes, pod.labels.get(keys.QUEUE_LABEL, ""), group_labels(pod.labels))
+        request, notes = parse_share_request(pod.annotations, _where(pod))
+        return cls(request, notes, pod.labels.get(keys.QUEUE_LABEL, ""), group_labels(pod.labels))
 
-    def words(self, devices: int) -> Declared:
-        return Declared(ask=self.ask, groups=groups_of(self.group_labels, devices))
+    def declared(self, devices: int) -> Declared:
+        return Declared(request=self.request, groups=groups_of(self.group_labels, devices))
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One source's word on a share: a portion of a device, an ask, or (neither) the whole device."""
+    """A candidate of one source: a portion of a device, a request, or (without both) the whole device."""
 
     source: ShareSource
     text: str
     portion: str = ""
-    ask: ShareRequest | None = None
+    request: ShareRequest | None = None
     may_decide: bool = True
 
     def bytes_on(self, gpu: str, cards: Cards) -> int | None:
         card = cards.of(gpu)
-        if self.ask is not None:
-            return self.ask.bytes_on(gpu, card)
+        if self.request is not None:
+            return self.request.bytes_on(gpu, card)
         if self.portion:
             return card.fraction_bytes(float(self.portion)) if card else None
         return cards.total_of(gpu)
 
 
 class _Resolution:
-    """One pod's claim in the making."""
+    """Resolution of one pod's share."""
 
     def __init__(self, pod: NodePod, now: _Declared, first: _Declared, inventory: Inventory) -> None:
         self.pod = pod
         self._notes = now.notes
         self._inventory = inventory
-        self._grants = find_allocation(pod, inventory, _where(pod))
-        bound, share = self._grants.bound, first.ask.share
+        self._allocation = find_allocation(pod, inventory, _where(pod))
+        bound, share = self._allocation.bound, first.request.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
-        self._now, self._first = now.words(devices), first.words(devices)
+        self._now, self._first = now.declared(devices), first.declared(devices)
         self._queue = first.queue
-        given = bound.groups if bound else ()
-        is_more_than_given = bool(given) and len(self._first.groups) > len(given)
-        self._groups = given if is_more_than_given or not self._first.groups else self._first.groups
-        # KAI writes the label before it binds the pod, so one that comes later is somebody else's.
-        self._is_placed = bool(self._first.groups) or self._grants.has_bind_request
+        allocated_groups = bound.groups if bound else ()
+        is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
+        self._groups = (
+            allocated_groups if is_more_than_given or not self._first.groups else self._first.groups
+        )
+        # KAI writes the label before it binds the pod, so a later label is not from KAI.
+        self._is_placed = bool(self._first.groups) or self._allocation.has_bind_request
         self._may_be_placed = not self._is_placed and pod.key in inventory.bind_requests_unknown
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
-        ask = self._first.ask
-        # The pod's owner can write `gpus.devices` as well as KAI's binder: it places a recorded share only.
-        self._ask = ask if is_recorded or not ask.devices else replace(ask, devices={})
-        self._words = tuple(self._find_words())
-        self._deciding = next((word for word in self._words if word.may_decide), None)
+        request = self._first.request
+        # The pod's owner can write `gpus.devices`, too, so it places only a share that KAI recorded.
+        self._request = request if is_recorded or not request.devices else replace(request, devices={})
+        self._candidates = tuple(self._find_candidates())
+        self._deciding = next((candidate for candidate in self._candidates if candidate.may_decide), None)
 
     def pod_share(self, cards: Cards, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
-        """Settle it, with the whole GPUs that are known to be the pod's, and those that KAI groups hold."""
+        """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, tenant = self.pod, tenant_of(self.pod)
-        notes = pod.notes + self._notes + self._grants.notes
+        notes = pod.notes + self._notes + self._allocation.notes
         if pod.is_finished:
             return PodShare(pod=pod, tenant=tenant, queue=self._queue, notes=_bounded(notes))
-        asks = self._deciding is not None
+        has_share = self._deciding is not None
         is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
         place = Placement()
         if is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
-        elif asks and self._is_placed:
-            place = of_share(self._groups, self._ask, self._grants, pod, self._inventory)
+        elif has_share and self._is_placed:
+            place = of_share(self._groups, self._request, self._allocation, pod, self._inventory)
         shares = self._shares(place.gpus, cards)
-        limits, refused = self._limits(place.gpus, shares)
+        limits, notes_on_limits = self._limits(place.gpus, shares)
         return PodShare(
             pod=pod,
             tenant=tenant,
             queue=self._queue,
-            asks_for_share=asks,
+            has_share=has_share,
             groups=self._groups,
             gpu_uuids=place.gpus,
-            is_unresolved=asks and not place.is_complete,
+            is_unresolved=has_share and not place.is_complete,
             may_be_placed=self._may_be_placed,
-            is_unplaced=bool(self._refusal) and (self._now.ask.has_share or self._first.ask.has_share),
+            is_unplaced=bool(self._refusal)
+            and (self._now.request.has_share or self._first.request.has_share),
             shares=shares,
             limits=limits,
             candidates=tuple(
                 Candidate(
-                    word.source,
-                    word.text,
-                    {gpu: word.bytes_on(gpu, cards) for gpu in place.gpus or ("",)},
-                    counts=word.may_decide,
+                    candidate.source,
+                    candidate.text,
+                    {gpu: candidate.bytes_on(gpu, cards) for gpu in place.gpus or ("",)},
+                    counts=candidate.may_decide,
                 )
-                for word in self._words
+                for candidate in self._candidates
             ),
-            changed="; ".join(share_drift(self._now, self._first, self._grants, cards)),
-            lacks_reservation=asks and pod.is_running and self._lacks_reservation(),
+            changed="; ".join(share_drift(self._now, self._first, self._allocation, cards)),
+            lacks_reservation=has_share and pod.is_running and self._lacks_reservation(),
             withheld_gpus=groups.withheld_from(pod) if is_whole else frozenset(),
-            notes=_bounded(notes + refused),
+            notes=_bounded(notes + notes_on_limits),
         )
 
-    def _find_words(self) -> Iterator[_Candidate]:
-        """Find every word there is, best first."""
-        bound, configured = self._grants.bound, self._grants.configured
+    def _find_candidates(self) -> Iterator[_Candidate]:
+        """Yield all candidates, best first."""
+        bound, configured = self._allocation.bound, self._allocation.configured
         if bound is not None and bound.portion:
             devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
             yield _Candidate(
                 ShareSource.BIND_REQUEST, f"portion {bound.portion}{devices}", portion=bound.portion
             )
-        # A BindRequest that gives no share leaves nothing to be said by the pod itself.
+        # A BindRequest without a share overrides the pod's own annotation.
         is_open = (bound is None or bool(bound.portion)) and not self._refusal
         if configured is not None and configured.portion:
             text = f"{keys.GPU_PORTION_ENV} {configured.portion}{self._refusal}"
             yield _Candidate(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion, may_decide=is_open)
-        now, first = self._now.ask, self._first.ask
+        now, first = self._now.request, self._first.request
         if first.has_share:
             text = (first.text if first == now else f"{first.text}, as first seen") + self._refusal
-            yield _Candidate(ShareSource.ANNOTATION, text, ask=self._ask, may_decide=is_open)
+            yield _Candidate(ShareSource.ANNOTATION, text, request=self._request, may_decide=is_open)
         if _has_whole_gpus(self.pod) and self.pod.uid not in self._inventory.tenant_reservation_uids:
             yield _Candidate(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
         if now.has_share and now != first:
-            yield _Candidate(ShareSource.ANNOTATION, f"{now.text}, later", ask=now, may_decide=False)
+            yield _Candidate(
+                ShareSource.ANNOTATION, f"{now.text}, changed later", request=now, may_decide=False
+            )
 
     def _why_refused(self) -> str:
-        """Say why the pod's own word on its share does not count; empty if KAI acted on it, or may have.
+        """Return why the pod's annotation does not count; empty if KAI used it, or may have.
 
-        A pod that KAI placed has a group label or a BindRequest. As long as the BindRequest is unknown,
-        nothing is refused.
+        A pod that KAI placed has a group label or a BindRequest. While the BindRequest is unknown, no
+        annotation is refused.
         """
         if self._is_placed or self._may_be_placed or not self.pod.is_running:
             return ""
-        return ", which KAI did not act on: the pod has no GPU group and no BindRequest"
+        return ", ignored by KAI: the pod has no GPU group and no BindRequest"
 
     def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
-        word = self._deciding
-        if word is None:
+        candidate = self._deciding
+        if candidate is None:
             return {}
-        found = {gpu: word.bytes_on(gpu, cards) for gpu in gpus}
-        return {gpu: Amount(amount, word.source) for gpu, amount in found.items() if amount is not None}
+        amounts = {gpu: candidate.bytes_on(gpu, cards) for gpu in gpus}
+        return {
+            gpu: Amount(amount, candidate.source) for gpu, amount in amounts.items() if amount is not None
+        }
 
     def _limits(
         self, gpus: Sequence[str], shares: Mapping[str, Amount]
     ) -> tuple[dict[str, Amount], tuple[str, ...]]:
-        """Find what an enforcer was told, and say why it is not believed if it is not.
+        """Return the limits of an enforcer, and why a limit is ignored.
 
-        HAMi-core's limit is the share of an unrounded card (KAI v0.17.0 `hami_core.go`). One that is more was
-        not written by KAI, and a pod must not get a limit of its own making to be held against.
+        HAMi-core's limit is the share of a GPU without rounding (KAI v0.17.0 `hami_core.go`). A larger limit
+        does not come from KAI; a pod must not be able to set its own limit.
         """
-        configured, ask = self._grants.configured, self._ask
-        told = configured.limit_bytes if configured else None
+        configured, request = self._allocation.configured, self._request
+        hami_limit = configured.limit_bytes if configured else None
         limits: dict[str, Amount] = {}
-        refused: tuple[str, ...] = ()
+        notes_on_limits: tuple[str, ...] = ()
         for gpu in gpus:
-            own, share = ask.limit_on(gpu), shares.get(gpu)
-            is_believed = told is not None and (share is None or told <= share.bytes + _UNROUNDED_BYTES)
-            if told is not None and is_believed:
-                limits[gpu] = Amount(told, LimitSource.HAMI_CORE)
+            own, share = request.limit_on(gpu), shares.get(gpu)
+            is_believed = hami_limit is not None and (
+                share is None or hami_limit <= share.bytes + _UNROUNDED_BYTES
+            )
+            if hami_limit is not None and is_believed:
+                limits[gpu] = Amount(hami_limit, LimitSource.HAMI_CORE)
             elif own is not None:
                 limits[gpu] = Amount(own, LimitSource.ANNOTATION)
-            if told is not None and not is_believed:
+            if hami_limit is not None and not is_believed:
                 where = f"{_where(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
-                refused = (f"{where} is more than the share, which KAI never writes; it does not count",)
-        return limits, refused
+                notes_on_limits = (f"{where} is more than the share, which KAI never writes; ignored",)
+        return limits, notes_on_limits
 
     def _lacks_reservation(self) -> bool:
-        """Whether a group of the pod is nobody's: the one it has now, which KAI goes by, or had first."""
+        """Whether a group of the pod has no reservation pod: its current group, which KAI uses, or its
+        first one."""
         groups = {*self._groups, *self._now.groups}
         return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
 

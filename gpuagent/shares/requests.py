@@ -1,6 +1,7 @@
-"""What a pod's own annotations ask for. Pure.
+"""Parses the share that a pod's annotations request. Pure.
 
-Whoever may edit the pod may edit these, also while it runs: they say what somebody wrote, not what KAI gave.
+Anybody who may edit the pod can change its annotations, even while it runs. They contain the request, and not
+what KAI allocated.
 """
 
 import math
@@ -26,17 +27,17 @@ from service.text import LONGEST_VALUE, one_line, printable, quoted
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
 _MOST_GPUS: Final = 64
-"""Of one pod; more than any node has."""
+"""Maximum of GPUs of one pod; more than any node has."""
 _CONTAINERS_SHOWN: Final = 4
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
 @dataclass(frozen=True, slots=True)
 class _PerGpu:
-    """Amounts of containers, added up once by GPU: a pod can name thousands of containers and GPUs."""
+    """Amounts of containers, summed up by GPU once: a pod can name thousands of containers and GPUs."""
 
     everywhere: int
-    """Of the containers that name no GPUs: their amounts count on each GPU of the pod."""
+    """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
     by_gpu: Mapping[str, int]
 
     @classmethod
@@ -57,10 +58,10 @@ class _PerGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareRequest:
-    """What the annotations come to; equal if they mean the same, however they are written."""
+    """The share that annotations request. Equal for equal meaning, in whatever form it is written."""
 
     share: Share | None = None
-    """`gpu-fraction` or `gpu-memory`, per device; which container it is for does not matter here."""
+    """`gpu-fraction` or `gpu-memory`, per device; the container does not matter here."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """Bytes by container: `nvidia.com/container.<name>.gpu-memory.request`, else `.limit` (KAI v0.18)."""
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -68,34 +69,35 @@ class ShareRequest:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """GPU UUIDs by container, from `….gpus.devices`, which KAI's binder writes (v0.18)."""
     text: str = field(default="", compare=False)
-    """The share as written."""
+    """The share as written in the annotations."""
 
     @property
     def has_share(self) -> bool:
-        """Whether they ask for any share."""
+        """Whether the annotations request any share."""
         return self.share is not None or bool(self.requests)
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs of the containers that ask; empty unless all of them have some."""
+        """GPUs of the containers with a request; empty unless all of them have some."""
         names = self.requests or self.devices
         if not names.keys() <= self.devices.keys():
             return ()
         return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
 
     def bytes_on(self, gpu: str, card: Card | None) -> int | None:
-        """The share on one of the pod's GPUs, in bytes; None if it depends on a card nobody knows."""
+        """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card."""
         if self.share is not None:
             return card.share_bytes(self.share) if card else None
         return self._requested.on(gpu)
 
     def limit_on(self, gpu: str) -> int | None:
-        """The limit on one of the pod's GPUs; None if a container that asks there has none."""
+        """Return the limit on one of the pod's GPUs; None if a container with a request there has no
+        limit."""
         is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
         return self._limited.on(gpu) if is_limited else None
 
     def portions(self, cards: Collection[Card]) -> frozenset[str]:
-        """The share as KAI's binder hands it over, a part of a device with two decimals, on each card."""
+        """Return the share as KAI's binder writes it: a fraction with two decimals for each card."""
         if self.share is not None and self.share.portion is not None:
             return frozenset({self.share.portion})
         if self.share is not None and self.share.memory_mib is not None:
@@ -119,11 +121,11 @@ class ShareRequest:
 
 
 def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[ShareRequest, tuple[str, ...]]:
-    """Read every annotation that asks for GPU memory, and say of those that cannot be read why.
+    """Parse all annotations that request GPU memory, with one note for each malformed one.
 
     Args:
-        annotations: the pod's.
-        where: the pod's name as lines about it start.
+        annotations: annotations of the pod.
+        where: the pod's name, as the prefix of notes.
     """
     notes: list[str] = []
     share = _legacy(annotations, where, notes)
@@ -132,26 +134,28 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
     for key in sorted(annotations):
         if not key.startswith(keys.CONTAINER_PREFIX):
             continue
-        found = _DEVICES.fullmatch(key)
+        match = _DEVICES.fullmatch(key)
         try:
-            if found:
-                devices[found[1]] = _devices(key, annotations[key])
+            if match:
+                devices[match[1]] = _devices(key, annotations[key])
             elif is_container_memory_key(key):
                 memory += _memory(key, annotations[key])
         except ValueError as error:
             notes.append(f"{where}: {error}")
     if len({gpu for gpus in devices.values() for gpu in gpus}) > _MOST_GPUS:
-        notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; none of them counts")
+        notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; all are ignored")
         devices = {}
     if share is not None:
         if memory:
             kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
             notes += _combined(kind, share, memory, where)
         return ShareRequest(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
-    limits = {found.container: found.memory_bytes for found in memory if found.kind == "limit"}
-    requests = limits | {found.container: found.memory_bytes for found in memory if found.kind == "request"}
+    limits = {entry.container: entry.memory_bytes for entry in memory if entry.kind == "limit"}
+    requests = limits | {entry.container: entry.memory_bytes for entry in memory if entry.kind == "request"}
     if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
-        notes.append(f"{where}: its containers together ask for more memory than any GPU has; none counts")
+        notes.append(
+            f"{where}: its containers together request more memory than any GPU has; all are ignored"
+        )
         return ShareRequest(devices=devices), _lines(notes)
     return ShareRequest(requests=requests, limits=limits, devices=devices, text=_texts(requests)), _lines(
         notes
@@ -159,7 +163,7 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
 
 
 def _lines(notes: list[str]) -> tuple[str, ...]:
-    """Make each one line, whatever the annotation holds."""
+    """Make each note one line, whatever the annotation contains."""
     return tuple(map(one_line, notes))
 
 
@@ -167,28 +171,30 @@ def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Sha
     try:
         share = Share.from_annotations(annotations)
     except ValueError as error:
-        written = ", ".join(f"{key} {quoted(annotations[key])}" for key in _LEGACY if key in annotations)
-        notes.append(f"{where}: {written}: {error}")
+        annotation_text = ", ".join(
+            f"{key} {quoted(annotations[key])}" for key in _LEGACY if key in annotations
+        )
+        notes.append(f"{where}: {annotation_text}: {error}")
         return None
     if share is None:
         return None
     if share.fraction is not None and math.isnan(share.fraction):
-        notes.append(f'{where}: {keys.GPU_FRACTION} "NaN": a number between 0 and 1 is allowed')
+        notes.append(f'{where}: {keys.GPU_FRACTION} "NaN": expected a number between 0 and 1')
         return None
     if not share.seen_by_scheduler:
         notes.append(f"{where}: {keys.GPU_MEMORY}: KAI's scheduler ignores values of 2^63 and more")
         return None
     if share.devices > _MOST_GPUS or (share.memory_mib or 0) * MIB * share.devices > MOST_BYTES:
-        notes.append(f"{where}: {_text(annotations, share)} is more than any node has; it does not count")
+        notes.append(f"{where}: {_text(annotations, share)} is more than any node has; ignored")
         return None
     return replace(share, container=None)
 
 
 def _memory(key: str, value: str) -> list[ContainerMemory]:
-    found = container_memory({key: value})
-    if any(memory.memory_bytes > MOST_BYTES for memory in found):
+    memory = container_memory({key: value})
+    if any(entry.memory_bytes > MOST_BYTES for entry in memory):
         raise ValueError(f"{key}: {quoted(value)} is more than any GPU has")
-    return found
+    return memory
 
 
 def _devices(key: str, value: str) -> tuple[str, ...]:
@@ -199,19 +205,19 @@ def _devices(key: str, value: str) -> tuple[str, ...]:
 
 
 def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
-    """Say what is ignored: beside a legacy ask KAI v0.18 takes only a request that repeats gpu-memory.
+    """Return notes on requests that are ignored beside a legacy annotation.
 
-    A limit least of all: releases before v0.18 know nothing of it, and anybody could write one that is never
-    reached, to be held against that instead of the share.
+    KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18
+    do not know it, and a user could set a limit that is never reached in order to evade the share.
     """
     ignored = [
-        found
-        for found in memory
-        if found.kind == "limit" or share.memory_mib is None or found.memory_bytes != share.memory_mib * MIB
+        entry
+        for entry in memory
+        if entry.kind == "limit" or share.memory_mib is None or entry.memory_bytes != share.memory_mib * MIB
     ]
     return [
-        f"{where}: nvidia.com/container.{found.container}.gpu-memory.{found.kind} is ignored beside {kind}"
-        for found in ignored
+        f"{where}: nvidia.com/container.{entry.container}.gpu-memory.{entry.kind} is ignored beside {kind}"
+        for entry in ignored
     ]
 
 
@@ -222,6 +228,6 @@ def _text(annotations: Mapping[str, str], share: Share) -> str:
 
 
 def _texts(requests: Mapping[str, int]) -> str:
-    shown = [f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()]
-    more = len(shown) - _CONTAINERS_SHOWN
-    return ", ".join(shown[:_CONTAINERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    texts = [f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()]
+    more = len(texts) - _CONTAINERS_SHOWN
+    return ", ".join(texts[:_CONTAINERS_SHOWN]) + (f" and {more} more" if more > 0 else "")

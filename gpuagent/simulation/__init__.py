@@ -1,1 +1,1 @@
-"""The made-up node: GPUs, pods and processes from a scenario."""
+"""Simulated node: GPUs, pods and processes from a scenario file."""

@@ -1,4 +1,4 @@
-"""A Driver that answers as a scenario says, failures included."""
+"""A Driver that responds as a scenario defines, including failures."""
 
 import time
 from collections.abc import Callable
@@ -43,11 +43,12 @@ _REPLACED: Final = 18
 class _Device:
     index: int
     place: int | None = None
-    """Of a MIG device in its GPU."""
+    """Place of a MIG device in its GPU."""
 
 
 class SimulatedDriver:
-    """Answers as at the moment it was last told to look; `hang` blocks the caller, as a driver does."""
+    """Responds with the state at the last refresh. The fault `hang` blocks the caller, as a real driver
+    does."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class SimulatedDriver:
         self._now = look()
 
     def refresh(self) -> None:
-        """Go to the present moment."""
+        """Update the state to the current time."""
         self._now = self._look()
 
     def start(self) -> None:
@@ -71,15 +72,15 @@ class SimulatedDriver:
         self._enter("nvmlInit")
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there are no resources."""
 
     def version(self) -> str:
-        """Return the version the scenario names."""
+        """Return the scenario's driver version."""
         self._enter("nvmlSystemGetDriverVersion")
         return self._scenario.node.driver
 
     def count(self) -> int:
-        """Return how many GPUs the scenario has."""
+        """Return the scenario's number of GPUs."""
         self._enter("nvmlDeviceGetCount")
         return len(self._scenario.gpus)
 
@@ -94,12 +95,12 @@ class SimulatedDriver:
         return self._at(device).uuid
 
     def name(self, device: _Device) -> str:
-        """Return the model the scenario names."""
+        """Return the scenario's GPU model."""
         self._enter("nvmlDeviceGetName", device.index)
         return self._scenario.gpus[device.index].model
 
     def memory(self, device: _Device) -> DeviceMemory:
-        """Return the memory; without what is reserved while the driver plays an old one."""
+        """Return the memory; without reserved memory while the scenario simulates an old driver."""
         version = "_v2"
         try:
             self._enter(MEMORY_INFO, device.index, version)
@@ -118,12 +119,12 @@ class SimulatedDriver:
         return self._at(device).lists[which]
 
     def is_mig(self, device: _Device) -> bool:
-        """Whether the scenario gives the GPU MIG devices."""
+        """Whether the scenario has MIG devices on the GPU."""
         self._enter("nvmlDeviceGetMigMode", device.index)
         return bool(self._at(device).instances)
 
     def mig_places(self, device: _Device) -> int:
-        """Return how many MIG devices the scenario gives the GPU."""
+        """Return the scenario's number of MIG devices on the GPU."""
         self._enter("nvmlDeviceGetMaxMigDeviceCount", device.index)
         return len(self._at(device).instances)
 

@@ -1,4 +1,4 @@
-"""The processes of a simulated node in time, each from its start to its end."""
+"""Lifetimes of the processes of a simulated node."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -7,35 +7,35 @@ from gpuagent.simulation.scenario import Scenario, SimulatedProcess
 
 
 class Contradiction(ValueError):
-    """Two entries of a scenario cannot both be true."""
+    """Two entries of a scenario contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLifetime:
-    """One process, whatever it holds on which GPU."""
+    """Start and end of one process, over all its GPUs."""
 
     pid: int
     start: float
     until: float | None
     owner: SimulatedProcess
-    """The first entry; all of them say the same of whose it is."""
+    """The process's first entry; all its entries have the same owner."""
 
     def is_at(self, time: float) -> bool:
-        """Whether it lives at a moment."""
+        """Whether the process is alive at a time."""
         return self.start <= time and (self.until is None or time < self.until)
 
 
 def lives(scenario: Scenario) -> list[ProcessLifetime]:
-    """Return every life. Entries of one PID and owner are one life where they overlap or touch.
+    """Return all lifetimes. Entries of one PID and owner form one lifetime if they overlap or adjoin.
 
     Raises:
-        Contradiction: one PID belongs to two owners at a time, or is twice on one GPU.
+        Contradiction: one PID has two owners at a time, or is on one GPU twice.
     """
     by_pid: dict[int, list[SimulatedProcess]] = defaultdict(list)
     for process in scenario.processes:
         for pid in range(process.pid, process.pid + process.count):
             by_pid[pid].append(process)
-    found: list[ProcessLifetime] = []
+    lifetimes: list[ProcessLifetime] = []
     for pid, entries in by_pid.items():
         ends: dict[int | str, float | None] = {}
         last: ProcessLifetime | None = None
@@ -52,23 +52,23 @@ def lives(scenario: Scenario) -> list[ProcessLifetime]:
                 and (_reaches(last.until, entry.start) or last.until == entry.start)
             ):
                 until = None if last.until is None or entry.until is None else max(last.until, entry.until)
-                last = found[-1] = ProcessLifetime(pid, last.start, until, last.owner)
+                last = lifetimes[-1] = ProcessLifetime(pid, last.start, until, last.owner)
                 continue
             if last is not None and _reaches(last.until, entry.start):
                 raise Contradiction(f"PID {pid} belongs to two owners at second {entry.start:g}")
             last = ProcessLifetime(pid, entry.start, entry.until, entry)
-            found.append(last)
-    return found
+            lifetimes.append(last)
+    return lifetimes
 
 
 def _reaches(until: float | None, time: float) -> bool:
     return until is None or until > time
 
 
-def _is_same_owner(one: SimulatedProcess, other: SimulatedProcess) -> bool:
-    return (one.pod, one.container, one.name, one.cgroup) == (
-        other.pod,
-        other.container,
-        other.name,
-        other.cgroup,
+def _is_same_owner(first: SimulatedProcess, second: SimulatedProcess) -> bool:
+    return (first.pod, first.container, first.name, first.cgroup) == (
+        second.pod,
+        second.container,
+        second.name,
+        second.cgroup,
     )

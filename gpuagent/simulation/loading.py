@@ -1,4 +1,4 @@
-"""A scenario from its file, checked so far that nothing can go wrong with it later."""
+"""Loads a scenario from its file, with all checks that prevent later failures."""
 
 import re
 from collections import Counter, defaultdict
@@ -37,7 +37,7 @@ _PLACES: Final[dict[str, type[msgspec.Struct]]] = {
 
 
 class ScenarioError(DocumentError):
-    """A scenario cannot be used; the message is one line: file, place, what is wrong, what is allowed."""
+    """An invalid scenario; the message is one line with file, place, error and allowed values."""
 
 
 class _Named(msgspec.Struct):
@@ -67,7 +67,7 @@ class _PodStatus(msgspec.Struct, rename="camel"):
 
 
 class _Object(msgspec.Struct):
-    """What is looked at of an object that the scenario gives as it is."""
+    """The fields of a scenario's Kubernetes object that are checked."""
 
     kind: str
     metadata: _Metadata
@@ -82,11 +82,11 @@ class _PodObject(msgspec.Struct):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario from a file.
+    """Load a scenario from a file.
 
     Raises:
-        DocumentError: it cannot be read, or is not YAML.
-        ScenarioError: it is no scenario, or contradicts itself.
+        DocumentError: the file is not readable, or is not YAML.
+        ScenarioError: the scenario is malformed or contradicts itself.
     """
     documents = load_file(path)
     if len(documents) != 1:
@@ -95,10 +95,10 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def parse_scenario(document: Any, source: str) -> Scenario:
-    """Read a scenario from its decoded YAML.
+    """Convert a decoded YAML document to a scenario.
 
     Raises:
-        ScenarioError: it is no scenario, or contradicts itself; the message begins with the source.
+        ScenarioError: the scenario is malformed or contradicts itself; the message begins with the source.
     """
     try:
         scenario = msgspec.convert(document, Scenario, dec_hook=decode_value)
@@ -110,7 +110,7 @@ def parse_scenario(document: Any, source: str) -> Scenario:
 
 
 def _in_words(error: msgspec.ValidationError) -> str:
-    """msgspec's message with the place in front, and the fields there are where one is unknown."""
+    """Format a msgspec error with the place first, and with the known fields after an unknown one."""
     wrong, _, at = str(error).partition(" - at `")
     place = at.removesuffix("`").removeprefix("$").removeprefix(".")
     if "unknown field" in wrong:
@@ -123,7 +123,7 @@ def _in_words(error: msgspec.ValidationError) -> str:
 
 
 def _contradictions(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield places and what is wrong there; each check relies on those before it."""
+    """Yield the place and description of each error; every check relies on the previous ones."""
     yield from _wrong_gpus(scenario)
     yield from _wrong_objects(scenario)
     try:
@@ -160,18 +160,18 @@ def _allowed(scenario: Scenario) -> str:
 
 
 def _wrong_objects(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    for number, given in enumerate(scenario.objects):
+    for number, object_ in enumerate(scenario.objects):
         try:
-            if msgspec.convert(given, _Object).kind == "Pod":
-                msgspec.convert(given, _PodObject)
+            if msgspec.convert(object_, _Object).kind == "Pod":
+                msgspec.convert(object_, _PodObject)
         except msgspec.ValidationError as error:
             place, _, wrong = _in_words(error).rpartition(": ")
             yield f"objects[{number}]{'.' if place else ''}{place}", wrong
     names = [pod.name for pod in scenario.pods]
     names += [
-        f"{given['metadata'].get('namespace', 'default')}/{given['metadata']['name']}"
-        for given in scenario.objects
-        if given["kind"] == "Pod"
+        f"{object_['metadata'].get('namespace', 'default')}/{object_['metadata']['name']}"
+        for object_ in scenario.objects
+        if object_["kind"] == "Pod"
     ]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -197,7 +197,7 @@ def _wrong_references(scenario: Scenario, pods: dict[str, PodIdentity]) -> Itera
 
 
 def _overfull(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Every device at every moment something changes on it."""
+    """Yield an error for each device whose processes use more than it has."""
     devices: dict[int | str, int] = {
         index: gpu.memory - gpu.reserved - gpu.unaccounted for index, gpu in enumerate(scenario.gpus)
     }
@@ -205,15 +205,15 @@ def _overfull(scenario: Scenario) -> Iterator[tuple[str, str]]:
     changes: dict[int | str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
     for process in scenario.processes:
         at = changes[process.gpu]
-        held = 0
+        used = 0
         moments = {process.start, *(moment for moment, _ in process.memory if moment > process.start)}
         for moment in sorted(moments):
             if process.is_at(moment):
                 now = process.memory.at(moment) * process.count
-                at[moment] += now - held
-                held = now
+                at[moment] += now - used
+                used = now
         if process.until is not None:
-            at[process.until] -= held
+            at[process.until] -= used
     for device, total in devices.items():
         used = 0
         for moment, change in sorted({0.0: 0, **changes[device]}.items()):

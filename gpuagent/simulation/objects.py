@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a simulated node, shaped as KAI v0.13.4 leaves them (recorded live)."""
+"""Kubernetes objects of a simulated node, in the form that KAI v0.13.4 leaves them (recorded live)."""
 
 import copy
 import hashlib
@@ -19,16 +19,16 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """What the kernel's paths say of a pod's processes."""
+    """Names of a pod in cgroup paths."""
 
     uid: str
-    """Or, for a static pod, its config hash."""
+    """The UID, or the config hash of a static pod."""
     containers: dict[str, str]
-    """Name to container ID, in the pod's order."""
+    """Container ID by container name, in the order of the pod."""
 
 
 def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return every object of the scenario: the node, its pods, and what KAI made for them."""
+    """Return all objects of the scenario: the node, its pods, and the objects that KAI creates for them."""
     node = scenario.node
     objects = [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name, "labels": dict(node.labels)}}
@@ -37,31 +37,31 @@ def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
         objects.append(_completed(_pod(pod, scenario), node.name))
         objects.extend(_bind_request(pod, scenario))
     objects.extend(_reservations(scenario))
-    for given in scenario.objects:
-        is_pod = given["kind"] == "Pod"
-        objects.append(_completed(copy.deepcopy(given), node.name) if is_pod else given)
+    for object_ in scenario.objects:
+        is_pod = object_["kind"] == "Pod"
+        objects.append(_completed(copy.deepcopy(object_), node.name) if is_pod else object_)
     return objects
 
 
 def pod_identities(objects: list[dict[str, Any]]) -> dict[str, PodIdentity]:
-    """Return identities by `namespace/name`, of objects as `node_objects` gives them."""
-    found = {}
+    """Return the identities by `namespace/name`, from the objects of `node_objects`."""
+    identities = {}
     for pod in objects:
         if pod["kind"] == "Pod":
             meta, status = pod["metadata"], pod["status"]
-            found[f"{meta['namespace']}/{meta['name']}"] = PodIdentity(
+            identities[f"{meta['namespace']}/{meta['name']}"] = PodIdentity(
                 meta.get("annotations", {}).get("kubernetes.io/config.hash", meta["uid"]),
                 {
-                    one["name"]: one.get("containerID", "").rpartition("/")[2]
+                    item["name"]: item.get("containerID", "").rpartition("/")[2]
                     for statuses in (
                         "containerStatuses",
                         "initContainerStatuses",
                         "ephemeralContainerStatuses",
                     )
-                    for one in status.get(statuses, ())
+                    for item in status.get(statuses, ())
                 },
             )
-    return found
+    return identities
 
 
 def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
 def _groups(pod: SimulatedPod, scenario: Scenario) -> list[str]:
     if pod.fraction is None and pod.memory is None:
         return []
-    alone = "" if pod.reservation else pod.name  # a group of its own, which no reservation pod carries
+    alone = "" if pod.reservation else pod.name  # a group without a reservation pod
     return [_group(scenario.gpus[index].uuid, alone) for index in pod.gpus]
 
 
@@ -131,13 +131,13 @@ def _portion(pod: SimulatedPod, scenario: Scenario) -> str:
 
 
 def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    held = {
+    reserved = {
         index
         for pod in scenario.pods
         if pod.reservation and (pod.fraction is not None or pod.memory is not None)
         for index in pod.gpus
     }
-    for index in sorted(held):
+    for index in sorted(reserved):
         gpu = scenario.gpus[index].uuid
         group = _group(gpu)
         metadata = {
@@ -152,7 +152,7 @@ def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 
 def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
-    """Fill in what a pod has once it runs, where the scenario leaves it out."""
+    """Add the fields of a running pod that the scenario omits."""
     meta = pod["metadata"]
     meta.setdefault("namespace", "default")
     meta.setdefault("uid", _uid(meta["namespace"], meta["name"]))
@@ -170,17 +170,17 @@ def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
                 statuses,
                 [
                     {
-                        "name": one["name"],
-                        "containerID": f"containerd://{_container_id(meta['uid'], one['name'])}",
+                        "name": item["name"],
+                        "containerID": f"containerd://{_container_id(meta['uid'], item['name'])}",
                     }
-                    for one in spec[containers]
+                    for item in spec[containers]
                 ],
             )
     return pod
 
 
 def _group(gpu_uuid: str, pod: str = "") -> str:
-    return str(uuid.uuid5(_NAMES, f"group {gpu_uuid} {pod}"))  # KAI makes them at random
+    return str(uuid.uuid5(_NAMES, f"group {gpu_uuid} {pod}"))  # KAI uses random UUIDs
 
 
 def _uid(namespace: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A /proc for a simulated node: what the kernel would say of its processes."""
+"""A /proc folder for a simulated node."""
 
 import shutil
 from pathlib import Path
@@ -9,11 +9,11 @@ from gpuagent.simulation.objects import PodIdentity
 from gpuagent.simulation.scenario import FaultKind, Scenario
 
 _TICKS_PER_SECOND: Final = 100
-_UP_BEFORE: Final = 1000  # seconds from boot to the start of the simulation
+_UP_BEFORE: Final = 1000  # seconds between boot and the start of the simulation
 
 
 class ProcTree:
-    """Keeps a folder of `<pid>/{cgroup,comm,stat}` as it is at the moment it was last asked for."""
+    """Keeps a folder of `<pid>/{cgroup,comm,stat}` at the state of the last update."""
 
     def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
         self._root = root
@@ -23,19 +23,19 @@ class ProcTree:
         self._written: dict[int, dict[str, str]] = {}
 
     def show(self, time: float) -> None:
-        """Bring the folder up to a moment; touches only what changed."""
+        """Update the folder to a time; writes only changed files."""
         is_hidden = any(fault.is_at(time) for fault in self._hiding)
-        wanted = {
+        expected = {
             1: _files(1, "systemd", 0, "0::/init.scope\n"),
             2: _files(2, "sh" if is_hidden else "kthreadd", 0, "0::/\n"),
         }
         for life in self._lives:
             if life.is_at(time) and not is_hidden:
-                wanted[life.pid] = _files(life.pid, life.owner.name, life.start, self._cgroup(life))
-        for pid in self._written.keys() - wanted.keys():
+                expected[life.pid] = _files(life.pid, life.owner.name, life.start, self._cgroup(life))
+        for pid in self._written.keys() - expected.keys():
             shutil.rmtree(self._root / str(pid))
             del self._written[pid]
-        for pid, files in wanted.items():
+        for pid, files in expected.items():
             if self._written.get(pid) != files:
                 folder = self._root / str(pid)
                 folder.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""A simulated node as a file: its GPUs, pods, processes over time and faults. docs/scenario.md describes it.
+"""Data types of a scenario file: GPUs, pods, processes over time and faults; see docs/scenario.md.
 
-Times are seconds from the start of the simulation; amounts of memory are bytes, or Kubernetes quantities.
+Times are seconds since the start of the simulation. Amounts of memory are bytes or Kubernetes quantities.
 """
 
 import math
@@ -19,7 +19,7 @@ MOST_PROCESSES: Final = 10_000
 
 
 class FaultKind(StrEnum):
-    """What can go wrong with a simulated driver."""
+    """Faults of a simulated driver."""
 
     GPU_LOST = "gpu-lost"
     RESET_REQUIRED = "reset-required"
@@ -53,11 +53,11 @@ _OF_A_GPU_OR_ALL: Final = _OF_ONE_GPU | {
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """One mapping of the file."""
+    """Base of all mappings in the file; unknown fields are errors."""
 
 
 class _Passing(_Part, frozen=True, kw_only=True):
-    """Something that is there for a while."""
+    """Base of entries with a start and an end."""
 
     start: float = msgspec.field(name="from", default=0.0)
     until: float | None = None
@@ -67,7 +67,7 @@ class _Passing(_Part, frozen=True, kw_only=True):
             raise ValueError("`from` must be 0 or more and before `until`")
 
     def is_at(self, time: float) -> bool:
-        """Whether it is there at a moment; at `until` no more."""
+        """Whether the entry is active at a time; `until` is exclusive."""
         return self.start <= time and (self.until is None or time < self.until)
 
 
@@ -87,13 +87,13 @@ class SimulatedMig(_Part, frozen=True, kw_only=True):
 
 
 class SimulatedGpu(_Part, frozen=True, kw_only=True):
-    """One GPU; its index is its place in the list."""
+    """A GPU; its index is its place in the list."""
 
     uuid: str
     memory: Bytes
     reserved: Bytes = Bytes(0)
     unaccounted: Bytes = Bytes(0)
-    """Used, but by no process: page tables, and what the driver keeps for itself."""
+    """Used memory without a process, such as page tables and the driver's own memory."""
     model: str = "Simulated GPU"
     mig: tuple[SimulatedMig, ...] = ()
 
@@ -103,7 +103,7 @@ class SimulatedGpu(_Part, frozen=True, kw_only=True):
 
 
 class SimulatedPod(_Part, frozen=True, kw_only=True):
-    """A pod in few words, with the objects that KAI makes for it."""
+    """Short form of a pod; the objects that KAI creates for it are added."""
 
     name: str
     """`namespace/name`."""
@@ -114,13 +114,13 @@ class SimulatedPod(_Part, frozen=True, kw_only=True):
     whole: int = 0
     """Whole GPUs instead of a share."""
     gpu: int | tuple[int, ...] = ()
-    """Where KAI placed the share; without it, KAI has not."""
+    """Indices of the GPUs on which KAI placed the share; without it, KAI has not placed the pod."""
     reservation: bool = True
     """Whether a reservation pod holds the GPU for the pod's group."""
     containers: tuple[str, ...] = ("main",)
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    """Win over those that the share gives, as an edit after binding does."""
+    """Override the annotations of the share, like an edit after binding."""
     phase: str = "Running"
 
     def __post_init__(self) -> None:
@@ -134,20 +134,20 @@ class SimulatedPod(_Part, frozen=True, kw_only=True):
 
     @property
     def share_annotations(self) -> dict[str, str]:
-        """What a user writes on the pod for this share."""
-        found = {keys.GPU_FRACTION: self.fraction, keys.GPU_MEMORY: self.memory}
+        """Return the annotations that a user writes for this share."""
+        annotations = {keys.GPU_FRACTION: self.fraction, keys.GPU_MEMORY: self.memory}
         if len(self.gpus) > 1:
-            found[keys.NUM_DEVICES] = len(self.gpus)
-        return {key: str(value) for key, value in found.items() if value is not None}
+            annotations[keys.NUM_DEVICES] = len(self.gpus)
+        return {key: str(value) for key, value in annotations.items() if value is not None}
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Where KAI placed the share, as indices."""
+        """Return the indices of the GPUs on which KAI placed the share."""
         return (self.gpu,) if isinstance(self.gpu, int) else self.gpu
 
 
 class SimulatedProcess(_Passing, frozen=True, kw_only=True):
-    """A process on one GPU; several entries with one PID are one process on several GPUs."""
+    """A process on one GPU; entries with the same PID are one process on several GPUs."""
 
     pid: int
     gpu: int | str
@@ -155,14 +155,14 @@ class SimulatedProcess(_Passing, frozen=True, kw_only=True):
     memory: Steps
     kind: Kinds = Kinds({ProcessList.COMPUTE})
     pod: str = ""
-    """`namespace/name`; empty: a process of the host."""
+    """`namespace/name`; empty for a host process."""
     container: str = ""
-    """Empty: the pod's first."""
+    """Empty for the pod's first container."""
     name: str = "python"
     cgroup: str = ""
-    """The text of its cgroup file, instead of the one that pod and container give."""
+    """Content of the cgroup file; overrides the one of pod and container."""
     count: int = 1
-    """So many processes with PIDs from `pid` on, each with that memory."""
+    """Number of processes with consecutive PIDs from `pid` on, each with that memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,11 +174,12 @@ class SimulatedProcess(_Passing, frozen=True, kw_only=True):
 
 
 class SimulatedFault(_Passing, frozen=True, kw_only=True):
-    """Something that goes wrong for a while."""
+    """A temporary fault."""
 
     fault: FaultKind
     gpu: int | None = None
-    """Which; some faults need one, some are of one or (without) of all, others are of the node."""
+    """Index of the GPU. Some faults require it, some are for all GPUs without it, and others concern the
+    node."""
     pid: int | None = None
     """The process whose memory is unknown."""
 
@@ -193,12 +194,12 @@ class SimulatedFault(_Passing, frozen=True, kw_only=True):
 
 
 class Scenario(_Part, frozen=True, kw_only=True):
-    """The whole file."""
+    """Root of a scenario file."""
 
     node: SimulatedNode = SimulatedNode()
     gpus: tuple[SimulatedGpu, ...]
     pods: tuple[SimulatedPod, ...] = ()
     objects: tuple[dict[str, Any], ...] = ()
-    """Kubernetes objects as they are; what a pod lacks to run here is filled in."""
+    """Literal Kubernetes objects; missing fields of running pods are added."""
     processes: tuple[SimulatedProcess, ...] = ()
     faults: tuple[SimulatedFault, ...] = ()

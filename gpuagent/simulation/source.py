@@ -1,4 +1,4 @@
-"""A node of a scenario file: GPUs for the agent, and a /proc tree and a pod list that go with them."""
+"""A simulated node: GPUs, with a matching /proc folder and pods file."""
 
 import json
 import shutil
@@ -18,9 +18,9 @@ from gpuagent.simulation.state import DriverState, state_at
 
 
 class SimulatedGpus(GpuReader):
-    """A GpuSource that reads a scenario as it would a driver, from the moment it is made.
+    """A GpuSource that reads a scenario like a driver; the simulation starts with its creation.
 
-    Owns a temporary folder with the files, until it is closed or the process ends.
+    It owns a temporary folder with the files, and removes the folder when it is closed or the process ends.
     """
 
     is_simulated = True
@@ -38,9 +38,9 @@ class SimulatedGpus(GpuReader):
         folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.node = scenario.node.name
-        """Name of the simulated node, for `--node`."""
+        """Name of the simulated node, used as `--node`."""
         self.proc_root = folder / "proc"
-        """A folder shaped like /proc; at the time of the last read."""
+        """A folder in the form of /proc, at the state of the last read."""
         self.pods_file = folder / "pods.json"
         """A v1 List of the node's objects."""
         objects = node_objects(scenario)
@@ -53,7 +53,7 @@ class SimulatedGpus(GpuReader):
         super().__init__(driver=self._simulated_driver, clock=clock)
 
     def read(self) -> GpuReading:
-        """Bring /proc up to the present and read every GPU."""
+        """Update /proc to the current time, and read every GPU."""
         self._simulated_driver.refresh()
         return super().read()
 

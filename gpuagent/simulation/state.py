@@ -1,4 +1,4 @@
-"""What a simulated driver would answer at one moment: figures, lists and failures. Pure."""
+"""State of a simulated driver at one time: figures, lists and failures. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -29,18 +29,18 @@ _FAILS: Final[dict[FaultKind, tuple[tuple[str, ...], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call that fails with an error code of NVML."""
+    """A call that fails, with an NVML error code."""
 
     call: str
-    """Name with or without version, or `*`."""
+    """Name of the call, with or without version, or `*` for all calls."""
     gpu: int | None
-    """None: on every device; with `*` also the calls that name no device."""
+    """None: on all devices; with `*` also calls without a device."""
     code: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMoment:
-    """One GPU or MIG device."""
+    """State of one GPU or MIG device."""
 
     uuid: str
     total: int
@@ -52,18 +52,18 @@ class DeviceMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverState:
-    """The driver of a simulated node at one moment."""
+    """State of a simulated driver at one time."""
 
     devices: tuple[DeviceMoment, ...]
     failures: tuple[Failure, ...] = ()
     races: frozenset[int | None] = frozenset()
-    """GPUs (None: all) whose lists grow between asking for their size and asking for them."""
+    """GPUs (None: all) whose process list grows between the calls for its size and its content."""
     hangs: bool = False
-    """Whether every call blocks for as long as this lasts."""
+    """Whether all calls block."""
 
 
 def state_at(scenario: Scenario, time: float) -> DriverState:
-    """What the driver answers `time` seconds after the start."""
+    """Return the driver's state, `time` seconds after the start."""
     faults = [fault for fault in scenario.faults if fault.is_at(time)]
     return DriverState(
         devices=tuple(
@@ -88,9 +88,11 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
     own, used = _lists(scenario, index, time, unknown)
     instances = []
     for number, mig in enumerate(gpu.mig, 1):
-        lists, held = _lists(scenario, mig.uuid, time, unknown, number)
-        instances.append(DeviceMoment(uuid=mig.uuid, total=mig.memory, reserved=0, used=held, lists=lists))
-        used += held
+        lists, used_bytes = _lists(scenario, mig.uuid, time, unknown, number)
+        instances.append(
+            DeviceMoment(uuid=mig.uuid, total=mig.memory, reserved=0, used=used_bytes, lists=lists)
+        )
+        used += used_bytes
         for which in ProcessList:
             own[which].extend(lists[which])
     if FaultKind.PID_NAMESPACE in kinds:
@@ -113,18 +115,18 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
 def _lists(
     scenario: Scenario, device: int | str, time: float, unknown: frozenset[int], instance: int | None = None
 ) -> tuple[dict[ProcessList, list[ListedProcess]], int]:
-    """The lists of a device as long as they are, and the sum of what its processes hold."""
+    """Return the complete lists of a device, and the sum of its processes' memory."""
     gpu_instance, compute_instance = (NO_INSTANCE, NO_INSTANCE) if instance is None else (instance, 0)
     lists: dict[ProcessList, list[ListedProcess]] = {which: [] for which in ProcessList}
     used = 0
     for process in scenario.processes:
         if process.gpu != device or not process.is_at(time):
             continue
-        held = process.memory.at(time)
+        used_bytes = process.memory.at(time)
         for pid in range(process.pid, process.pid + process.count):
-            shown = None if pid in unknown else held
-            entry = ListedProcess(pid, shown, gpu_instance, compute_instance)
+            reported = None if pid in unknown else used_bytes
+            entry = ListedProcess(pid, reported, gpu_instance, compute_instance)
             for which in process.kind:
                 lists[which].append(entry)
-        used += held * process.count
+        used += used_bytes * process.count
     return lists, used

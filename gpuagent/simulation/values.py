@@ -1,4 +1,4 @@
-"""What a scenario writes in its own way: amounts of memory, amounts over time, kinds of processes."""
+"""Scenario values with a format of their own: amounts of memory, amounts over time, and process kinds."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ class Bytes(int):
 
 
 class Steps(tuple[tuple[float, int], ...]):
-    """An amount of memory that changes: (second from which on it holds, bytes), in order of time."""
+    """Memory over time: pairs of start second and bytes, sorted by time."""
 
     __slots__ = ()
 
     def at(self, time: float) -> int:
-        """Bytes at a moment; the first amount also holds before its time."""
+        """Return the bytes at a time; before the first time, the first amount counts."""
         amount = self[0][1]
         for since, later in self:
             if since > time:
@@ -26,14 +26,14 @@ class Steps(tuple[tuple[float, int], ...]):
 
 
 class Kinds(frozenset[ProcessList]):
-    """The lists a process stands in."""
+    """The process lists that contain a process."""
 
 
 def decode_value(kind: type, value: Any) -> Any:
-    """Decode one of these from YAML, for msgspec.
+    """Decode a value from YAML; a hook for msgspec.
 
     Raises:
-        ValueError: it cannot be read; the message says what is allowed.
+        ValueError: the value is invalid; the message shows the allowed form.
     """
     if kind is Bytes:
         return Bytes(_bytes(value))
@@ -66,7 +66,7 @@ def _steps(value: Any) -> Steps:
 
 def _kinds(value: Any) -> Kinds:
     names = {which.name.lower(): which for which in ProcessList}
-    words = str(value).split("+")
-    if not set(words) <= names.keys():
+    parts = str(value).split("+")
+    if not set(parts) <= names.keys():
         raise ValueError(f'"{value}" is not a kind; allowed: {", ".join(names)}, or several joined by +')
-    return Kinds(names[word] for word in words)
+    return Kinds(names[word] for word in parts)

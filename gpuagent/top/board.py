@@ -1,4 +1,4 @@
-"""What `top` shows, line by line, before it is drawn: sorted, in words, and safe for a terminal. Pure."""
+"""Content of `top`: sorted lines of text that are safe for a terminal. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from service.text import one_line
 from service.units import duration, size, time_over
 
 NOTHING: Final = "-"
-"""Stands where there is nothing to say; what should be there and is not known is `unknown`."""
+"""Placeholder for a value that does not exist; an unknown value is `unknown`."""
 _ANNOTATION: Final = "annotation"
 _GONE: Final = "gone"
-"""In place of the index of a GPU that does not answer; a problem names it."""
+"""Placeholder for the index of a GPU that does not respond; a problem names the GPU."""
 _OLD_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLine:
-    """One GPU's sums."""
+    """The sums of one GPU."""
 
     gpu: str
     model: str
@@ -37,60 +37,60 @@ class PodLine:
     gpu: str
     pod: str
     tenant: str
-    """Its name in its vCluster; empty outside one."""
+    """The pod's name in its vCluster; empty outside of one."""
     queue: str
     used: str
     share: str
     source: str
     is_own_word: bool
-    """Whether nothing but the pod's own annotation vouches for the share."""
+    """Whether the pod's own annotation is the only source of the share."""
     over: str
     limit: str
     processes: str
     flags: tuple[str, ...]
-    """Why it is flagged, and since when."""
+    """Reason and duration of each flag."""
     pending: tuple[str, ...]
-    """What it would be flagged for if it lasts."""
+    """Reason and duration of each violation within its grace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """Everything on the screen."""
+    """Everything that `top` shows."""
 
     title: str
     simulated: str
-    """That the figures are made up; empty if they are not."""
+    """Note that the figures are synthetic; empty for a real node."""
     age: str
     is_old: bool
-    """Whether what is shown is not the present."""
+    """Whether the figures are outdated."""
     problems: tuple[str, ...]
     gpus: tuple[GpuLine, ...]
     pods: tuple[PodLine, ...]
     nothing: str
-    """Why there are no figures; empty if there are."""
+    """Why there are no figures; empty if there are some."""
 
 
 def board_of(received: Received, *, now: float, silence: str = "") -> Board:
-    """Write down an answer.
+    """Build the board of a response.
 
     Args:
-        received: the last answer.
-        now: on the clock it came by.
-        silence: why the agent does not answer any more; empty while it does.
+        received: the last response.
+        now: current time, on the clock of `received`.
+        silence: why the agent no longer responds; empty while it does.
     """
     answer = received.answer
     age = received.age_at(now)
     flagged = sum(verdict.flagged for pod in answer.pods for verdict in pod.verdicts)
-    said = [f"as of {duration(age)} ago" if age is not None else "no sample yet"]
+    notes = [f"as of {duration(age)} ago" if age is not None else "no sample yet"]
     if answer.gpus or answer.pods:
-        said.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
+        notes.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
     if silence:
-        said.insert(0, f"THE AGENT HAS NOT ANSWERED FOR {duration(max(now - received.at, 0.0))} ({silence})")
+        notes.insert(0, f"NO RESPONSE FROM THE AGENT FOR {duration(max(now - received.at, 0.0))} ({silence})")
     return Board(
         title=f"node {one_line(answer.node)}"
         + (f", driver {one_line(answer.driver_version)}" if answer.driver_version else ""),
-        simulated="simulated: these figures are made up" if answer.simulated else "",
-        age=", ".join(said),
+        simulated="simulated: these figures are synthetic" if answer.simulated else "",
+        age=", ".join(notes),
         is_old=bool(silence) or (age is not None and age > _OLD_SECONDS),
         problems=tuple(_problems(answer)),
         gpus=tuple(_gpu_lines(answer)),
@@ -100,16 +100,16 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
 
 
 def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
-    """What to show before the first answer."""
+    """Build the board that is shown before the first response."""
     return Board(
         title=one_line(url),
         simulated="",
-        age=f"THE AGENT HAS NOT ANSWERED FOR {duration(seconds)} ({silence})" if silence else "asking…",
+        age=f"NO RESPONSE FROM THE AGENT FOR {duration(seconds)} ({silence})" if silence else "connecting…",
         is_old=True,
         problems=(),
         gpus=(),
         pods=(),
-        nothing="There are no figures to show.",
+        nothing="No data.",
     )
 
 
@@ -120,24 +120,24 @@ def _problems(answer: AgentResponse) -> Iterator[str]:
         detail = f": {one_line(problem.detail)}" if problem.detail else ""
         yield f"{one_line(problem.reason)} ({scope}){detail}"
     if answer.attribution_ok is False:
-        yield "Verdicts are suspended until this is over."
+        yield "Verdicts are suspended until these problems are resolved."
     for pod in answer.pods:
         yield from (one_line(note) for note in pod.notes)
 
 
 def _why_nothing(answer: AgentResponse, age: float | None) -> str:
     if answer.gpus:
-        return "" if answer.pods else "No pod has a share of a GPU, or holds memory of one."
+        return "" if answer.pods else "No pod has a GPU share or uses GPU memory."
     if age is None:
-        return "There are no figures to show: the agent has no sample yet."
-    return "There are no figures to show: no GPU answers, or the last good sample is too old."
+        return "No data: the agent has no sample yet."
+    return "No data: no GPU responds, or the last successful sample is too old."
 
 
 def _gpu_lines(answer: AgentResponse) -> Iterator[GpuLine]:
     for gpu in sorted(answer.gpus, key=lambda gpu: gpu.index):
         yield GpuLine(
             gpu=str(gpu.index),
-            model=one_line(gpu.model) + (" (MIG: never judged)" if gpu.mig else ""),
+            model=one_line(gpu.model) + (" (MIG: not evaluated)" if gpu.mig else ""),
             used=size(gpu.used_bytes),
             total=size(gpu.total_bytes),
             promised=size(gpu.promised_bytes),
@@ -147,18 +147,18 @@ def _gpu_lines(answer: AgentResponse) -> Iterator[GpuLine]:
 
 
 def _pod_lines(answer: AgentResponse) -> Iterator[PodLine]:
-    found = []
+    lines = []
     indices = {gpu.uuid: gpu.index for gpu in answer.gpus}
     for pod in answer.pods:
         places = {holding.gpu_uuid: _place(holding) for holding in pod.gpus}
         for uuid in pod.gpu_uuids:
             places.setdefault(uuid, str(indices.get(uuid, _GONE)))
-        judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
-        places |= {uuid: one_line(uuid)[:12] or "?" for uuid in sorted(judged)}
+        flagged_gpus = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged} - places.keys()
+        places |= {uuid: one_line(uuid)[:12] or "?" for uuid in sorted(flagged_gpus)}
         holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
         for uuid, place in (places or {"": "?"}).items():
-            found.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
-    for _, line in sorted(found, key=lambda pair: pair[0]):
+            lines.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
+    for _, line in sorted(lines, key=lambda pair: pair[0]):
         yield line
 
 
@@ -170,11 +170,11 @@ _Order = tuple[bool, bool, bool, int, str, str]
 
 
 def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) -> tuple[_Order, PodLine]:
-    """One line, and where it belongs: the largest excess first, other flags next, what is unknown last."""
+    """Return one line and its sort key: the largest excess first, other flags next, unknown figures last."""
     share, limit = pod.shares.get(uuid) or _share_without_gpu(pod, uuid), pod.limits.get(uuid)
     used = holding.used_bytes if holding else None
     over = None if used is None else used - (share.bytes if share else 0)
-    marks = [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
+    verdicts = [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
     tenant = pod.vcluster
     line = PodLine(
         gpu=place,
@@ -188,16 +188,16 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
         over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
         limit=_amount(limit),
         processes=str(holding.processes) if holding else NOTHING,
-        flags=tuple(_mark(verdict) for verdict in marks if verdict.flagged),
-        pending=tuple(_mark(v) for v in marks if not v.flagged and v.lasted_seconds is not None),
+        flags=tuple(_mark(verdict) for verdict in verdicts if verdict.flagged),
+        pending=tuple(_mark(v) for v in verdicts if not v.flagged and v.lasted_seconds is not None),
     )
     is_over = line.over != NOTHING
     return (not is_over, not line.flags, over is None, -(over or 0), line.pod, place), line
 
 
 def _share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
-    """What a pod may hold though nobody knows where: the best candidate's word."""
-    best = next((found for found in pod.candidates if found.counts), None) if not uuid else None
+    """Return the best candidate for a share whose GPU is unknown."""
+    best = next((candidate for candidate in pod.candidates if candidate.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None
 

@@ -1,4 +1,4 @@
-"""Asking an agent for its figures, over HTTP."""
+"""HTTP client for an agent's figures."""
 
 import http.client
 import ssl
@@ -19,27 +19,29 @@ _SECONDS: Final = 5.0
 
 
 class NoAnswer(Exception):
-    """The agent did not answer, or something else did; the message is one line without the address."""
+    """The agent did not respond, or the response is not from an agent. The message is one line without the
+    address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """An answer, and when it came."""
+    """A response of the agent, and when it arrived."""
 
     answer: AgentResponse
     body: bytes
     at: float
-    """On the clock of the caller, seconds."""
+    """Seconds, on the caller's clock."""
     age: float | None
-    """Seconds from the last good sample to the answer, by the agent's clock; None: there was none."""
+    """Seconds between the last successful sample and the response, on the agent's clock; None if there is
+    none."""
 
     def age_at(self, now: float) -> float | None:
-        """How old the figures are at a later moment."""
+        """Return the age of the figures at a later time."""
         return None if self.age is None else self.age + max(now - self.at, 0.0)
 
 
 class Agent:
-    """One agent, by its address. Goes there directly: a proxy is for other hosts than a node's agent."""
+    """Client of one agent. Ignores proxy settings, since the agent is local to the node."""
 
     def __init__(
         self,
@@ -49,16 +51,16 @@ class Agent:
         wall_clock: Callable[[], float] = time.time,
         seconds: float = _SECONDS,
     ) -> None:
-        """Take the address.
+        """Set the address.
 
         Args:
-            url: such as `http://127.0.0.1:9445`; a path is what a proxy in between puts in front.
+            url: such as `http://127.0.0.1:9445`; a path is the prefix of a reverse proxy.
             clock: monotonic seconds.
-            wall_clock: Unix seconds; used where an answer has no date of its own.
-            seconds: how long an answer may take.
+            wall_clock: Unix seconds; used if a response has no Date header.
+            seconds: timeout of one request.
 
         Raises:
-            ValueError: it is no such address.
+            ValueError: the URL is not an agent's address.
         """
         self.url = url
         self._is_secure, self._host, self._port, self._path = _parsed(url)
@@ -66,11 +68,11 @@ class Agent:
         self._wall_clock = wall_clock
         self._seconds = seconds
 
-    def ask(self) -> Received:
-        """Ask once.
+    def fetch(self) -> Received:
+        """Request the figures once.
 
         Raises:
-            NoAnswer: nothing came in time, or nothing that an agent says.
+            NoAnswer: no response in time, or a response that is not from an agent.
         """
         connection = self._connection()
         try:
@@ -83,18 +85,20 @@ class Agent:
         except OSError as error:
             raise NoAnswer(one_line(error.strerror or str(error)) or type(error).__name__) from None
         except (http.client.HTTPException, UnicodeError) as error:
-            raise NoAnswer(f"what answers speaks no HTTP: {one_line(repr(error))}") from None
+            raise NoAnswer(f"the response is not HTTP: {one_line(repr(error))}") from None
         finally:
             connection.close()
         if response.status != http.client.OK:
-            said = one_line(body[:1000].decode("utf-8", "replace"))
+            reason = one_line(body[:1000].decode("utf-8", "replace"))
             if response.status == http.client.MISDIRECTED_REQUEST:
-                raise NoAnswer(f"the host name of this address is refused: {said}")
-            raise NoAnswer(f"what answers is no agent: {response.status}{f', {said}' if said else ''}")
+                raise NoAnswer(f"the agent rejects this host name: {reason}")
+            raise NoAnswer(
+                f"the response is not from an agent: {response.status}{f', {reason}' if reason else ''}"
+            )
         try:
             answer = read_answer(body)
         except NotAnAnswer as error:
-            raise NoAnswer(f"what answers is no agent: {one_line(str(error))}") from None
+            raise NoAnswer(f"the response is not from an agent: {one_line(str(error))}") from None
         return Received(answer=answer, body=body, at=self._clock(), age=self._age(answer, date))
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -105,31 +109,32 @@ class Agent:
         return http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """Read to the end: the time-out of the socket alone would let a server drip for ever."""
+        """Read the body within one overall timeout; the socket's timeout restarts with every received
+        byte."""
         until = time.monotonic() + self._seconds
         body = bytearray()
         while chunk := response.read1(_CHUNK):
             body += chunk
             if len(body) > _MOST_BYTES:
-                raise NoAnswer(f"what answers is no agent: it says more than {_MOST_BYTES} bytes")
+                raise NoAnswer(f"the response is not from an agent: more than {_MOST_BYTES} bytes")
             if time.monotonic() > until:
                 raise TimeoutError
         return bytes(body)
 
     def _age(self, answer: AgentResponse, date: str) -> float | None:
-        """By the date of the answer, in whole seconds: the clocks of node and terminal may differ."""
-        taken = answer.last_good_sample_timestamp
-        if taken is None:
+        """Return the age by the Date header, in whole seconds; the clocks of node and terminal may differ."""
+        sampled_at = answer.last_good_sample_timestamp
+        if sampled_at is None:
             return None
         try:
             now = parsedate_to_datetime(date).timestamp()
         except ValueError:
             now = self._wall_clock()
-        return max(now - taken, 0.0)
+        return max(now - sampled_at, 0.0)
 
 
 def _parsed(url: str) -> tuple[bool, str, int | None, str]:
-    """Whether it is by TLS, host, port, and path of the figures."""
+    """Return whether the URL uses TLS, its host, its port, and the path of the figures."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port

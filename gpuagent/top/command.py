@@ -1,4 +1,4 @@
-"""The command `top`: once as text or JSON, or again and again."""
+"""Command `top`: prints the figures once, or refreshes them."""
 
 import json
 import os
@@ -21,11 +21,11 @@ EVERY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopSettings:
-    """Everything `top` is told."""
+    """Settings of `top`."""
 
     url: str
     watch: bool | None
-    """None: as a terminal has it, which is to watch."""
+    """None: watch if standard output is a terminal."""
     output: str
     """`text` or `json`."""
 
@@ -34,7 +34,7 @@ def run(settings: TopSettings) -> int:
     """Show the figures; return the exit status.
 
     Raises:
-        UsageError: the address is none, or (unless watching) the agent does not answer.
+        UsageError: the URL is invalid, or, without watching, the agent does not respond.
     """
     try:
         agent = Agent(settings.url)
@@ -46,7 +46,7 @@ def run(settings: TopSettings) -> int:
         watches = is_terminal and settings.output == "text"
     try:
         if not watches:
-            _write(_ask_once(agent), settings.output)
+            _write(_fetch_once(agent), settings.output)
         elif is_terminal and settings.output == "text":
             _watch_on_screen(agent)
         else:
@@ -58,15 +58,15 @@ def run(settings: TopSettings) -> int:
     return 0
 
 
-def _ask_once(agent: Agent) -> Received:
+def _fetch_once(agent: Agent) -> Received:
     try:
-        return agent.ask()
+        return agent.fetch()
     except NoAnswer as silence:
-        raise UsageError(f"{agent.url}: {silence}; is an agent serving there?") from None
+        raise UsageError(f"{agent.url}: {silence}; is an agent running at this address?") from None
 
 
 def _write(received: Received, output: str) -> None:
-    """Write once, whole; JSON in ASCII, so that no name can act on a terminal."""
+    """Print everything once. JSON is ASCII, so that no name can control a terminal."""
     if output == "json":
         text = json.dumps(read_document(received.body), indent=2) + "\n"
     else:
@@ -75,15 +75,15 @@ def _write(received: Received, output: str) -> None:
 
 
 def _watch_in_lines(agent: Agent, output: str) -> None:
-    """Write every answer; silence goes to standard error, once as long as its reason stays."""
+    """Print every response; print an error to standard error only when it changes."""
     silence = ""
     while True:
         try:
-            received = agent.ask()
+            received = agent.fetch()
         except NoAnswer as error:
             if str(error) != silence:
                 silence = str(error)
-                print(f"{agent.url}: {silence}; trying again", file=sys.stderr)  # noqa: T201
+                print(f"{agent.url}: {silence}; retrying", file=sys.stderr)  # noqa: T201
         else:
             silence = ""
             if output == "json":
@@ -96,7 +96,7 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
 
 
 class Watching:
-    """What is known while watching. Read from the thread that draws; every field is replaced whole."""
+    """State of the refreshed display. The drawing thread reads it, so every field is replaced as a whole."""
 
     def __init__(self, agent: Agent, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._agent = agent
@@ -105,15 +105,15 @@ class Watching:
         self._last: Received | None = None
         self._silence = ""
 
-    def ask(self) -> None:
-        """Ask once, and remember the answer, or that there was none."""
+    def fetch(self) -> None:
+        """Request the figures once, and store the response or the error."""
         try:
-            self._last, self._silence = self._agent.ask(), ""
+            self._last, self._silence = self._agent.fetch(), ""
         except NoAnswer as error:
             self._silence = str(error)
 
     def board(self) -> Board:
-        """What to show now."""
+        """Return the board to show now."""
         now, last = self._clock(), self._last
         if last is None:
             return waiting_board(self._agent.url, silence=self._silence, seconds=now - self._began)
@@ -121,13 +121,13 @@ class Watching:
 
 
 def _watch_on_screen(agent: Agent) -> None:
-    # Imported here: once and piped, nothing is drawn.
+    # Imported here, since only a refreshed display draws.
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
     from gpuagent.top.screen import Screen  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, _interrupt)  # the terminal must get its own screen back
+    signal.signal(signal.SIGTERM, _interrupt)  # the terminal must be restored
     watching = Watching(agent)
     console = Console(markup=False, highlight=False, emoji=False)
     with Live(
@@ -139,7 +139,7 @@ def _watch_on_screen(agent: Agent) -> None:
         redirect_stderr=False,
     ):
         while True:
-            watching.ask()
+            watching.fetch()
             time.sleep(EVERY_SECONDS)
 
 

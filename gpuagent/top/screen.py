@@ -1,4 +1,4 @@
-"""The board drawn in a terminal, as wide as that is. Names stay text: none of them is markup."""
+"""Draws the board in a terminal, at its width. Names are plain text and never markup."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,24 +19,26 @@ _ANY: Final = 10_000
 _FLAG: Final = "bold red"
 _PENDING: Final = "yellow"
 _OLD: Final = "bold yellow"
-_FOOTNOTE: Final = "* only the pod's own annotation says so"
+_FOOTNOTE: Final = "* share from the pod's own annotation only"
 
 
 class Screen:
-    """A board, cut to the height of the terminal: the pods furthest over their share stay."""
+    """A board, cut to the height of the terminal; the pods with the largest excess stay."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it."""
+        """Draw the board."""
         height = options.height or console.height
         count = len(self._board.pods)
         board = replace(self._board, pods=self._board.pods[:height])  # a line each, at least
-        drawn = Group(*_parts(board, console, options))
-        lines = console.render_lines(drawn, options.update(height=None), pad=False)
+        content = Group(*_parts(board, console, options))
+        lines = console.render_lines(content, options.update(height=None), pad=False)
         if len(lines) > height:
-            more = Text(f"… {count} pods in all; `top --once` shows them", no_wrap=True, overflow="ellipsis")
+            more = Text(
+                f"… {count} pods in total; run `top --once` to see all", no_wrap=True, overflow="ellipsis"
+            )
             lines = lines[: height - 1] + console.render_lines(more, options.update(height=None), pad=False)
         for index, line in enumerate(lines):
             if index:
@@ -90,7 +92,7 @@ def _style(board: Board) -> str:
 
 
 def _pods_wide(board: Board) -> Table:
-    """A column for everything, if all of it fits."""
+    """Draw pods with one column for each value; used if the terminal is wide enough."""
     has_limit = any(line.limit != NOTHING for line in board.pods)
     has_tenant = any(line.tenant for line in board.pods)
     table = _table()
@@ -121,7 +123,7 @@ def _pods_wide(board: Board) -> Table:
 
 
 def _pods_narrow(board: Board) -> Table:
-    """Figures first, and whatever is long under each other in the last column."""
+    """Draw pods with the figures first, and all long values below each other in the last column."""
     table = _table()
     table.add_column("", no_wrap=True)
     table.add_column("GPU", no_wrap=True)
@@ -142,7 +144,7 @@ def _pods_narrow(board: Board) -> Table:
 
 
 def _gpu_list(board: Board) -> Text:
-    """For a terminal that no table fits in."""
+    """Draw GPUs without a table, for a narrow terminal."""
     lines = [
         f"GPU {line.gpu}: {line.used} of {line.total}, promised {line.promised}, host {line.host},"
         f" unattributed {line.unattributed}"
@@ -156,11 +158,11 @@ def _pod_list(board: Board) -> Text:
     for line in board.pods:
         over = f" ({line.over})" if line.over != NOTHING else ""
         where = f"GPU {line.gpu}: {line.used} of {_share(line)}{over}"
-        named = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
-        blocks.append(Text("\n  ").join([named, Text(where), *_states(line), *_below(line)]))
-    shown = Text("\n", _style(board), overflow="fold").join(blocks)
-    shown.overflow = "fold"
-    return shown
+        heading = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
+        blocks.append(Text("\n  ").join([heading, Text(where), *_states(line), *_below(line)]))
+    text = Text("\n", _style(board), overflow="fold").join(blocks)
+    text.overflow = "fold"
+    return text
 
 
 def _share(line: PodLine) -> str:

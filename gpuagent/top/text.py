@@ -1,4 +1,4 @@
-"""The board as plain aligned text: nothing is cut off, and nothing is coloured. Pure."""
+"""The board as plain aligned text, without truncation or colour. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,7 +7,7 @@ from service.text import width
 
 
 def as_text(board: Board) -> str:
-    """Write everything; ends with a line break."""
+    """Return the board as lines, each with a line break."""
     return "".join(f"{line}\n" for line in _lines(board))
 
 
@@ -37,7 +37,7 @@ POD_HEADINGS = (
 
 
 def gpu_cells(line: GpuLine) -> tuple[str, ...]:
-    """One GPU under its headings."""
+    """Return the cells of one GPU."""
     return (line.gpu, line.model, line.used, line.total, line.promised, line.host, line.unattributed)
 
 
@@ -49,26 +49,26 @@ def _pod_cells(line: PodLine) -> tuple[str, ...]:
 
 
 def state(line: PodLine) -> str:
-    """Why a pod is flagged, or may be soon."""
+    """Return the flags of a pod, and the violations within their grace."""
     flagged = [f"FLAGGED {flag}" for flag in line.flags]
     return "; ".join([*flagged, *line.pending]) or NOTHING
 
 
 def without_empty(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Leave out the columns that say nothing in any row; the first row has the headings."""
-    kept = [
+    """Remove the columns without a value in any row; the first row has the headings."""
+    columns = [
         index
         for index in range(len(rows[0]))
         if any(row[index] not in ("", NOTHING) for row in rows[1:]) or rows[0][index] in _ALWAYS
     ]
-    return [tuple(row[index] for index in kept) for row in rows]
+    return [tuple(row[index] for index in columns) for row in rows]
 
 
 _ALWAYS = frozenset({"", "GPU", "POD", "USED", "SHARE", "OVER", "STATE"})
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Put cells under each other, two blanks between columns."""
+    """Pad the cells to columns, with two blanks between them."""
     rows = list(rows)
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:

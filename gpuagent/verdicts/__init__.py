@@ -1,1 +1,1 @@
-"""Who is flagged for what, and since when. Pure, on the clock of the samples."""
+"""Verdicts: which pod is flagged, for what reason and since when. Pure, on the clock of the samples."""

@@ -1,9 +1,10 @@
-"""Balance of the time in which a pod was over: the quantity that a grace is compared with. Pure.
+"""Balance of the time in which a pod was over: the quantity that is compared with the grace. Pure.
 
-A stopwatch that starts anew at each break never reaches its limit if a pod dips below its share once in each
-grace. A balance keeps what was seen: time over is added, time within the share takes half of its length away,
-and time that was not judged changes nothing. So a pod that is over for more than a third of the time that is
-judged is flagged in the end. Times are whole nanoseconds: their sum is exact, however many samples it has.
+A stopwatch that restarts at each break never reaches the grace if a pod dips below its share once per grace.
+A balance keeps the history: time over the limit is added, half of the time within the limit is subtracted,
+and time without an evaluation changes nothing. A pod that is over for more than a third of the evaluated time
+is therefore flagged eventually. Times are whole nanoseconds, so that sums are exact for any number of
+samples.
 """
 
 from enum import Enum
@@ -11,18 +12,18 @@ from typing import Final
 
 _NANOSECONDS: Final = 1_000_000_000
 _RECOVERY: Final = 2
-"""Time within the share that takes away as much as a unit of time over adds."""
+"""Time within the limit that cancels one unit of time over it."""
 
 
 class Standing(Enum):
-    """How one sample finds a pod, compared with its limit."""
+    """Result of comparing one sample of a pod with its limit."""
 
     OVER = "over"
-    """Above the limit and the slack."""
+    """Above the limit plus slack."""
     BETWEEN = "between"
-    """Above the limit, within the slack."""
+    """Above the limit, but not above limit plus slack."""
     WITHIN = "within"
-    """At or below the limit; for a reason without an amount: not the case."""
+    """At or below the limit; for a reason without a limit: no violation."""
 
 
 def nanoseconds(seconds: float) -> int:
@@ -36,16 +37,16 @@ def seconds(nanoseconds: int) -> float:
 
 
 def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
-    """Return the balance after one more interval, which counts by the sample at its end.
+    """Return the balance after one more interval; the sample at its end decides how the interval counts.
 
-    The result is never below 0. Time over never takes it above the grace. A grace that becomes shorter
-    lowers the balance only with the next time over: otherwise a tenant who may shorten the grace of a
-    namespace and lengthen it again could wipe a balance.
+    The result is between 0 and the grace while time over is added. A shorter grace reduces a balance only at
+    the next time over. Otherwise a tenant could clear a balance by shortening and restoring the grace of the
+    namespace.
 
     Args:
-        balance: nanoseconds, before.
-        interval: nanoseconds since the sample before; 0 if that time was not seen.
-        standing: how the sample finds the pod.
+        balance: the previous balance, in nanoseconds.
+        interval: nanoseconds since the previous sample; 0 if that time was not observed.
+        standing: result of the sample.
         grace: nanoseconds.
     """
     if standing is Standing.OVER:

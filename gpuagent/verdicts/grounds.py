@@ -1,8 +1,8 @@
-"""What one snapshot says for or against each pod, before time and memory come in. Pure."""
+"""Compares the pods of one snapshot with their shares, without history: the grounds of verdicts. Pure."""
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from msgspec import Struct
 
@@ -12,56 +12,126 @@ from gpuagent.problems import Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
 
 SMALL_BYTES: Final = 256 << 20
-"""A pod may hold so much where it has nothing: a library opens a context on every device it sees."""
+"""Memory that a pod may use on a GPU without a share there: a CUDA library opens a context on every device
+that it sees."""
 
 
 class FlagReason(StrEnum):
-    """The `reason` label of `kaishare_pod_flagged`."""
+    """Why a pod is flagged: the `reason` label of `kaishare_pod_flagged`, and all texts about it.
 
-    OVER_SHARE = "over-share"
-    """It holds more than its share and the slack."""
-    UNASSIGNED_GPU = "unassigned-gpu"
-    """It has processes on a GPU that is not its own."""
-    NO_SHARE = "no-share"
-    """It has processes on a GPU, and no share at all."""
-    SHARE_CHANGED = "share-changed"
-    """What it says of its share is not what KAI gave it, or not what it said first."""
-    LIMIT_BYPASSED = "limit-bypassed"
-    """It holds more than an enforcer was told to allow, and the slack."""
-    NO_RESERVATION = "no-reservation"
-    """Its GPU group has no reservation pod: KAI may give the GPU to somebody else."""
+    Each member has its code, the `reason` of its Event, a short summary for the page, the message of the
+    Event, and the condition that clears the flag. The message is a template: `{used}`, `{allowed}`, `{gpu}`,
+    `{lasted}` and `{changed}` stand for the figures of the verdict.
+    """
+
+    event_reason: str
+    summary: str
+    message: str
+    cleared_by: str
+
+    def __new__(cls, code: str, event_reason: str, summary: str, message: str, cleared_by: str) -> Self:
+        """Make a member whose value is its code."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.event_reason = event_reason
+        member.summary = summary
+        member.message = message
+        member.cleared_by = cleared_by
+        return member
+
+    OVER_SHARE = (
+        "over-share",
+        "GPUMemoryOverShare",
+        "uses more memory than its share",
+        "uses {used} on {gpu}, above its share of {allowed}, for {lasted}",
+        "usage at or below the share, without slack, in two consecutive samples",
+    )
+    UNASSIGNED_GPU = (
+        "unassigned-gpu",
+        "GPUNotAssigned",
+        "uses a GPU that is not assigned to it",
+        (
+            "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
+            " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"
+        ),
+        "at most 256 MiB in use on that GPU in two consecutive samples",
+    )
+    NO_SHARE = (
+        "no-share",
+        "GPUShareMissing",
+        "uses a GPU without a share",
+        (
+            "uses {used} on {gpu} without a GPU share, for {lasted};"
+            " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"
+        ),
+        "at most 256 MiB in use on that GPU in two consecutive samples",
+    )
+    SHARE_CHANGED = (
+        "share-changed",
+        "GPUShareChanged",
+        "declares a share that differs from its allocation",
+        (
+            "the change to its GPU share has no effect: {changed};"
+            " restore the old value, or recreate the pod to change its share"
+        ),
+        "a declaration that matches the allocation again, in one sample",
+    )
+    LIMIT_BYPASSED = (
+        "limit-bypassed",
+        "GPULimitBypassed",
+        "uses more memory than its enforced limit",
+        "uses {used} on {gpu}, above its memory limit of {allowed}, for {lasted}; the limit is not enforced",
+        "usage at or below the limit, without slack, in two consecutive samples",
+    )
+    NO_RESERVATION = (
+        "no-reservation",
+        "GPUReservationMissing",
+        "its GPU group has no reservation pod",
+        (
+            "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
+            " delete the pod to have it rescheduled"
+        ),
+        "a reservation pod for its GPU group in two consecutive samples",
+    )
+
+
+UNPLACED_MESSAGE: Final = (
+    "uses {used} on {gpu} without a GPU share, for {lasted}; its share annotation does not count, because KAI"
+    " did not place the pod: recreate it with KAI's schedulerName, by default kai-scheduler"
+)
+"""Message of `no-share` for a pod that declares a share and was not placed by KAI."""
 
 
 _ON_FOREIGN_GPU: Final = (FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE)
 
 
 class Key(Struct, frozen=True):
-    """What one verdict is about."""
+    """Identifies a verdict: a pod, a GPU and a reason."""
 
     uid: str
     gpu_uuid: str
-    """Empty: the pod's GPU is unknown."""
+    """Empty if the pod's GPU is unknown."""
     reason: FlagReason
 
 
 class Ground(Struct, frozen=True, kw_only=True):
-    """What one snapshot says on one key."""
+    """Result of comparing one snapshot with the condition of one key."""
 
     key: Key
     pod_share: PodShare
     gpu_index: int | None
     is_over: bool
-    """It is the case, beyond all slack."""
+    """Above the limit plus slack; for a reason without a limit: the violation is present."""
     is_clean: bool
-    """It is not the case, by no slack at all; between the two a flag stays what it is."""
+    """At or below the limit without slack. Between limit and limit plus slack a flag keeps its state."""
     used_bytes: int | None = None
-    """None where the reason does not ask for it."""
+    """None if the reason is not about memory."""
     allowed_bytes: int | None = None
-    """The share or limit it is held against, without slack; None where there is none."""
+    """Share or limit that the usage is compared with, without slack; None if there is none."""
 
 
 class Grounds:
-    """One snapshot, looked at key by key."""
+    """The grounds of one snapshot by key."""
 
     def __init__(self, snapshot: Snapshot, *, slack: Slack, excluded_namespaces: frozenset[str]) -> None:
         self._snapshot = snapshot
@@ -74,11 +144,11 @@ class Grounds:
         self._with_whole_gpus = {
             uid for uid, pod_share in self._pod_shares.items() if has_whole_gpus(pod_share)
         }
-        self._judged_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
+        self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
     def is_suspended(self, key: Key) -> bool:
-        """Whether nothing can be said on the key now, and it must not be judged."""
+        """Whether a problem or an unknown figure prevents an evaluation of the key."""
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid)
         return (
@@ -89,15 +159,15 @@ class Grounds:
         )
 
     def after(self, key: Key, last: PodShare) -> Ground | None:
-        """What to say on a remembered key that is no ground any more; None: it no longer applies at all.
+        """Return the ground of a remembered key without a ground in this snapshot; None if there is none.
 
-        Only a pod that left the GPU it had no right to, or got the right, is known to be clean. A pod that
-        still holds memory there, while its own GPU is unknown, say, is neither.
+        Only a pod that left a GPU without permission, or received permission, is certainly clean. A pod that
+        still uses memory there, for example while its own GPU is unknown, is not.
         """
         if (
             key.reason not in _ON_FOREIGN_GPU
             or key.uid not in self._snapshot.pod_uids
-            or key.gpu_uuid not in self._judged_gpus
+            or key.gpu_uuid not in self._evaluated_gpus
         ):
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
@@ -111,7 +181,7 @@ class Grounds:
         return Ground(
             key=key,
             pod_share=pod_share,
-            gpu_index=self._judged_gpus[key.gpu_uuid],
+            gpu_index=self._evaluated_gpus[key.gpu_uuid],
             is_over=False,
             is_clean=True,
             used_bytes=holding.used_bytes if holding else 0,
@@ -126,17 +196,13 @@ class Grounds:
             if ground is not None:
                 yield ground
         for pod_share in self._snapshot.pod_shares:
-            if (
-                pod_share.asks_for_share
-                and not pod_share.pod.is_finished
-                and not _says_only_whole_gpus(pod_share)
-            ):
-                yield from self._of_claim(pod_share)
+            if pod_share.has_share and not pod_share.pod.is_finished and not _is_only_whole_gpus(pod_share):
+                yield from self._of_pod_share(pod_share)
 
     def _of_holding(self, holding: Holding, used: int) -> Ground | None:
-        """What the pod holds on one GPU, against the one figure that counts there."""
+        """Compare a pod's memory on one GPU with the limit that applies there."""
         pod_share, uuid = holding.pod_share, holding.gpu_uuid
-        if not pod_share.asks_for_share:
+        if not pod_share.has_share:
             if (
                 pod_share.is_unresolved
                 or pod_share.pod.has_unsized_gpus
@@ -168,8 +234,8 @@ class Grounds:
             allowed_bytes=allowed.bytes,
         )
 
-    def _of_claim(self, pod_share: PodShare) -> Iterator[Ground]:
-        """What KAI's records say of the pod, on each of its GPUs, or on none in particular."""
+    def _of_pod_share(self, pod_share: PodShare) -> Iterator[Ground]:
+        """Check KAI's records of the pod, for each of its GPUs, or once if its GPU is unknown."""
         for uuid in self._gpus_of(pod_share):
             for reason, is_the_case in (
                 (FlagReason.SHARE_CHANGED, bool(pod_share.changed)),
@@ -178,14 +244,14 @@ class Grounds:
                 yield Ground(
                     key=Key(pod_share.pod.uid, uuid, reason),
                     pod_share=pod_share,
-                    gpu_index=self._judged_gpus.get(uuid),
+                    gpu_index=self._evaluated_gpus.get(uuid),
                     is_over=is_the_case,
                     is_clean=not is_the_case,
                 )
 
     def _gpus_of(self, pod_share: PodShare) -> tuple[str, ...]:
-        """The pod's GPUs that answered; an empty UUID if it has none that this node knows of."""
-        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._judged_gpus)
+        """Return the pod's GPUs that responded; one empty UUID if this node knows no GPU of the pod."""
+        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._evaluated_gpus)
         is_known = known or any(
             (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
             for uuid in pod_share.gpu_uuids
@@ -205,9 +271,10 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: FlagReason) -> Ground:
 
 
 def has_whole_gpus(pod_share: PodShare) -> bool:
-    """Whether whole GPUs are all its share: then it is never over.
+    """Whether whole GPUs are the pod's only share; such a pod is never over.
 
-    A whole GPU beside a share excuses nothing: KAI up to v0.10.0 lets such pods in (PR #660).
+    A pod with both a whole GPU and a share is compared with its share. KAI up to v0.10.0 admits such pods (PR
+    #660).
     """
     sources = {amount.source for amount in pod_share.shares.values()} or {
         candidate.source for candidate in pod_share.candidates if candidate.counts
@@ -215,8 +282,8 @@ def has_whole_gpus(pod_share: PodShare) -> bool:
     return sources == {ShareSource.WHOLE_GPU}
 
 
-def _says_only_whole_gpus(pod_share: PodShare) -> bool:
-    """Whether nothing but whole GPUs is said of the pod's share: no share of KAI's can have changed."""
+def _is_only_whole_gpus(pod_share: PodShare) -> bool:
+    """Whether whole GPUs are the only candidates for the pod's share; then KAI has no share to change."""
     sources = {amount.source for amount in pod_share.shares.values()} or {
         c.source for c in pod_share.candidates
     }

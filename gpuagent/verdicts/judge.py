@@ -1,14 +1,14 @@
-"""Who is flagged for what, and since when: the grounds of each snapshot, held against time. Pure.
+"""Decides which pods are flagged: combines the grounds of each snapshot with the history. Pure.
 
-The clock is the samples' own. What is not judged is absent: without attribution, with a figure missing, on a
-stale sample. Flags and balances (`verdicts.balance`) outlive such a gap, and the gap adds nothing to either.
+All times are on the clock of the samples. There is no verdict without attribution, with a missing figure, or
+on a stale sample. Flags and balances (`verdicts.grace`) survive such a gap, which adds nothing to them.
 
-The time between two consecutive samples counts by the later one. It counts for a pod that is judged in the
-later sample and was listed at the earlier one, if at most `longest_gap` lies between them.
+The later of two consecutive samples decides how the time between them counts. The time counts for a pod that
+the later sample evaluates and the earlier one lists, if at most `longest_gap` lies between them.
 
-The reasons without an amount have a balance, too: `unassigned-gpu` and `no-share` add the time in which
-the pod holds more than 256 MiB where it has no share, `no-reservation` the time in which its group has no
-reservation pod. Half of the time in which that is not the case is subtracted. `share-changed` has no grace.
+Reasons without a limit have a balance, too. `unassigned-gpu` and `no-share` add the time in which the pod
+uses more than 256 MiB on a GPU without a share there. `no-reservation` adds the time in which the pod's group
+has no reservation pod. Half of the other time is subtracted. `share-changed` has no grace.
 """
 
 from collections.abc import Mapping
@@ -29,20 +29,20 @@ from gpuagent.verdicts.grounds import FlagReason, Ground, Grounds, Key
 _CLEAN_SAMPLES: Final = 2
 _OWN_GRACE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE}
-"""Reasons of which a pod can choose the GPU: by where it holds its memory."""
+"""Reasons whose GPU a pod can choose, by allocating memory there."""
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """One pod, judged for one reason on one GPU."""
+    """The verdict on one pod for one reason on one GPU."""
 
     key: Key
     pod_share: PodShare
     gpu_index: int | None
-    """None: the pod's GPU is unknown."""
+    """None if the pod's GPU is unknown."""
     is_flagged: bool
     since: float | None
-    """When the present violation began, which had no break, on the injected clock; None: there is none."""
+    """Start of the current uninterrupted violation, in monotonic seconds; None if there is none."""
     balance: float = 0.0
     """Seconds that count towards the grace."""
     used_bytes: int | None = None
@@ -50,49 +50,50 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the violation is present in this very sample."""
+        """Whether the newest sample shows the violation."""
         return self.since is not None
 
     def lasted(self, now: float) -> float:
-        """Return how long the present violation has lasted without a break, seconds; 0 if there is none."""
+        """Return the duration of the current uninterrupted violation, in seconds; 0 if there is none."""
         return 0.0 if self.since is None else max(0.0, now - self.since)
 
 
 class Change(StrEnum):
-    """What became of a flag."""
+    """What happened to a flag."""
 
     FLAGGED = "flagged"
     CLEARED = "cleared"
     DROPPED = "dropped"
-    """Pod or GPU are gone, or the reason no longer applies: nothing is known to be well again."""
+    """The pod or GPU is gone, or the reason no longer applies; the violation may not have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A flag that one sample raised or took away."""
+    """A flag that one sample raised, cleared or dropped."""
 
     change: Change
     verdict: Verdict
     wall_time: float
     seconds: float = 0.0
-    """How long the present violation has lasted without a break; 0 if there is none."""
+    """Duration of the current uninterrupted violation; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """Everything judged at one moment; what is not judged is not here."""
+    """All verdicts of one moment. A key that is not evaluated is absent."""
 
-    judged: Mapping[Key, Verdict] = field(default_factory=dict)
+    by_key: Mapping[Key, Verdict] = field(default_factory=dict)
     over_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Time over the share, flagged or not, by pod UID and GPU UUID: wherever a pod is held to a share."""
+    """Seconds above the share, flagged or not, by pod UID and GPU UUID, for every pod that is compared
+    with a share."""
 
 
 @dataclass(slots=True)
-class _Mark:
-    """What is remembered of a key that has a balance, a flag or a violation."""
+class _History:
+    """History of one key that has a balance, a flag or a violation."""
 
     verdict: Verdict
-    """The last one, whose claim is told about when the flag is dropped."""
+    """The last verdict; its pod share is reported when the flag is dropped."""
     balance: int = 0
     """Nanoseconds."""
     is_flagged: bool = False
@@ -104,12 +105,12 @@ class _Mark:
         return not self.is_flagged and self.balance == 0 and self.over_since is None
 
     def forget_the_present(self) -> None:
-        """Forget what needs samples in a row; balance and flag stay."""
+        """Forget everything that needs consecutive samples; keep balance and flag."""
         self.over_since = None
         self.clean_samples = 0
 
     def update(self, pod_share: PodShare) -> None:
-        """Keep the newest claim; older ones would hold versions of the pod in memory."""
+        """Keep the newest pod share, so that old versions of the pod do not stay in memory."""
         if self.verdict.pod_share is not pod_share:
             self.verdict = replace(self.verdict, pod_share=pod_share)
 
@@ -121,9 +122,10 @@ class _Mark:
 
 
 class Judge:
-    """Turns one snapshot after the other into verdicts.
+    """Turns consecutive snapshots into verdicts.
 
-    Its memory is bounded: a key is a pod of the node, a GPU and a reason, and the pod's end removes its keys.
+    Its memory is bounded: a key is a pod of the node, a GPU and a reason, and the end of a pod removes its
+    keys.
     """
 
     def __init__(
@@ -134,32 +136,32 @@ class Judge:
         slack: Slack = DEFAULT_SLACK,
         excluded_namespaces: frozenset[str] = frozenset(),
     ) -> None:
-        """Take seconds; between two samples that are more than `longest_gap` apart nothing was seen."""
+        """Set grace and `longest_gap` in seconds; time between samples further apart than that is ignored."""
         self._grace = grace
         self._longest_gap = longest_gap
         self._slack = slack
         self._excluded = excluded_namespaces
-        self._marks: dict[Key, _Mark] = {}
+        self._histories: dict[Key, _History] = {}
         self._over: dict[tuple[str, str], int] = {}
-        """Nanoseconds, for `Verdicts.over_seconds`."""
-        self._judged_at: float | None = None
+        """Nanoseconds, the source of `Verdicts.over_seconds`."""
+        self._evaluated_at: float | None = None
         self._listed: frozenset[str] = frozenset()
-        """UIDs of the pods at the sample before."""
+        """UIDs of the pods in the previous sample."""
 
     @property
     def remembered(self) -> int:
-        """How many balances, flags and times over are remembered."""
-        return len(self._marks) + len(self._over)
+        """Number of remembered balances, flags and times over."""
+        return len(self._histories) + len(self._over)
 
     def judge(
         self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES
     ) -> tuple[Verdicts, tuple[Transition, ...]]:
-        """Judge a snapshot; return what holds now, and which flags it raised or took away.
+        """Evaluate a snapshot; return the current verdicts and the transitions of flags.
 
         Args:
-            snapshot: what is known.
-            graces: seconds by pod UID, for pods whose namespace asks for another grace before they are
-                flagged as over their share or their limit.
+            snapshot: the newest snapshot.
+            graces: seconds by pod UID, for pods whose namespace sets its own grace for `over-share` and
+                `limit-bypassed`.
         """
         sample = _Sample(
             snapshot=snapshot,
@@ -169,12 +171,12 @@ class Judge:
             graces=graces,
             grace=self._grace,
         )
-        self._judged_at = snapshot.taken_at
+        self._evaluated_at = snapshot.taken_at
         if sample.seen is None:
-            for mark in self._marks.values():
-                mark.forget_the_present()
+            for history in self._histories.values():
+                history.forget_the_present()
 
-        judged: dict[Key, Verdict] = {}
+        by_key: dict[Key, Verdict] = {}
         transitions: list[Transition] = []
 
         def changed(change: Change, verdict: Verdict) -> None:
@@ -187,60 +189,61 @@ class Judge:
                 )
             )
 
-        for key in [key for key in self._marks if key not in sample.grounds.by_key]:
+        for key in [key for key in self._histories if key not in sample.grounds.by_key]:
             verdict, change = self._weigh_without_ground(key, sample)
             if change is not None:
                 changed(change, verdict)
             elif verdict.is_flagged and not sample.grounds.is_suspended(key):
-                judged[key] = verdict
+                by_key[key] = verdict
         for key, ground in sample.grounds.by_key.items():
             if key.reason is FlagReason.OVER_SHARE:
                 place = (key.uid, key.gpu_uuid)
                 self._over[place] = self._over.get(place, 0) + (sample.counts(key) if ground.is_over else 0)
-            judged[key], change = self._weigh(ground, sample)
+            by_key[key], change = self._weigh(ground, sample)
             if change is not None:
-                changed(change, judged[key])
+                changed(change, by_key[key])
         self._listed = snapshot.pod_uids if sample.knows_pods else self._listed | snapshot.pod_uids
         self._over = {place: over for place, over in self._over.items() if place[0] in self._listed}
         over_seconds = {place: seconds(over) for place, over in self._over.items()}
-        return Verdicts(judged=judged, over_seconds=over_seconds), tuple(transitions)
+        return Verdicts(by_key=by_key, over_seconds=over_seconds), tuple(transitions)
 
     def _seen(self, now: float) -> int | None:
-        """Return the time since the sample before, nanoseconds; None if it was not seen."""
-        if self._judged_at is None or not 0 <= now - self._judged_at <= self._longest_gap:
+        """Return the nanoseconds since the previous sample; None if that time was not observed."""
+        if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
             return None
-        return nanoseconds(now) - nanoseconds(self._judged_at)
+        return nanoseconds(now) - nanoseconds(self._evaluated_at)
 
     def _weigh_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
-        """Update what is remembered of a key that the sample does not judge.
+        """Update the history of a key that the sample has no ground for.
 
-        A pod that ended is forgotten. A pod that left a GPU that is not its own is within its share there.
-        Else the balance stays, and so does the flag unless its reason no longer applies.
+        The history of a finished pod is deleted. A pod that left a GPU that is not assigned to it is within
+        its share there. In all other cases the balance stays; the flag stays unless its reason no longer
+        applies.
         """
-        mark = self._marks[key]
-        mark.update(sample.newest_claim(mark.verdict.pod_share))
+        history = self._histories[key]
+        history.update(sample.newest_share(history.verdict.pod_share))
         has_ended = sample.knows_pods and key.uid not in sample.snapshot.pod_uids
         if not has_ended:
             if sample.grounds.is_suspended(key):
-                mark.forget_the_present()
-                return mark.verdict, None
-            ground = sample.grounds.after(key, mark.verdict.pod_share)
+                history.forget_the_present()
+                return history.verdict, None
+            ground = sample.grounds.after(key, history.verdict.pod_share)
             if ground is not None:
                 return self._weigh(ground, sample)
-        was_flagged, verdict = mark.is_flagged, mark.verdict
-        mark.forget()
-        if has_ended or mark.is_empty:
-            del self._marks[key]
+        was_flagged, verdict = history.is_flagged, history.verdict
+        history.forget()
+        if has_ended or history.is_empty:
+            del self._histories[key]
         return verdict, Change.DROPPED if was_flagged else None
 
     def _weigh(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
-        """Hold what one sample says against what was seen before, and remember it."""
+        """Combine one ground with the history of its key, and store the result."""
         key, now, counts = ground.key, sample.snapshot.taken_at, sample.counts(ground.key)
-        mark = self._marks.get(key)
-        balance = mark.balance if mark is not None else 0
-        was_flagged = mark is not None and mark.is_flagged
-        since = mark.over_since if mark is not None else None
-        clean_samples = mark.clean_samples if mark is not None else 0
+        history = self._histories.get(key)
+        balance = history.balance if history is not None else 0
+        was_flagged = history is not None and history.is_flagged
+        since = history.over_since if history is not None else None
+        clean_samples = history.clean_samples if history is not None else 0
         if not ground.is_over:
             since = None
         elif since is None:
@@ -264,18 +267,18 @@ class Judge:
             used_bytes=ground.used_bytes,
             allowed_bytes=ground.allowed_bytes,
         )
-        mark = _Mark(verdict, balance, is_flagged, since, clean_samples)
-        if mark.is_empty:
-            self._marks.pop(key, None)
+        history = _History(verdict, balance, is_flagged, since, clean_samples)
+        if history.is_empty:
+            self._histories.pop(key, None)
         else:
-            self._marks[key] = mark
+            self._histories[key] = history
         if is_flagged == was_flagged:
             return verdict, None
         return verdict, Change.FLAGGED if is_flagged else Change.CLEARED
 
 
 class _Sample:
-    """One snapshot, with what its time counts for each key."""
+    """One snapshot, with the time that it counts for each key."""
 
     def __init__(
         self,
@@ -290,9 +293,9 @@ class _Sample:
         self.snapshot = snapshot
         self.grounds = grounds
         self.seen = seen
-        """Nanoseconds since the sample before; None if that time was not seen."""
+        """Nanoseconds since the previous sample; None if that time was not observed."""
         self.knows_pods = all(problem.cause is not Cause.PODS_STALE for problem in snapshot.problems)
-        """Whether a pod that is not listed has ended; a missing or stale list does not tell."""
+        """Whether an unlisted pod has certainly ended; False while the list is missing or stale."""
         self._listed = listed
         self._graces = graces
         self._grace = grace
@@ -301,23 +304,23 @@ class _Sample:
             key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
         }
 
-    def newest_claim(self, last: PodShare) -> PodShare:
-        """Return the claim of a pod now, or one that was the last, the same for all keys of the pod."""
+    def newest_share(self, last: PodShare) -> PodShare:
+        """Return the pod's current share, or else `last`; all keys of the pod share one object."""
         return self._pod_shares.setdefault(last.pod.uid, last)
 
     def counts(self, key: Key) -> int:
-        """Return the nanoseconds that the sample counts for a key: none for a pod that is new."""
+        """Return the nanoseconds that the sample counts for a key; 0 for a new pod."""
         return (self.seen or 0) if key.uid in self._listed else 0
 
     def grace_of(self, key: Key) -> float:
-        """Return the grace of a key, seconds."""
+        """Return the grace of a key, in seconds."""
         return self._graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
 
     def standing(self, ground: Ground) -> Standing:
-        """Return how the sample finds the pod, for its balance.
+        """Return the result of the sample for the pod's balance.
 
-        Time within a share on one GPU takes nothing away while the pod holds too much on another: otherwise a
-        pod that moves its memory around three GPUs would be over all the time and never be flagged.
+        Time within a share on one GPU subtracts nothing while the pod uses too much on another GPU. Otherwise
+        a pod could rotate its memory among three GPUs and never be flagged.
         """
         if ground.is_over:
             return Standing.OVER

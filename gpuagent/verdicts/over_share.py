@@ -1,9 +1,12 @@
-"""What the namespaces of pods ask for, within the bounds set for this node. Pure but for a memory.
+"""Over-share policies: eviction and grace as set by the pods' namespaces, within the node's bounds.
 
-On a plain cluster the labels of a namespace are its policy owner's. Inside a vCluster they are the tenant's,
-mirrored onto the host pods; a label of the same form that a tenant puts on a pod lasts until vCluster's first
-sync (seen on v0.36.1). So what is mirrored counts only once it has stood for a while, and only ever adds to
-what the host's own namespace asks: evict if either asks, the shorter grace of both.
+The labels of a cluster's namespaces belong to the policy owner. The labels of a vCluster's namespaces belong
+to the tenant, and are mirrored onto the host pods. A tenant can write a label of the same form on a pod; it
+lasts until vCluster's first sync (seen on v0.36.1). A mirrored label therefore counts only after it has been
+stable for a while, and only makes the policy of the host namespace stricter: evict if either policy does, and
+the shorter grace.
+
+Pure, but remembers since when mirrored labels have been stable.
 """
 
 from collections.abc import Iterable
@@ -27,68 +30,68 @@ from service.text import quoted
 from service.units import duration
 
 STANDS_AFTER: Final = 30.0
-"""Seconds; vCluster's first sync of a pod takes a tenth of one."""
+"""Seconds; vCluster's first sync of a pod takes 0.1 s."""
 _MOST_NOTES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSharePolicy:
-    """What is asked for one pod."""
+    """The over-share policy for one pod."""
 
     evict: bool = False
-    """Whether to evict it while it is flagged as over its share."""
+    """Whether to evict the pod while it is flagged as over its share."""
     grace: float | None = None
-    """Seconds it may be over before it is flagged; None: as the agent is told."""
+    """Seconds above its share before the pod is flagged; None: the agent's `--grace`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraceBounds:
-    """How much of a grace a namespace may ask for, seconds."""
+    """Bounds of a grace that a namespace may set, in seconds."""
 
     shortest: float = 30.0
     longest: float = 86400.0
 
     def within(self, grace: float) -> float:
-        """Return the nearest that is allowed."""
+        """Return the nearest allowed grace."""
         return min(max(grace, self.shortest), self.longest)
 
 
 _NOTHING: Final = OverSharePolicy()
 _KEYS: Final = (OVER_SHARE, OVER_SHARE_GRACE, MODE)
 _Labels = tuple[str | None, ...]
-"""Over-share, its grace, and the mode."""
+"""Values of the labels for over-share action, grace and mode."""
 
 
 class OverSharePolicies:
-    """Reads what is asked, and remembers since when."""
+    """Reads the over-share policies, and remembers since when mirrored labels have been stable."""
 
     def __init__(self, *, bounds: GraceBounds | None = None) -> None:
         self._bounds = bounds or GraceBounds()
         self._mirrored: dict[str, tuple[_Labels, float]] = {}
-        """By pod UID: what vCluster's labels said last, and since when."""
+        """By pod UID: the latest mirrored labels, and since when they have been stable."""
         self._notes: dict[str, None] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the last reading cannot be followed, one line each."""
+        """Labels of the last reading that are invalid or out of bounds, one line each."""
         return tuple(self._notes)[:_MOST_NOTES]
 
     def read(
         self, inventory: Inventory, pod_shares: Iterable[PodShare], now: float
     ) -> dict[str, OverSharePolicy]:
-        """Return what is asked, by pod UID; nothing for a pod for which nothing is.
+        """Return the policies by pod UID; a pod without a policy is absent.
 
         Args:
-            inventory: with the labels of namespaces, as far as they could be had.
-            pod_shares: of the pods, which say whose they are.
-            now: on the clock of the samples, seconds.
+            inventory: has the labels of the namespaces that could be fetched.
+            pod_shares: shares of the pods, with their tenants.
+            now: seconds on the clock of the samples.
         """
         self._notes = {}
         own = {
-            name: self._wish(tuple(map(labels.get, _KEYS)), f"Namespace {name}")
+            name: self._parse(tuple(map(labels.get, _KEYS)), f"Namespace {name}")
             for name, labels in inventory.namespaces.items()
         }
-        found: dict[str, OverSharePolicy] = {}
+        policies: dict[str, OverSharePolicy] = {}
         mirrored: dict[str, tuple[_Labels, float]] = {}
         for pod_share in pod_shares:
             pod = pod_share.pod
@@ -100,19 +103,19 @@ class OverSharePolicies:
                 mirrored[pod.uid] = labels, since
                 if now - since >= STANDS_AFTER:
                     over_share_policy = _stricter(
-                        over_share_policy, self._wish(labels, _where(pod, pod_share.tenant))
+                        over_share_policy, self._parse(labels, _where(pod, pod_share.tenant))
                     )
             if over_share_policy != _NOTHING:
-                found[pod.uid] = over_share_policy
+                policies[pod.uid] = over_share_policy
         self._mirrored = mirrored
-        return found
+        return policies
 
-    def _wish(self, labels: _Labels, where: str) -> OverSharePolicy:
-        asked, grace, mode = labels
-        over_share = None if asked is None else read_over_share(asked)
+    def _parse(self, labels: _Labels, where: str) -> OverSharePolicy:
+        action, grace, mode = labels
+        over_share = None if action is None else read_over_share(action)
         seconds = None if grace is None else read_grace(grace)
-        if asked is not None and over_share is None:
-            self._note(where, OVER_SHARE, asked, "report, evict")
+        if action is not None and over_share is None:
+            self._note(where, OVER_SHARE, action, "report, evict")
         if grace is not None and seconds is None:
             self._note(where, OVER_SHARE_GRACE, grace, GRACE_FORM)
         evict = over_share is OverShare.EVICT and mode != MODE_OFF
@@ -120,12 +123,14 @@ class OverSharePolicies:
             return OverSharePolicy(evict=evict)
         within = self._bounds.within(seconds)
         if within != seconds:
-            line = f'{where}: label {OVER_SHARE_GRACE}: "{grace}" is out of the bounds set here'
-            self._notes[f"{line}; {duration(within)} counts"] = None
+            line = f'{where}: label {OVER_SHARE_GRACE}: "{grace}" is outside of --grace-min and --grace-max'
+            self._notes[f"{line}; {duration(within)} applies"] = None
         return OverSharePolicy(evict=evict, grace=within)
 
     def _note(self, where: str, label: str, value: str, allowed: str) -> None:
-        self._notes[f"{where}: label {label}: {quoted(value)} does not count; allowed: {allowed}"] = None
+        self._notes[f"{where}: label {label}: {quoted(value)} is invalid and ignored; allowed: {allowed}"] = (
+            None
+        )
 
 
 def _mirrored_labels(pod: NodePod, tenant: Tenant) -> _Labels:
@@ -136,8 +141,6 @@ def _where(pod: NodePod, tenant: Tenant) -> str:
     return f"Namespace {tenant.namespace} of vCluster {tenant.vcluster} in {pod.namespace}"
 
 
-def _stricter(one: OverSharePolicy, other: OverSharePolicy) -> OverSharePolicy:
-    graces = [
-        over_share_policy.grace for over_share_policy in (one, other) if over_share_policy.grace is not None
-    ]
-    return OverSharePolicy(evict=one.evict or other.evict, grace=min(graces, default=None))
+def _stricter(first: OverSharePolicy, second: OverSharePolicy) -> OverSharePolicy:
+    graces = [each.grace for each in (first, second) if each.grace is not None]
+    return OverSharePolicy(evict=first.evict or second.evict, grace=min(graces, default=None))

@@ -1,8 +1,8 @@
-"""Problems of reservation pods: two namespaces with one GPU, and pods that name no GPU of the node.
+"""Problems of reservation pods: one GPU named in two namespaces, and pods that name no GPU of the node.
 
-A GPU belongs to one client of the device plugin at a time. So reservation pods of two namespaces that name
-one GPU are a mistake, or a lie of a tenant whose KAI runs inside a vCluster: there the tenant writes both the
-pod and its annotation. The problem is told, and suspends no verdict.
+A GPU belongs to one client of the device plugin at a time. If reservation pods of two namespaces name one
+GPU, one of them is wrong or forged: a tenant whose KAI runs inside a vCluster writes both the pod and its
+annotation. The problem is reported and suspends no verdict, since a tenant can cause it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
 from service.text import one_line
 
 _MOST_NAMESPACES: Final = 4
-"""Named in one line; a tenant can have any number of pods."""
+"""Maximum of names in one line; a tenant can have any number of pods."""
 
 
 class Reservations:
-    """Finds what contradicts itself, and remembers since when each reservation pod is there."""
+    """Finds contradictory reservation pods, and remembers when each was first seen."""
 
     def __init__(self, *, grace: float) -> None:
-        """Take the age in seconds up to which a reservation pod may name no GPU: KAI names it later."""
+        """Set the age in seconds up to which a reservation pod may name no GPU; KAI adds the name later."""
         self._grace = grace
         self._first_seen: dict[str, float] = {}
-        """By pod UID, on the clock of the samples."""
+        """By pod UID, in seconds on the clock of the samples."""
 
     def problems(self, inventory: Inventory, snapshot: Snapshot) -> tuple[Problem, ...]:
         """Return the conflicts of each GPU, and one problem for all pods that name no GPU.
 
-        Nothing is told of GPUs while none answers, since no name can be looked up then.
+        Return nothing while no GPU responds, since no name can be resolved then.
         """
         now = snapshot.taken_at
         pods = sorted(inventory.reservation_pods, key=_order)
@@ -50,21 +50,21 @@ class Reservations:
         return (*conflicts, *_unresolved([pod for pod in old if not pod.gpu or pod.gpu not in known]))
 
 
-def _unresolved(found: Sequence[ReservationPod]) -> Iterator[Problem]:
-    if found:
+def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
+    if pods:
         first: dict[str, ReservationPod] = {}
         counts: dict[str, int] = {}
-        for pod in found:
+        for pod in pods:
             first.setdefault(pod.namespace, pod)
             counts[pod.namespace] = counts.get(pod.namespace, 0) + 1
-        shown = [
+        names = [
             _name(pod) + (f" and {counts[namespace] - 1} more there" if counts[namespace] > 1 else "")
             for namespace, pod in first.items()
         ]
         yield Problem(
             Cause.RESERVATION_UNRESOLVED,
             "",
-            f"reservation pods name no GPU of this node: {_some(shown)}; shares of their groups have no GPU",
+            f"reservation pods name no GPU of this node: {_some(names)}; the GPU of their groups is unknown",
         )
 
 
@@ -77,20 +77,20 @@ def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Sna
         own = [h for h in users.get(gpu, ()) if len(pods) > 1 or h.pod_share.pod.namespace not in pods]
         parts = []
         if len(pods) > 1:
-            parts.append(f"reservation pods of {len(pods)} namespaces name it: {_all(pods)}")
+            parts.append(f"reservation pods of {len(pods)} namespaces name this GPU: {_all(pods)}")
         elif own:
-            parts.append(f"reservation pod {_all(pods)} names it")
+            parts.append(f"reservation pod {_all(pods)} names this GPU")
         if own:
             namespaces = {holding.pod_share.pod.namespace: holding.pod_share.pod for holding in reversed(own)}
             names = [f"{one_line(pod.namespace)}/{one_line(pod.name)}" for pod in namespaces.values()]
-            parts.append(f"a pod with whole GPUs uses it: {_some(names)}")
+            parts.append(f"a pod with whole GPUs uses this GPU: {_some(names)}")
         if parts:
             detail = "; ".join(parts)
-            yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; no more than one of them has this GPU")
+            yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; only one of them can have the GPU")
 
 
 def _is_whole_gpu_user(holding: Holding) -> bool:
-    """Whether a pod with whole GPUs uses a GPU that no trusted reservation pod holds against it."""
+    """Whether a pod with whole GPUs uses a GPU that no trusted reservation pod withholds from it."""
     pod_share = holding.pod_share
     return (
         (holding.used_bytes or 0) > SMALL_BYTES
@@ -102,7 +102,7 @@ def _is_whole_gpu_user(holding: Holding) -> bool:
 
 
 def _order(pod: ReservationPod) -> tuple[bool, str, str, str]:
-    """Name those first that no tenant can write."""
+    """Sort key: pods that no tenant can write come first."""
     return pod.is_tenants, pod.namespace, pod.name, pod.uid
 
 

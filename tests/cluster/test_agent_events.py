@@ -65,7 +65,9 @@ async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_c
         await asyncio.sleep(5 * INTERVAL)
         (event,) = await node.events(uid)
         assert (event["reason"], event["type"], event["count"]) == ("GPUMemoryOverShare", "Warning", 1)
-        assert event["message"].startswith(f"holds 13.2 GiB of its 11.2 GiB share on GPU 0 ({GPU_0}) for ")
+        assert event["message"].startswith(
+            f"uses 13.2 GiB on GPU 0 ({GPU_0}), above its share of 11.2 GiB, for "
+        )
         node.hold({uid: SHARE - 500})
 
         async def both() -> bool:
@@ -73,9 +75,7 @@ async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_c
 
         await until(both, running)
         within = next(each for each in await node.events(uid) if each["type"] == "Normal")
-        assert (
-            within["message"] == f"holds 10.7 GiB of its 11.2 GiB share on GPU 0 ({GPU_0}), within it again"
-        )
+        assert within["message"] == f"uses 10.7 GiB on GPU 0 ({GPU_0}), within its share of 11.2 GiB again"
         assert counted(running, "events") == {
             'reason="GPUMemoryOverShare",result="created"': 1,
             'reason="GPUMemoryWithinShare",result="created"': 1,
@@ -135,7 +135,7 @@ async def test_an_annotation_that_kai_never_saw_excuses_no_pod_and_a_claim_excus
         await until(lambda: node.events(liar), running)
         (event,) = await node.events(liar)
         assert event["reason"] == "GPUShareMissing"
-        assert "its annotation does not count, since KAI did not place the pod" in event["message"]
+        assert "its share annotation does not count, because KAI did not place the pod" in event["message"]
         assert [await node.events(uid) for uid in excused] == [[], []]
     token = await node.admin.token("agent-asks", *RIGHTS)
     with node.agent(token) as running, stopped(running):
@@ -162,8 +162,8 @@ async def test_without_the_right_flags_are_in_metrics_and_the_log_says_why(node:
     token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
     with node.agent(token) as running, stopped(running):
         node.hold({uid: SHARE + 2000})
-        await until(lambda: running.said("trouble with writing Events"), running)
-        (line,) = running.said("trouble with writing Events")
+        await until(lambda: running.said("Event writes failing"), running)
+        (line,) = running.said("Event writes failing")
         assert 'cannot create resource "events"' in line["error"]
         flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
         assert flags == [1]
@@ -190,7 +190,7 @@ async def test_while_the_api_server_is_away_verdicts_go_on_and_events_wait(
         await asyncio.to_thread(plane.kill)
         try:
             node.hold({uid: SHARE + 2000})
-            await until(lambda: running.said("trouble with writing Events"), running)
+            await until(lambda: running.said("Event writes failing"), running)
             flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
             assert flags == [1]
             assert counted(running, "events") == {}
@@ -198,5 +198,5 @@ async def test_while_the_api_server_is_away_verdicts_go_on_and_events_wait(
             await asyncio.to_thread(plane.start)
         await until(lambda: counted(running, "events"), running)
         assert counted(running, "events") == {'reason="GPUMemoryOverShare",result="created"': 1}
-        assert running.said("Events are written again")
+        assert running.said("Event writes recovered")
     assert await node.reasons(uid) == ["GPUMemoryOverShare"]

@@ -84,7 +84,7 @@ async def test_a_pod_over_its_share_is_told_and_then_evicted(node: GpuNode) -> N
         events = {event["reason"]: event for event in await node.events(uid, NAMESPACE)}
         assert set(events) == {"GPUMemoryOverShare", "GPUShareEvicted"}
         assert events["GPUShareEvicted"]["message"].startswith(
-            "is evicted, as its namespace asks: it holds 13.2 GiB of its 11.2 GiB share on GPU 0 ("
+            "is evicted by its namespace's over-share policy: uses 13.2 GiB on GPU 0 ("
         )
         pod = await shown(node.admin, "half")
         assert "deletionTimestamp" in pod["metadata"]

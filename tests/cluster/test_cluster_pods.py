@@ -28,7 +28,7 @@ from tests.support.kube_objects import (
 )
 from tests.support.watches import until
 
-USUAL: dict[str, Any] = {"timing": None, "lookup_pace": None}
+USUAL: dict[str, Any] = {"timing": None, "fetch_timing": None}
 POD = "/api/v1/namespaces/research/pods/half"
 CONTAINER = "0123456789abcdef" * 4
 PODS = right("pods", "list", "watch")
@@ -134,7 +134,7 @@ async def test_bind_requests_and_config_maps_are_read_as_from_a_file(
         assert have.config_map_owners == owned
         assert have.config_maps == {key: want.config_maps[key] for key in owned}
         assert have.bind_requests or have.config_maps
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
 
 
 async def test_with_all_its_rights_it_lacks_nothing(plane: ControlPlane, admin: Administrator) -> None:
@@ -153,7 +153,7 @@ async def test_with_all_its_rights_it_lacks_nothing(plane: ControlPlane, admin: 
         running(client, read_config_maps=True, **USUAL) as run,
     ):
         await until(lambda: run.pods.inventory)
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
         assert run.inventory.node_labels
         assert run.inventory.bind_requests
         assert run.inventory.config_maps
@@ -168,7 +168,7 @@ async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
     token = await admin.token("pods-only", PODS)
     async with KubeClient(plane.access(token)) as client, running(client, read_config_maps=True) as run:
         await until(lambda: run.names == {"half", "whole"})
-        assert {(lack.resource, lack.reason) for lack in run.pods.lacks} == {
+        assert {(lack.resource, lack.reason) for lack in run.pods.unavailable} == {
             (resource, UnavailableReason.DENIED)
             for resource in ("nodes", "namespaces", "configmaps", "bindrequests.scheduling.run.ai")
         }
@@ -179,7 +179,7 @@ async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
         subject = {"kind": "ServiceAccount", "name": "pods-only", "namespace": "team-a"}
         await admin.merge(binding, {"subjects": [subject]})
         await until(lambda: run.inventory.bind_requests)
-        await until(lambda: "bindrequests.scheduling.run.ai" in run.said("no longer without"))
+        await until(lambda: "bindrequests.scheduling.run.ai" in run.said("resource available again"))
 
 
 async def test_without_any_right_it_says_so_and_begins_when_it_has_one(
@@ -189,7 +189,7 @@ async def test_without_any_right_it_says_so_and_begins_when_it_has_one(
     token = await admin.token("nobody")
     async with KubeClient(plane.access(token)) as client, running(client) as run:
         await until(lambda: run.pods.watch.restarts["403"] > 3)
-        (line,) = run.said("trouble with the API server")
+        (line,) = run.said("pod watch failing")
         assert line.startswith(
             'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:nobody"'
         )
@@ -207,7 +207,7 @@ async def test_a_version_of_kai_with_another_api_is_said(
     await admin.create(fraction())
     async with running(admin.client) as run:
         await until(lambda: run.names == {"half"})
-        assert [lack.reason for lack in run.pods.lacks] == [UnavailableReason.NOT_SERVED]
+        assert [lack.reason for lack in run.pods.unavailable] == [UnavailableReason.NOT_SERVED]
 
 
 async def test_a_link_that_dies_silently_is_noticed_and_the_next_one_taken(

@@ -158,5 +158,5 @@ def test_our_processes_are_found_in_proc(gpus, holders):
     origins, problems = Processes(proc_root=Path("/proc")).look_up(gpus.read())
     assert [problem for problem in problems if problem.cause is Cause.PROC_DENIED] == []
     for holder in holders:
-        assert origins[holder.pid].found in (LookupResult.CONTAINER, LookupResult.HOST)
+        assert origins[holder.pid].result in (LookupResult.CONTAINER, LookupResult.HOST)
         assert origins[holder.pid].name.startswith("python")

@@ -506,13 +506,13 @@ def test_outside_the_hosts_pid_namespace_nobody_seems_to_use_nothing(node: Node,
 
 def test_a_broken_pods_file_is_one_line_and_the_last_good_one_stays(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
-    before = len(running.said("pods file unusable, the last good one stays in force"))
+    before = len(running.said("pods file invalid, keeping the last valid one"))
     node.pods.write_text('{"apiVersion": "v1", "kind": "List", "items": [')
-    running.until(lambda: len(running.said("pods file unusable, the last good one stays in force")) > before)
+    running.until(lambda: len(running.said("pods file invalid, keeping the last valid one")) > before)
     assert everything_is_known(running.series())
     node.write_pods(objects())
     running.until(lambda: len(running.said("pods file read")) > 1)
-    (line,) = running.said("pods file unusable, the last good one stays in force")[before:]
+    (line,) = running.said("pods file invalid, keeping the last valid one")[before:]
     assert str(node.pods) in line["error"]
 
 

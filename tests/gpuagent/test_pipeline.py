@@ -106,7 +106,7 @@ def test_every_change_is_logged_once() -> None:
         desk.process(step)
     names = {"namespace": "team-a", "pod": "train", "uid": TRAIN.uid}
     assert desk.said() == [
-        {"level": "info", "message": "gpus answer", "gpus": [A, B], "driver": "570.00"},
+        {"level": "info", "message": "GPUs detected", "gpus": [A, B], "driver": "570.00"},
         {"level": "warning", "message": "pod flagged", "reason": "over-share", **names, "gpu": A, "usedBytes": 2 * GIB, "allowedBytes": GIB},
         {"level": "warning", "message": "problem appeared", "reason": "truncated", "gpu": A, "problem": "950 processes"},
         {"level": "info", "message": "problem gone", "reason": "truncated", "gpu": A, "problem": "950 processes"},
@@ -124,9 +124,9 @@ def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_
     flagged = []
     for at in (0, 10, 20, 30):
         desk.process(node(2 * GIB, at))
-        flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.judged.values()))
+        flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.by_key.values()))
     assert flagged == [False, False, False, True]
-    problem = f'Namespace team-a: label {OVER_SHARE}: "stop" does not count; allowed: report, evict'
+    problem = f'Namespace team-a: label {OVER_SHARE}: "stop" is invalid and ignored; allowed: report, evict'
     assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
 
 
@@ -157,12 +157,12 @@ def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
     desk = Desk(Pods(inventory(TRAIN, odd)))
     for at in (0, 5):
         desk.process(node(at=at))
-    lines = [line for line in desk.said() if line["message"] == "pod has an unreadable value"]
+    lines = [line for line in desk.said() if line["message"] == "invalid value on pod"]
     assert len(lines) == 1
     assert lines[0]["pod"] == "odd"
     assert '"half"' in lines[0]["problem"]
     assert any(
-        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.judged.values()
+        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.by_key.values()
     )
 
 
@@ -171,7 +171,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     desk.process(node(GIB, 0))
     desk.pods.inventory = inventory(pod("train", annotations={keys.GPU_MEMORY: "9999"}, labels=TRAIN.labels))
     desk.process(node(GIB, 5))
-    flagged = {key.reason for key, v in desk.books.status().verdicts.judged.items() if v.is_flagged}
+    flagged = {key.reason for key, v in desk.books.status().verdicts.by_key.items() if v.is_flagged}
     assert flagged == {"share-changed"}
     (line,) = [line for line in desk.said() if line["message"] == "pod flagged"]
     assert line["reason"] == "share-changed"
@@ -183,8 +183,8 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
 @pytest.mark.parametrize(
     ("pods", "detail"),
     [
-        (Pods(None), "there is no list of this node's pods yet"),
-        (Pods(inventory(TRAIN), silent=61), "nothing was heard from the source of pods for 61 s"),
+        (Pods(None), "the pods of this node have not been listed yet"),
+        (Pods(inventory(TRAIN), silent=61), "no contact with the source of pods for 61 s"),
     ],
     ids=["none yet", "silent"],
 )
@@ -194,7 +194,7 @@ def test_without_word_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None
     desk.process(node(2 * GIB, 10))
     status = desk.books.status()
     assert [(p.cause, p.detail) for p in status.problems] == [("pods-stale", detail)]
-    assert (status.attribution_ok, status.verdicts.judged) == (False, {})
+    assert (status.attribution_ok, status.verdicts.by_key) == (False, {})
 
 
 @pytest.fixture
@@ -225,14 +225,16 @@ async def test_ready_when_there_is_something_to_tell(session: aiohttp.ClientSess
     desk.process(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A, "lost")]))
     assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
     desk.now = 26
-    assert await answers(desk, session, "/readyz") == [(503, "the last good sample is 16.0 s old\n")]
+    assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 16.0 s old\n")]
 
 
 async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
-    desk.unhealthy_reason = "a sample has been under way for 301 s"
-    assert await answers(desk, session, "/healthz") == [(503, "a sample has been under way for 301 s\n")]
+    desk.unhealthy_reason = "the current sample has been running for 301 s"
+    assert await answers(desk, session, "/healthz") == [
+        (503, "the current sample has been running for 301 s\n")
+    ]
 
 
 async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(

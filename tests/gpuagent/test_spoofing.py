@@ -112,7 +112,7 @@ class Chain:
 
     def take(self, judged: Evaluation) -> None:
         self.judged.append(judged)
-        self.flags.take(judged.snapshot, judged.transitions)
+        self.flags.handle(judged.snapshot, judged.transitions)
 
     def seconds_since_contact(self) -> float:
         return 0.0
@@ -150,7 +150,7 @@ class Chain:
     @property
     def flagged(self) -> set[tuple[str, str]]:
         """Pod UID and reason."""
-        judged = self.judged[-1].verdicts.judged
+        judged = self.judged[-1].verdicts.by_key
         return {(key.uid, key.reason) for key, verdict in judged.items() if verdict.is_flagged}
 
     @property
@@ -171,7 +171,7 @@ class Chain:
 
 
 def of(*uids: str, container: str = "") -> Origin:
-    return Origin(found=LookupResult.CONTAINER, pod_uids=uids, container_id=container)
+    return Origin(result=LookupResult.CONTAINER, pod_uids=uids, container_id=container)
 
 
 ORIGINS = {11: of(VICTIM), 12: of(ATTACKER)}

@@ -47,14 +47,14 @@ def test_when_no_sample_ever_comes_that_is_said() -> None:
     found = status(15.1, None)
     assert causes(found) == [("sample-stale", "")]
     assert found.attribution_ok is False
-    assert found.unready == ("no good sample in 15.1 s",)
+    assert found.unready == ("no successful sample within 15.1 s",)
 
 
 @pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (25.0, False), (25.1, True), (9.0, False)])
 def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> None:
     found = status(now, evaluated(node()))
     assert (found.snapshot is None) is is_stale
-    assert bool(found.verdicts.judged) is not is_stale
+    assert bool(found.verdicts.by_key) is not is_stale
     assert bool(found.verdicts.over_seconds) is not is_stale
     assert causes(found) == ([("sample-stale", "")] if is_stale else [])
     assert found.attribution_ok is not is_stale
@@ -84,7 +84,7 @@ def test_what_a_problem_does_to_attribution_and_readiness(
     found = status(10.0, evaluated(snapshot))
     assert found.attribution_ok is ok
     assert found.unready == unready
-    assert bool(found.verdicts.judged) is ok
+    assert bool(found.verdicts.by_key) is ok
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:
@@ -92,7 +92,7 @@ def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> 
     assert found.snapshot is None
     assert causes(found) == [("nvml", ""), ("sample-stale", "")]
     assert found.good_wall_time == 1_800_000_004.0
-    assert found.unready == ("the driver is not loaded", "the last good sample is 16.0 s old")
+    assert found.unready == ("the driver is not loaded", "the last successful sample is 16.0 s old")
 
 
 @pytest.mark.parametrize(("silent", "is_stale"), [(60.0, False), (60.1, True), (float("inf"), True)])
@@ -100,7 +100,7 @@ def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale:
     found = status(10.0, evaluated(node()), silent=silent)
     assert causes(found) == ([("pods-stale", "")] if is_stale else [])
     assert found.attribution_ok is not is_stale
-    assert bool(found.verdicts.judged) is not is_stale
+    assert bool(found.verdicts.by_key) is not is_stale
     assert found.snapshot is not None
     assert found.verdicts.over_seconds[uid_of("train"), A] == 0.0
 

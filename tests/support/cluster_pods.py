@@ -57,7 +57,7 @@ async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
         "reservation_namespace": RESERVATIONS,
         "log": JsonLog(stream),
         "timing": QUICK,
-        "lookup_pace": SOON,
+        "fetch_timing": SOON,
         **options,
     }
     pods = ClusterPods(client=client, **told)

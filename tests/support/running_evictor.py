@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.actions.eviction_settings import Budget
-from gpuagent.actions.evictor import Asking, EvictionPace, Evictor
+from gpuagent.actions.evictor import EvictCall, EvictionTiming, Evictor
 from gpuagent.pods.inventory import NodePod
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
@@ -36,7 +36,7 @@ class Desk:
     """Used bytes by pod in a fresh sample; None if unchanged."""
     answers: list[Evicted] = field(default_factory=list)
     """Answers to evictions in order; then success."""
-    asking: Asking | None = None
+    asking: EvictCall | None = None
     """Replaces `answers`."""
     done: list[str] = field(default_factory=list)
     samples: bool = True
@@ -46,12 +46,12 @@ class Desk:
         self.evictor = Evictor(
             rules=RULES,
             budget=self.budget,
-            ask=None if self.is_dry_run else self.ask,
+            evict_pod=None if self.is_dry_run else self.ask,
             announce=self.announce,
             sample_now=self.sample_now,
             log=JsonLog(self.stream),
             clock=lambda: self.now,
-            timing=EvictionPace(fresh=self.fresh),
+            timing=EvictionTiming(fresh=self.fresh),
         )
         self.node.judged(0, self.held)
 
@@ -71,7 +71,7 @@ class Desk:
             asyncio.get_running_loop().call_soon(self.sample, held)
 
     def sample(self, held: dict[str, int] | None = None) -> None:
-        self.evictor.take(self.node.judged(self.now, self.held if held is None else held))
+        self.evictor.handle(self.node.judged(self.now, self.held if held is None else held))
 
     async def step(self, seconds: float = 5.0) -> None:
         """Advance the clock, take a sample, and wait until all actions are done."""

@@ -59,7 +59,7 @@ class Pipeline:
             )
         }  # fmt: skip
         origins = {
-            pid: Origin(found=LookupResult.CONTAINER, pod_uids=(uid,), container_id="")
+            pid: Origin(result=LookupResult.CONTAINER, pod_uids=(uid,), container_id="")
             for (_, uid), pid in pids.items()
         }
         gpus = [
@@ -77,8 +77,8 @@ class Pipeline:
 
     @property
     def flagged(self) -> set[tuple[str, str, str]]:
-        """Return pod UID, GPU UUID and reason of each flag."""
-        judged = self.judged[-1].verdicts.judged
+        """Pod UID, GPU UUID and reason."""
+        judged = self.judged[-1].verdicts.by_key
         return {(key.uid, key.gpu_uuid, key.reason) for key, verdict in judged.items() if verdict.is_flagged}
 
     @property

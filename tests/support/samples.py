@@ -71,7 +71,7 @@ def pod_share(
     return PodShare(
         **{
             "pod": pod or globals()["pod"](name),
-            "asks_for_share": share is not None,
+            "has_share": share is not None,
             "gpu_uuids": gpus,
             "shares": {uuid: Amount(share, ShareSource.BIND_REQUEST) for uuid in gpus} if share else {},
             **fields,
@@ -80,13 +80,13 @@ def pod_share(
 
 
 def in_pod(name: str, comm: str = "python") -> Origin:
-    """Return the origin of a process in a pod."""
-    return Origin(found=LookupResult.CONTAINER, pod_uids=(uid_of(name),), container_id="c" * 64, name=comm)
+    """The origin of a process in that pod."""
+    return Origin(result=LookupResult.CONTAINER, pod_uids=(uid_of(name),), container_id="c" * 64, name=comm)
 
 
-HOST = Origin(found=LookupResult.HOST, name="Xorg")
-GONE = Origin(found=LookupResult.GONE)
-DENIED = Origin(found=LookupResult.DENIED)
+HOST = Origin(result=LookupResult.HOST, name="Xorg")
+GONE = Origin(result=LookupResult.GONE)
+DENIED = Origin(result=LookupResult.DENIED)
 
 
 def sample(

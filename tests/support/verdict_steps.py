@@ -45,7 +45,7 @@ def flags(verdicts: Verdicts, name: str = "train") -> dict[str, bool]:
     """Return whether each reason is flagged, by reason and the GPU's letter."""
     return {
         f"{key.reason}@{key.gpu_uuid[4:5]}": verdict.is_flagged
-        for key, verdict in verdicts.judged.items()
+        for key, verdict in verdicts.by_key.items()
         if key.uid == uid_of(name)
     }
 

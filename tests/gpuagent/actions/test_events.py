@@ -46,7 +46,7 @@ class Told:
     def take(self, *transitions: Transition, pods: Iterable[str] = ("train",)) -> None:
         pod_shares = [pod_share(name, GIB) for name in pods]
         taken = sample(gpu(), gpu(uuid=B, index=1), at=self.now)
-        self.flags.take(snapshot_of(taken, *pod_shares), transitions)
+        self.flags.handle(snapshot_of(taken, *pod_shares), transitions)
 
 
 def transition(
@@ -79,12 +79,12 @@ def the_event(*transitions: Transition) -> Event:
 
 
 SAID = [
-    (FlagReason.OVER_SHARE, {}, "GPUMemoryOverShare", f"holds 12.0 GiB of its 8.0 GiB share on GPU 0 ({A}) for 2 min"),
-    (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"holds 12.0 GiB of its 8.0 GiB limit, which nothing enforces, on GPU 0 ({A}) for 2 min"),
-    (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min on a GPU that is not its own; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
-    (FlagReason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"holds 12.0 GiB on GPU 0 ({A}), and for 2 min without any share of a GPU; ask for one with the annotation gpu-fraction or gpu-memory, or for nvidia.com/gpu"),
-    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="it says gpu-fraction 0.9, the bind request gives it 0.50")}, "GPUShareChanged", "what it says of its GPU share does not count: it says gpu-fraction 0.9, the bind request gives it 0.50; another share takes a new pod, so put this one back or make the pod anew"),
-    (FlagReason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is not reserved for it any more, so KAI may give the GPU to others or delete the pod; delete the pod to have it scheduled anew"),
+    (FlagReason.OVER_SHARE, {}, "GPUMemoryOverShare", f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 2 min"),
+    (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"uses 12.0 GiB on GPU 0 ({A}), above its memory limit of 8.0 GiB, for 2 min; the limit is not enforced"),
+    (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"uses 12.0 GiB on GPU 0 ({A}), which is not assigned to it, for 2 min; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
+    (FlagReason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"uses 12.0 GiB on GPU 0 ({A}) without a GPU share, for 2 min; request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"),
+    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50")}, "GPUShareChanged", "the change to its GPU share has no effect: the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50; restore the old value, or recreate the pod to change its share"),
+    (FlagReason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod; delete the pod to have it rescheduled"),
 ]  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_of_what_clears_only_over_share_is_told_and_as_normal() -> None:
         told.take(transition(Change.CLEARED, reason, used_bytes=7 * GIB))
     ((_, event),) = told.events
     assert (event.reason, event.is_warning) == ("GPUMemoryWithinShare", False)
-    assert event.message == f"holds 7.0 GiB of its 8.0 GiB share on GPU 0 ({A}), within it again"
+    assert event.message == f"uses 7.0 GiB on GPU 0 ({A}), within its share of 8.0 GiB again"
 
 
 def test_what_was_dropped_is_not_spoken_of() -> None:
@@ -147,14 +147,14 @@ TGI = {"name": "main", "image": "ghcr.io/huggingface/text-generation-inference:3
     ("container", "advice"),
     [
         ({"name": "main", "command": ["python", "train.py"]}, ""),
-        (VLLM, "; vLLM: set --gpu-memory-utilization=0.33 (it takes 0.9 of the GPU otherwise)"),
-        ({**VLLM, "args": ["--gpu-memory-utilization", "0.5"]}, "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.5)"),
+        (VLLM, "; vLLM: set --gpu-memory-utilization=0.33 (by default it takes 0.9 of the GPU)"),
+        ({**VLLM, "args": ["--gpu-memory-utilization", "0.5"]}, "; vLLM: set --gpu-memory-utilization=0.33 (now 0.5)"),
         ({**VLLM, "args": ["--gpu-memory-utilization=0.3"]}, ""),
         ({**VLLM, "args": ["--gpu-memory-utilization=$(PART)"]}, ""),
         ({**VLLM, "args": ["--config", "x.yaml"]}, ""),
-        ({"name": "main", "command": ["sh", "-c", "exec vllm serve M --gpu-memory-utilization 0.7"]}, "; vLLM: set --gpu-memory-utilization=0.33 (it is 0.7)"),
-        (TGI, "; TGI: set --cuda-memory-fraction=0.33 (it takes all of the GPU otherwise)"),
-        ({**TGI, "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.4"}]}, "; TGI: set --cuda-memory-fraction=0.33 (it is 0.4)"),
+        ({"name": "main", "command": ["sh", "-c", "exec vllm serve M --gpu-memory-utilization 0.7"]}, "; vLLM: set --gpu-memory-utilization=0.33 (now 0.7)"),
+        (TGI, "; TGI: set --cuda-memory-fraction=0.33 (by default it takes all of the GPU)"),
+        ({**TGI, "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.4"}]}, "; TGI: set --cuda-memory-fraction=0.33 (now 0.4)"),
         ({**VLLM, "args": ["x" * 5000]}, ""),
     ],
     ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "in a shell", "TGI", "TGI by its environment", "longer than the excerpt"],
@@ -307,7 +307,7 @@ def test_from_samples_to_events() -> None:
         taken = sample(gpu((10, held)), origins={10: in_pod("train")}, at=at)
         snapshot: Snapshot = snapshot_of(taken, train)
         told.now = at
-        told.flags.take(snapshot, judge.judge(snapshot)[1])
+        told.flags.handle(snapshot, judge.judge(snapshot)[1])
 
     for at in range(0, 200, 5):
         step(at, 12 * GIB if at < 100 else 8 * GIB)
@@ -325,10 +325,12 @@ def test_time_over_with_breaks_is_told_as_what_counts_in_all() -> None:
         snapshot = snapshot_of(taken, train)
         told.take(*judge.judge(snapshot)[1])
     (event,) = [event for _, event in told.events]
-    assert event.message.endswith(f"holds 12.0 GiB of its 8.0 GiB share on GPU 0 ({A}) for 10 s in all")
+    assert event.message.endswith(
+        f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 10 s in all"
+    )
 
 
 def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
     limited = replace(PodShare(pod=runs(VLLM)), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
     event = the_event(transition(reason=FlagReason.LIMIT_BYPASSED, pod_share=limited, allowed_bytes=6 * GIB))
-    assert event.message.endswith("set --gpu-memory-utilization=0.25 (it takes 0.9 of the GPU otherwise)")
+    assert event.message.endswith("set --gpu-memory-utilization=0.25 (by default it takes 0.9 of the GPU)")

@@ -61,7 +61,7 @@ def test_a_pod_is_a_candidate_only_while_it_is_over_in_the_very_sample() -> None
     node = Node()
     node.flagged(OVER)
     between = node.judged(15, {"train": SHARE + 100 * MIB})
-    assert any(verdict.is_flagged for verdict in between.verdicts.judged.values())
+    assert any(verdict.is_flagged for verdict in between.verdicts.by_key.values())
     assert names(between) == []
     assert names(node.judged(20, OVER)) == ["train"]
 
@@ -107,7 +107,7 @@ def test_a_flag_that_came_back_is_a_candidate_at_once() -> None:
     node.flagged(OVER)
     for at in (12, 14):
         assert names(node.judged(at, {"train": SHARE})) == []
-    assert not any(v.is_flagged for v in node.judged(15, OVER).verdicts.judged.values())
+    assert not any(v.is_flagged for v in node.judged(15, OVER).verdicts.by_key.values())
     assert names(node.judged(16, OVER)) == ["train"]
 
 
@@ -116,7 +116,7 @@ def test_a_flag_is_settled_when_it_is_gone_and_not_when_it_cannot_be_judged() ->
     (verdict,) = candidates(node.flagged(OVER))
     assert not is_settled(verdict.key, node.judged(11, {"train": SHARE}))
     blind = node.judged(12, {"train": SHARE})
-    unjudged = replace(blind, verdicts=replace(blind.verdicts, judged={}))
+    unjudged = replace(blind, verdicts=replace(blind.verdicts, by_key={}))
     assert not is_settled(verdict.key, unjudged)
     assert is_settled(verdict.key, node.judged(13, {"train": SHARE}))
     ended = replace(unjudged, snapshot=replace(blind.snapshot, pod_uids=frozenset()))
@@ -135,12 +135,12 @@ def test_for_no_other_flag_is_anybody_a_candidate(reason: FlagReason) -> None:
     made = {
         FlagReason.UNASSIGNED_GPU: pod_share("train", SHARE, gpus=(B,)),
         FlagReason.NO_SHARE: pod_share("train"),
-        FlagReason.SHARE_CHANGED: replace(TRAIN, changed="it says 0.9"),
+        FlagReason.SHARE_CHANGED: replace(TRAIN, changed="the pod declares 0.9"),
         FlagReason.NO_RESERVATION: replace(TRAIN, lacks_reservation=True),
     }[reason]
     within = {"train": SHARE} if made.shares and A in made.shares else OVER
     judged = Node(made).flagged(within)
-    assert reason in {key.reason for key, verdict in judged.verdicts.judged.items() if verdict.is_flagged}
+    assert reason in {key.reason for key, verdict in judged.verdicts.by_key.items() if verdict.is_flagged}
     assert names(judged) == []
 
 
@@ -181,9 +181,9 @@ def test_a_limit_of_a_config_map_alone_is_no_ground(
 @pytest.mark.parametrize(
     ("origin", "refused"),
     [
-        (Origin(found=LookupResult.CONTAINER, pod_uids=(uid_of("train"),)), None),
-        (Origin(found=LookupResult.CONTAINER, container_id="c" * 64), EvictionRefusal.WEAK_EVIDENCE),
-        (Origin(found=LookupResult.CONTAINER, pod_uids=("0" * 32,)), EvictionRefusal.WEAK_EVIDENCE),
+        (Origin(result=LookupResult.CONTAINER, pod_uids=(uid_of("train"),)), None),
+        (Origin(result=LookupResult.CONTAINER, container_id="c" * 64), EvictionRefusal.WEAK_EVIDENCE),
+        (Origin(result=LookupResult.CONTAINER, pod_uids=("0" * 32,)), EvictionRefusal.WEAK_EVIDENCE),
     ],
     ids=["the pod's UID", "only a container's ID", "a static pod's hash"],
 )

@@ -31,8 +31,8 @@ def looked(machine: Machine, runtime_class: str | None = None) -> list[CheckResu
         ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, ("all",), "", None, State.OK, f"volume mounts under {MOUNTS}: all"),
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, (), "", None, State.OK, "CDI (which sets NVIDIA_VISIBLE_DEVICES=void)"),
         ({}, (), ALL_CAPABILITIES, None, State.OK, "a privileged container, which has every device of the node"),
-        ({}, (), "", None, State.OK, "CDI, or device files given one by one"),
-        ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "GPUs that are not named are not watched"),
+        ({}, (), "", None, State.OK, "CDI, or single device files"),
+        ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "the agent does not see other GPUs"),
     ],
 )  # fmt: skip
 def test_how_the_devices_came(
@@ -61,9 +61,9 @@ def test_how_the_devices_came(
     [
         ({}, None, False, "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all"),
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, None, False, "set runtimeClassName: nvidia"),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, None, False, "was not followed: the pod lacks runtimeClassName: nvidia, or"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, None, False, "had no effect: the pod lacks runtimeClassName: nvidia, or"),
         ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, False, "refuses NVIDIA_VISIBLE_DEVICES from unprivileged containers"),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, True, "was not followed"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, HARDENED, True, "had no effect"),
         ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, "", False, "the node's toolkit refuses volume mounts"),
         ({"NVIDIA_VISIBLE_DEVICES": MOUNTS}, "accept-nvidia-visible-devices-as-volume-mounts = true", False,
          "set runtimeClassName: nvidia"),
@@ -85,7 +85,7 @@ def test_a_container_without_devices_is_told_what_to_do(
 def test_outside_a_container_the_driver_makes_them(machine: Machine) -> None:
     machine.write_own("cgroup", "0::/user.slice\n")
     findings = looked(machine)
-    assert one(findings, "device files").advice == "load the driver: nvidia-modprobe makes these files"
+    assert one(findings, "device files").advice == "load the driver: nvidia-modprobe creates these files"
     assert states(findings, "device access") == []
 
 
@@ -145,7 +145,7 @@ def behind_first_process(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("prepare", "state", "said"),
     [
-        (written(), State.UNKNOWN, "its configuration is not visible from here"),
+        (written(), State.UNKNOWN, "its configuration is not visible from this container"),
         (written((CONFIG, "")), State.OK,
          "NVIDIA_VISIBLE_DEVICES is accepted from every container; volume mounts are refused; mode auto, 0 CDI"),
         (written((CONFIG, HARDENED + 'accept-nvidia-visible-devices-as-volume-mounts = true\n[nvidia-container-runtime]\nmode = "cdi"')),

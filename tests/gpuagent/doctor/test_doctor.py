@@ -62,7 +62,7 @@ def test_a_simulated_node_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert found(shown, "driver")["what"] == "version 580.65.06"
     assert found(shown, "processes on GPUs")["what"].startswith("1 in pods of this node")
     assert found(shown, "this machine")["state"] == "unknown"
-    assert found(shown, "API server")["what"] == "not asked: the pods are from a file"
+    assert found(shown, "API server")["what"] == "not checked: the pods are from a file"
 
 
 def test_it_says_simulated_in_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_an_object_of_the_file_that_cannot_be_used(capsys: pytest.CaptureFixture
     ("options", "check", "what"),
     [
         (["--pods", "missing.json", "--node", "n"], "pods file", "missing.json: No such file or directory"),
-        (["--pods", "pods.json"], "node", "nobody says which node this is"),
+        (["--pods", "pods.json"], "node", "node name not set"),
         (["--pods", "cluster"], "API server", "no such kubeconfig"),
         (["--pods", "cluster", "--node", "n"], "API server", "no such kubeconfig"),
     ],

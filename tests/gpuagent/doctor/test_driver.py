@@ -52,7 +52,7 @@ def examined(
         if not contained:
             machine.write_own("cgroup", "0::/user.slice\n")
         with looking(NvmlGpus(), machine) as looker:
-            return list(driver_findings(looker.look(), machine.host))
+            return list(driver_findings(looker.observe(), machine.host))
 
     return examine
 
@@ -72,7 +72,7 @@ def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[Ch
         ("library-missing", True, "driver", "LibraryNotFound", "runtimeClassName: nvidia"),
         ("library-missing", False, "driver", "LibraryNotFound", "install the NVIDIA driver"),
         ("driver-not-loaded", True, "driver", "DriverNotLoaded", "modprobe nvidia"),
-        ("driver-replaced", True, "driver", "are of different versions (kernel module 580.65.06", "start the agent's pod anew"),
+        ("driver-replaced", True, "driver", "the versions of driver and library differ (kernel module 580.65.06", "restart the agent's pod"),
         ("not-ready", True, "driver", "NotReady", "wait"),
         ("no-permission", True, "driver", "NoPermission", "see the checks of the devices"),
         ("blocked", True, "driver", "OperatingSystem", "see the checks of the devices"),
@@ -105,7 +105,7 @@ def test_a_driver_that_does_not_work(
         ({"faults": [{"fault": "garbage", "gpu": 0}]}, "", "535.54"),
         (
             {"faults": [{"fault": "memory-unknown", "pid": 77}]},
-            "does not tell the memory of 1 of 1 processes",
+            "does not report the memory of 1 of 1 processes",
             "WSL",
         ),
     ],
@@ -130,7 +130,7 @@ def test_a_list_that_is_cut_off(examined: Callable[..., list[CheckResult]]) -> N
 
 def test_mig_is_reported(examined: Callable[..., list[CheckResult]]) -> None:
     findings = examined(mig=[{"uuid": "MIG-1", "memory": "8Gi"}])
-    assert one(findings, "GPU 0").what.endswith("MIG: reported, never judged")
+    assert one(findings, "GPU 0").what.endswith("MIG: reported, not evaluated")
 
 
 class Stuck:
@@ -155,12 +155,12 @@ class Stuck:
 def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
     source = Stuck()
     with looking(source, machine, seconds=0.1) as looker:
-        look = looker.look()
+        look = looker.observe()
         assert look.is_hung
-        assert looker.look().is_hung
+        assert looker.observe().is_hung
         assert looker.is_hung
     (found,) = driver_findings(look, machine.host)
-    assert (found.state, found.what) == (State.PROBLEM, "the driver does not answer")
+    assert (found.state, found.what) == (State.PROBLEM, "the driver does not respond")
     source.let_go.set()
     assert source.ended.wait(10)
 
@@ -174,7 +174,7 @@ def test_an_unforeseen_error_comes_out(machine: Machine) -> None:
             return
 
     with looking(Broken(), machine) as looker, pytest.raises(ZeroDivisionError):
-        looker.look()
+        looker.observe()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_gpus_that_do_not_tell_their_memory(
         ]
     )  # fmt: skip
     with looking(NvmlGpus(), machine) as looker:
-        findings = list(driver_findings(looker.look(), machine.host))
+        findings = list(driver_findings(looker.observe(), machine.host))
     warned = {found.check: found for found in findings if found.state is State.WARNING}
     assert set(warned) == {"memory of GPU 0", "memory of GPU 1", "memory of MIG-2"}
     assert "agent.migMonitor" in warned["memory of GPU 0"].advice

@@ -16,7 +16,7 @@ def pod(image: str | None, *args: str, command: list[str] | None = None) -> KaiP
 
 
 def said(*pods: KaiPod, told: str = "") -> dict[str, tuple[State, str]]:
-    found = kai_findings(list(pods), told=Version.parse(told) if told else None)
+    found = kai_findings(list(pods), configured=Version.parse(told) if told else None)
     return {finding.check: (finding.state, finding.what) for finding in found}
 
 
@@ -34,14 +34,14 @@ def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
         ((admission(tag="v0.13.4@sha256:" + "a" * 64),), "0.13.4", State.OK, "v0.13.4"),
         ((pod("binder:0.9.8"),), "", State.OK, "v0.9.8"),
         ((pod("example.invalid:5000/binder:0.9.8"),), "", State.OK, "v0.9.8"),
-        ((admission(),), "0.9.8", State.PROBLEM, "v0.13.4, and the agent is told v0.9.8"),
+        ((admission(),), "0.9.8", State.PROBLEM, "v0.13.4, but --kai-version is v0.9.8"),
         ((pod(f"{PREFIX}/binder:v0.7.11"),), "", State.PROBLEM, "v0.7.11, which counts GPU memory in units of 10^6"),
         ((pod(f"{PREFIX}/binder:v0.7.11"),), "0.7.11", State.OK, "v0.7.11"),
-        ((admission(), pod(f"{PREFIX}/binder:v0.9.8")), "", State.PROBLEM, "v0.9.8 and v0.13.4 at once"),
-        ((admission(tag="latest"),), "", State.UNKNOWN, f"its images do not tell: {PREFIX}/admission:latest"),
-        ((pod("prometheus:v3.1.0"),), "", State.UNKNOWN, "no pod of KAI is seen"),
-        ((pod(None), pod("admission"), KaiPod(spec=KaiSpec())), "", State.UNKNOWN, "no pod of KAI is seen"),
-        ((), "", State.UNKNOWN, "no pod of KAI is seen in the namespace kai-scheduler"),
+        ((admission(), pod(f"{PREFIX}/binder:v0.9.8")), "", State.PROBLEM, "v0.9.8 and v0.13.4 at the same time"),
+        ((admission(tag="latest"),), "", State.UNKNOWN, f"version not found in image tags: {PREFIX}/admission:latest"),
+        ((pod("prometheus:v3.1.0"),), "", State.UNKNOWN, "no KAI pod in the namespace"),
+        ((pod(None), pod("admission"), KaiPod(spec=KaiSpec())), "", State.UNKNOWN, "no KAI pod in the namespace"),
+        ((), "", State.UNKNOWN, "no KAI pod in the namespace kai-scheduler"),
     ],
 )  # fmt: skip
 def test_the_version(pods: tuple[KaiPod, ...], told: str, state: State, what: str) -> None:
@@ -53,17 +53,17 @@ def test_the_version(pods: tuple[KaiPod, ...], told: str, state: State, what: st
 @pytest.mark.parametrize(
     ("pods", "state", "what"),
     [
-        ((admission(ON),), State.OK, "on; nothing in its arguments enforces a share"),
-        ((admission("--gpu-sharing-enabled"),), State.OK, "on; "),
-        ((admission(ON, "--hami-core-enabled=true"),), State.OK, "on, with limits that HAMi-core is to enforce"),
-        ((admission(ON, "--hami-core-enabled=false"),), State.OK, "on; nothing"),
+        ((admission(ON),), State.OK, "on, without enforcement: no argument of KAI enables it"),
+        ((admission("--gpu-sharing-enabled"),), State.OK, "on, without enforcement"),
+        ((admission(ON, "--hami-core-enabled=true"),), State.OK, "on, with limits that HAMi-core enforces"),
+        ((admission(ON, "--hami-core-enabled=false"),), State.OK, "on, without enforcement"),
         ((admission(),), State.PROBLEM, "off: KAI refuses every pod with a share"),
         ((admission("--gpu-sharing-enabled=false"),), State.PROBLEM, "off"),
-        ((pod(f"{PREFIX}/binder:v0.7.11", ON),), State.OK, "on; "),
-        ((pod(f"{PREFIX}/binder:v0.7.11", command=["/workspace/app", ON]),), State.OK, "on; "),
+        ((pod(f"{PREFIX}/binder:v0.7.11", ON),), State.OK, "on, without enforcement"),
+        ((pod(f"{PREFIX}/binder:v0.7.11", command=["/workspace/app", ON]),), State.OK, "on, without enforcement"),
         ((admission(), pod(f"{PREFIX}/binder:v0.13.4", ON)), State.PROBLEM, "off"),
-        ((pod(f"{PREFIX}/scheduler:v0.13.4"),), State.UNKNOWN, "no pod of KAI's admission is seen"),
-        ((), State.UNKNOWN, "no pod of KAI's admission is seen"),
+        ((pod(f"{PREFIX}/scheduler:v0.13.4"),), State.UNKNOWN, "no pod of KAI's admission in the namespace"),
+        ((), State.UNKNOWN, "no pod of KAI's admission in the namespace"),
     ],
 )  # fmt: skip
 def test_the_sharing_mode(pods: tuple[KaiPod, ...], state: State, what: str) -> None:

@@ -31,7 +31,7 @@ GPUS = GpuReading(gpus=(gpu((5, 1), (6, 1), uuid=GPU_0), gpu((7, 1), uuid=GPU_1,
 
 
 def origin(number: int) -> Origin:
-    return Origin(found=LookupResult.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
+    return Origin(result=LookupResult.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
 
 
 def said(
@@ -44,7 +44,7 @@ def said(
 def test_a_node_in_order() -> None:
     known = inventory(fraction(), bind_request(), reservation(), pod("plain", 2), node())
     findings = said(
-        known, {5: origin(1), 6: HOST, 7: Origin(found=LookupResult.CONTAINER, container_id="b" * 64)}
+        known, {5: origin(1), 6: HOST, 7: Origin(result=LookupResult.CONTAINER, container_id="b" * 64)}
     )
     assert {finding.state for finding in findings} == {State.OK}
     assert one(findings, "pods").what == f"3 pods on the node {NODE}, from the cluster"
@@ -76,10 +76,10 @@ def test_one_pod_that_is_just_gone_is_nothing_wrong() -> None:
 @pytest.mark.parametrize(
     ("objects", "state", "what"),
     [
-        ((pod(),), State.OK, "none: no pod has a share"),
-        ((fraction(), bind_request(), reservation(gpu=None)), State.PROBLEM, f"no GPU is named for the group {GROUP_0}"),
-        ((fraction(), bind_request(), reservation(gpu="-1")), State.PROBLEM, f"no GPU is named for the group {GROUP_0}"),
-        ((fraction(), bind_request(), reservation(gpu="GPU-x")), State.PROBLEM, "that the driver does not show here: GPU-x"),
+        ((pod(),), State.OK, "none: no pod on this node has a GPU share"),
+        ((fraction(), bind_request(), reservation(gpu=None)), State.PROBLEM, f"no GPU is known for the group {GROUP_0}"),
+        ((fraction(), bind_request(), reservation(gpu="-1")), State.PROBLEM, f"no GPU is known for the group {GROUP_0}"),
+        ((fraction(), bind_request(), reservation(gpu="GPU-x")), State.PROBLEM, "that the driver does not list: GPU-x"),
     ],
 )  # fmt: skip
 def test_reservation_pods(objects: tuple[dict[str, Any], ...], state: State, what: str) -> None:

@@ -25,14 +25,14 @@ from tests.support.samples import HOST, gpu, in_pod
 NAMESPACE = "PID namespace"
 NOBODY = Observation()
 SEEN = Observation(reading=GpuReading(gpus=(gpu((5, 1)),)), origins={5: in_pod("a"), 6: HOST})
-GONE = Observation(origins={5: Origin(found=LookupResult.GONE)})
+GONE = Observation(origins={5: Origin(result=LookupResult.GONE)})
 
 
 def test_a_machine_in_order(machine: Machine) -> None:
     findings = list(proc_findings(SEEN, machine.host))
     assert {finding.state for finding in findings} == {State.OK}
     assert one(findings, NAMESPACE).what == "the host's"
-    assert one(findings, "/proc").what == "the cgroup of each of 3 processes may be read"
+    assert one(findings, "/proc").what == "the cgroup of each of 3 processes is readable"
     assert one(findings, "SELinux").what == "none"
 
 
@@ -66,10 +66,10 @@ HIDDEN = Observation(problems=(Problem(Cause.PID_NAMESPACE, "", "the driver name
 @pytest.mark.parametrize(
     ("prepare", "look", "state", "what", "advice"),
     [
-        (other_proc, NOBODY, State.PROBLEM, "is not the host's /proc: PID 2 is sh", "leave --proc-root away"),
-        (nested, SEEN, State.OK, "2 processes on GPUs are found in it (as on a KIND node)", ""),
-        (nested, NOBODY, State.UNKNOWN, "no process on a GPU to tell", "set hostPID: true"),
-        (nested, GONE, State.UNKNOWN, "no process on a GPU to tell", "set hostPID: true"),
+        (other_proc, NOBODY, State.PROBLEM, "is not the host's /proc: PID 2 is sh", "remove --proc-root"),
+        (nested, SEEN, State.OK, "it contains 2 processes on GPUs (as on a KIND node)", ""),
+        (nested, NOBODY, State.UNKNOWN, "without a process on a GPU", "set hostPID: true"),
+        (nested, GONE, State.UNKNOWN, "without a process on a GPU", "set hostPID: true"),
         (mounted_host_proc, NOBODY, State.PROBLEM, "but the agent is in another namespace", "set hostPID: true"),
         (own_first, NOBODY, State.PROBLEM, "the container's own: PID 1 is in the same container", "set hostPID: true"),
         (nested, HIDDEN, State.PROBLEM, "the driver names no process", "set hostPID: true"),
@@ -93,8 +93,8 @@ def test_which_pid_namespace_it_is(machine: Machine, prepare, look, state, what,
         ("rw,hidepid=1", NO_CAPABILITIES, "10", "problem mounted with hidepid=1: other users' processes are hidden"),
         ("rw,hidepid=invisible", NO_CAPABILITIES, "10", "problem mounted with hidepid=invisible"),
         ("rw,gid=1000,hidepid=2", NO_CAPABILITIES, "10", "problem mounted with hidepid=2"),
-        ("rw,gid=1000,hidepid=2", NO_CAPABILITIES, "10 1000", "ok mounted with hidepid=2, which group 1000 sees through"),
-        ("rw,gid=1000,hidepid=2", ALL_CAPABILITIES, "10", "ok mounted with hidepid=2, which CAP_SYS_PTRACE sees through"),
+        ("rw,gid=1000,hidepid=2", NO_CAPABILITIES, "10 1000", "ok mounted with hidepid=2, which group 1000 bypasses"),
+        ("rw,gid=1000,hidepid=2", ALL_CAPABILITIES, "10", "ok mounted with hidepid=2, which CAP_SYS_PTRACE bypasses"),
         ("rw,gid=1000,hidepid=ptraceable", NO_CAPABILITIES, "1000", "problem mounted with hidepid=ptraceable"),
     ],
 )  # fmt: skip
@@ -134,9 +134,7 @@ def test_a_process_that_ended_meanwhile_is_none(machine: Machine) -> None:
     assert one(list(proc_findings(NOBODY, machine.host)), "/proc").what.startswith("the cgroup of each of 3 ")
 
 
-@pytest.mark.parametrize(
-    ("exists", "said"), [(True, "holds no process"), (False, "No such file or directory")]
-)
+@pytest.mark.parametrize(("exists", "said"), [(True, "has no process"), (False, "No such file or directory")])
 def test_a_proc_root_that_is_none(tmp_path: Path, exists: bool, said: str) -> None:
     folder = tmp_path / "empty"
     if exists:

@@ -164,7 +164,7 @@ async def test_a_cluster_in_order(cluster: Cluster, server: ApiServer, account: 
     cluster.kai = [{"spec": {"containers": [{"image": "x/admission:v0.13.4", "args": args}]}}, {"spec": 1}]
     findings = await everything(server, account)
     assert one(findings, "API server").what == f"https://127.0.0.1:{server.port} answers"
-    assert one(findings, "node").what == f"the cluster has {NODE}"
+    assert one(findings, "node").what == f"the cluster has the node {NODE}"
     assert one(findings, "pods").what == f"2 pods on the node {NODE}, from the cluster"
     assert one(findings, "node label").what == "nvidia.com/gpu.memory=23028"
     assert one(findings, "KAI's version").what == "v0.13.4"

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.doctor.host import Host
 from gpuagent.doctor.probe import Observation
-from gpuagent.doctor.self_test import HELD_BYTES, PROGRAM, trial_finding
+from gpuagent.doctor.self_test import HELD_BYTES, PROGRAM, self_test_result
 from gpuagent.gpus.reading import GpuReading, MigInstance
 from gpuagent.sampling.processes import Processes
 from service.check_results import CheckResult, State
@@ -55,7 +55,7 @@ def has_ended(pid: int) -> bool:
 
 
 def tried(folder: Path, again: Callable[[], Observation], host: Host = HERE) -> CheckResult:
-    finding = trial_finding(READY, again, host, program=program(folder))
+    finding = self_test_result(READY, again, host, program=program(folder))
     assert has_ended(pid_of(folder))
     return finding
 
@@ -77,7 +77,7 @@ def test_a_driver_that_does_not_list_it_counts_in_another_namespace(tmp_path: Pa
 def test_figures_that_cannot_be(tmp_path: Path, used: int | None, said: str) -> None:
     found = tried(tmp_path, looks(tmp_path, used))
     assert found.state is State.PROBLEM
-    assert found.what.endswith(f"the driver says {said}")
+    assert found.what.endswith(f"the driver reports {said}")
 
 
 def test_a_proc_root_that_does_not_show_it(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_proc_root_that_shows_somebody_elses(tmp_path: Path) -> None:
     elsewhere = Host(proc_root=PROC, own=own, environment={})
     found = tried(tmp_path, looks(tmp_path), elsewhere)
     assert found.state is State.PROBLEM
-    assert "in another container" in found.what
+    assert "another container" in found.what
 
 
 def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> None:
@@ -104,18 +104,18 @@ def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> No
 
     full = Observation(reading=GpuReading(gpus=(gpu(used=22 * GIB), gpu(uuid=B, index=1, used=23 * GIB))))
     never = (sys.executable, "-c", "raise SystemExit('must not start')")
-    found = trial_finding(full, again, HERE, program=never)
+    found = self_test_result(full, again, HERE, program=never)
     assert (found.state, found.what) == (State.UNKNOWN, "not checked: no GPU has 2.0 GiB free")
     roomy = Observation(reading=GpuReading(gpus=(gpu(used=22 * GIB), gpu(uuid=B, index=1))))
     visible = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    found = trial_finding(roomy, again, HERE, program=(sys.executable, "-c", visible))
+    found = self_test_result(roomy, again, HERE, program=(sys.executable, "-c", visible))
     assert found.what == f"not checked: {B}"
 
 
 def test_mig_and_no_gpu_are_not_tried() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),))
     for look in (Observation(), Observation(is_hung=True), Observation(reading=GpuReading(gpus=(split,)))):
-        found = trial_finding(look, Observation, HERE, program=("must-not-start",))
+        found = self_test_result(look, Observation, HERE, program=("must-not-start",))
         assert found.state is State.UNKNOWN
         assert "not checked" in found.what
 
@@ -125,14 +125,14 @@ def test_mig_and_no_gpu_are_not_tried() -> None:
     [
         ("print('cuInit failed with CUDA error 100')", "not checked: cuInit failed with CUDA error 100"),
         ("print('\\x1b[31m')", "not checked: \ufffd[31m"),
-        ("pass", "not checked: it ended without a word"),
-        ("raise SystemExit(3)", "not checked: it ended without a word"),
-        ("import time; time.sleep(60)", "not checked: it held nothing within 1 s"),
+        ("pass", "not checked: the test process ended without output"),
+        ("raise SystemExit(3)", "not checked: the test process ended without output"),
+        ("import time; time.sleep(60)", "not checked: the test process allocated no memory within 1 s"),
     ],
 )
 def test_a_process_that_holds_nothing(script: str, said: str) -> None:
     began = time.monotonic()
-    found = trial_finding(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
+    found = self_test_result(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
     assert (found.state, found.what) == (State.UNKNOWN, said)
     assert time.monotonic() - began < 10
 
@@ -170,7 +170,7 @@ def test_the_program_holds_memory_until_it_is_let_go() -> None:
         origins, problems = Processes(proc_root=PROC).look_up(reading)
         return Observation(reading=reading, origins=origins, problems=problems)
 
-    found = trial_finding(READY, again, HERE)
+    found = self_test_result(READY, again, HERE)
     assert found.state is State.OK
     assert len(seen) == 1
     assert has_ended(seen[0])
@@ -191,15 +191,15 @@ def runs_program(pid: str) -> bool:
 )
 def test_the_program_says_what_failed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_STUB_FAILS", f"{name}:999")
-    found = trial_finding(READY, lambda: READY, HERE)
+    found = self_test_result(READY, lambda: READY, HERE)
     assert found.what == f"not checked: {name} failed with CUDA error 999"
 
 
 def test_without_a_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libcuda.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = trial_finding(READY, lambda: READY, HERE)
-    assert (found.state, found.what.startswith("not checked: libcuda.so.1 is not here")) == (
+    found = self_test_result(READY, lambda: READY, HERE)
+    assert (found.state, found.what.startswith("not checked: libcuda.so.1 not found")) == (
         State.UNKNOWN,
         True,
     )

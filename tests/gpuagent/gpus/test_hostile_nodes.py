@@ -247,7 +247,7 @@ def check_sums(chain: Chain, series: dict[str, Any], listed_before: set[int]) ->
         for part in (gpu, *gpu.instances):
             for process in part.processes or ():
                 listed.add(process.pid)
-                found = sample.origins[process.pid].found
+                found = sample.origins[process.pid].result
                 if found is LookupResult.GONE:
                     assert process.pid not in listed_before  # of one sample only
                     continue

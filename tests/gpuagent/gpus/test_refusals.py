@@ -302,7 +302,7 @@ def test_readiness_is_the_driver_and_the_list_of_pods(chain) -> None:
     made, _ = chain()
     made.books._pods.inventory = None
     made.sample()
-    assert made.unready == ("there is no list of this node's pods yet",)
+    assert made.unready == ("the pods of this node have not been listed yet",)
     made.books._pods.inventory = inventory()
     made.sample()
     assert made.unready == ()

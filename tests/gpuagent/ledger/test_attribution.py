@@ -17,7 +17,7 @@ LEAF, OTHER_LEAF = "0f" * 32, "1e" * 32
 
 
 def origin(*pods: str, container: str = "") -> Origin:
-    return Origin(found=LookupResult.CONTAINER, pod_uids=pods, container_id=container)
+    return Origin(result=LookupResult.CONTAINER, pod_uids=pods, container_id=container)
 
 
 def statuses(*ids: str) -> list[dict[str, str]]:

@@ -283,14 +283,14 @@ def test_what_a_neighbour_claims_changes_nobody_elses_figures(
     """A tenant may write anything on its own pod; its claim comes out as anything."""
     spoof = PodShare(
         pod=pod("spoof", labels={"runai-gpu-group": group}),
-        asks_for_share=asks,
+        has_share=asks,
         gpu_uuids=tuple(gpus),
         shares={uuid: Amount(share, ShareSource.ANNOTATION) for uuid in gpus},
         groups=(group,),
     )
     devices: tuple[Gpu, ...] = (gpu((10, GIB), (11, MIB)), gpu((12, 3 * MIB), uuid=B, index=1))
     origins = {10: in_pod("train"), 11: in_pod("spoof"), 12: in_pod("serve")}
-    honest = replace(spoof, asks_for_share=False, gpu_uuids=(), shares={}, groups=())
+    honest = replace(spoof, has_share=False, gpu_uuids=(), shares={}, groups=())
     with_spoof, without = (
         snapshot_of(sample(*devices, origins=origins), TRAIN, SERVE, each) for each in (spoof, honest)
     )

@@ -87,8 +87,8 @@ def test_pods_of_other_nodes_do_not_count_reservation_pods_included() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"metadata": {"name": "a"}}, "Pod default/a: metadata.uid: expected a UID, got none; it is left out"),
-        ({"metadata": {"name": "a", "uid": ""}}, "Pod default/a: metadata.uid: expected a UID, got none; it is left out"),
+        ({"metadata": {"name": "a"}}, "Pod default/a: metadata.uid: expected a UID, got none; skipped"),
+        ({"metadata": {"name": "a", "uid": ""}}, "Pod default/a: metadata.uid: expected a UID, got none; skipped"),
     ],
 )  # fmt: skip
 def test_a_pod_without_identity_is_left_out(change: dict[str, Any], line: str) -> None:
@@ -107,7 +107,7 @@ def test_a_count_of_gpus_that_no_api_server_takes(gpus: str) -> None:
 
 def test_two_pods_with_one_uid() -> None:
     made = built(pod("first", 1), pod("second", 1))
-    assert made.lines == (f"Pod research/second: uid {uid(1)} is another pod's already; it is left out",)
+    assert made.lines == (f"Pod research/second: uid {uid(1)} already belongs to another pod; skipped",)
     assert made.inventory.pods[uid(1)].name == "first"
 
 

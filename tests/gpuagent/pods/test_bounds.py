@@ -164,14 +164,14 @@ class TestNothingHidesBehindOtherContainers:
         found = read_pod(encoded(pod(containers=names(60), containerStatuses=statuses(60))))
         index = PodIndex.from_inventory(Inventory(pods={found.uid: found}))
         for number in (0, 39, 59):
-            origin = Origin(found=LookupResult.CONTAINER, container_id=f"{number:064x}")
+            origin = Origin(result=LookupResult.CONTAINER, container_id=f"{number:064x}")
             assert index.pod_of(origin) is found
 
     def test_containers_beyond_the_bound_are_told_of(self) -> None:
         found = read_pod(encoded(pod(containerStatuses=statuses(500))))
         assert len(found.container_ids) == reading.MOST_CONTAINER_IDS
         (note,) = found.notes
-        assert note.startswith("Pod research/half: it has 500 containers; ")
+        assert note.startswith("Pod research/half: the pod has 500 containers; ")
 
     @pytest.mark.parametrize("flood", ["aaa", "nvidia.com/container.a", "vcluster.loft.sh/a"])
     def test_a_share_among_megabytes_of_other_annotations(self, flood: str) -> None:
@@ -185,7 +185,7 @@ class TestNothingHidesBehindOtherContainers:
 def test_a_known_annotation_that_is_too_long_is_left_out_and_told_of() -> None:
     found = read_pod(encoded(fraction(share="0.5" + "0" * 5000)))
     assert "gpu-fraction" not in found.annotations
-    assert found.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; it does not count",)
+    assert found.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; ignored",)
 
 
 @pytest.mark.parametrize(

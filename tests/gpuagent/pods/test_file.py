@@ -140,8 +140,8 @@ def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> Non
     )
     assert found.names == ["good"]
     assert [(line["file"], line["error"]) for line in found.warnings] == [
-        (str(found.path), "Pod research/bad: metadata.annotations[gpu-fraction]: expected str, got float; put it in quotes; it is left out"),
-        (str(found.path), "Pod default/x: metadata.uid: expected a UID, got none; it is left out"),
+        (str(found.path), "Pod research/bad: metadata.annotations[gpu-fraction]: expected str, got float; put it in quotes; skipped"),
+        (str(found.path), "Pod default/x: metadata.uid: expected a UID, got none; skipped"),
     ]  # fmt: skip
 
 

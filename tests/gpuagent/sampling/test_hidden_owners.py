@@ -45,7 +45,7 @@ def processes(proc: ProcTree) -> Processes:
 
 
 def found(processes: Processes, *pids: int) -> list[LookupResult]:
-    return [origin.found for origin in processes.look_up(reading(*pids))[0].values()]
+    return [origin.result for origin in processes.look_up(reading(*pids))[0].values()]
 
 
 @pytest.mark.parametrize("leader", [V1_ROOT, HYBRID, "0::/"])
@@ -59,7 +59,7 @@ def test_an_exited_leader_is_looked_up_by_a_living_thread(
     proc.add_thread(10, 12, V1_POD)
     for _ in range(3):
         origins, problems = processes.look_up(reading(10))
-        assert (origins[10].found, origins[10].pod_uids, origins[10].name) == (
+        assert (origins[10].result, origins[10].pod_uids, origins[10].name) == (
             LookupResult.CONTAINER,
             (POD,),
             "hider",
@@ -83,7 +83,7 @@ def test_on_cgroup_v2_the_leader_keeps_its_path(proc: ProcTree, processes: Proce
     proc.add(11, HOST, state="Z")
     origins, problems = processes.look_up(reading(10, 11))
     assert origins[10].pod_uids == (POD,)
-    assert origins[11].found is LookupResult.HOST
+    assert origins[11].result is LookupResult.HOST
     assert problems == ()
 
 
@@ -100,9 +100,9 @@ def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
     assert processes.look_up(reading(10))[1] == ()  # it may just end
     for _ in range(3):
         origins, (problem,) = processes.look_up(reading(10))
-        assert origins[10].found is LookupResult.DENIED
+        assert origins[10].result is LookupResult.DENIED
         assert (problem.cause, problem.gpu_uuid) == (Cause.PROC_DENIED, "GPU-a")
-        assert problem.detail == f"the driver lists process 10, and {proc.root} does not tell whose it is"
+        assert problem.detail == f"the driver lists process 10, but {proc.root} does not show its owner"
 
 
 def test_what_is_in_no_proc_is_of_unknown_owner_from_the_second_sample_on(
@@ -127,7 +127,7 @@ def test_a_thread_that_may_not_be_read_is_a_reason(proc: ProcTree, processes: Pr
     (proc.add_thread(10, 11, "") / "cgroup").unlink()
     (proc.root / "10/task/11/cgroup").mkdir()
     origins, (problem,) = processes.look_up(reading(10))
-    assert origins[10].found is LookupResult.DENIED
+    assert origins[10].result is LookupResult.DENIED
     assert "10/task/11/cgroup: Is a directory" in problem.detail
 
 
@@ -171,7 +171,7 @@ def test_a_real_process_whose_main_thread_has_exited() -> None:
             assert state == "Z"
             real = Processes(proc_root=Path("/proc"))
             own = real.look_up(reading(child.pid))[0][child.pid]
-            assert own.found in (LookupResult.HOST, LookupResult.CONTAINER)
+            assert own.result in (LookupResult.HOST, LookupResult.CONTAINER)
             names = lookup._origin(real._of_living_thread(child.pid), own.name)
             assert names.pod_uids == own.pod_uids
         finally:

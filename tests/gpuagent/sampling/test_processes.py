@@ -70,14 +70,14 @@ def test_a_process_in_a_pod(proc: ProcTree) -> None:
     proc.add(10, in_pod(POD), name="train")
     origins, problems = look_up(proc, 10)
     assert origins == {
-        10: Origin(found=LookupResult.CONTAINER, pod_uids=(POD,), container_id=LEAF, name="train")
+        10: Origin(result=LookupResult.CONTAINER, pod_uids=(POD,), container_id=LEAF, name="train")
     }
     assert not problems
 
 
 def test_a_process_of_the_host(proc: ProcTree) -> None:
     proc.add(10, HOST, name="Xorg")
-    assert look_up(proc, 10) == ({10: Origin(found=LookupResult.HOST, name="Xorg")}, ())
+    assert look_up(proc, 10) == ({10: Origin(result=LookupResult.HOST, name="Xorg")}, ())
 
 
 @pytest.mark.parametrize("name", ["a) R 1 1 1 0 -1 0 (b", "spaces and )", "(", "", "two\nlines", "\udcff"])
@@ -95,7 +95,7 @@ def test_a_name_cannot_move_the_fields_of_stat(proc: ProcTree, name: str) -> Non
 
 @pytest.mark.parametrize("pid", [10, 0, -1, 1 << 31, (1 << 32) - 1])
 def test_a_pid_that_is_nobody_is_gone_and_no_problem(proc: ProcTree, pid: int) -> None:
-    assert look_up(proc, pid) == ({pid: Origin(found=LookupResult.GONE)}, ())
+    assert look_up(proc, pid) == ({pid: Origin(result=LookupResult.GONE)}, ())
 
 
 def test_a_process_on_two_gpus_and_on_a_mig_device(proc: ProcTree) -> None:
@@ -138,7 +138,7 @@ def test_a_pid_that_is_reused_while_it_is_looked_up(proc: ProcTree, rounds: int)
     found = look_up(proc, 10)[0][10]
     thread.join(5)
     assert found.pod_uids == ((OTHER,) if rounds == 1 else ())
-    assert found.found is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
+    assert found.result is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
 
 
 def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the_reading(
@@ -150,14 +150,14 @@ def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the
     (folder / "cgroup").write_text("not read again\n")
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
     processes.look_up(reading(gpu()))
-    assert processes.look_up(reading(gpu(10)))[0][10].found is LookupResult.DENIED
+    assert processes.look_up(reading(gpu(10)))[0][10].result is LookupResult.DENIED
 
 
 def test_a_process_that_runs_another_program_is_looked_up_again(proc: ProcTree) -> None:
     """A runtime moves its own child into the container's cgroup, and then runs the container's program."""
     processes = Processes(proc_root=proc.root)
     proc.add(10, HOST, name="runc:[2:INIT]")
-    assert processes.look_up(reading(gpu(10)))[0][10].found is LookupResult.HOST
+    assert processes.look_up(reading(gpu(10)))[0][10].result is LookupResult.HOST
     proc.add(10, in_pod(POD), name="train")
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
 
@@ -167,7 +167,7 @@ def test_an_ending_process_that_the_kernel_shows_in_the_root_is_not_the_hosts(
     proc: ProcTree, state: str, flags: int
 ) -> None:
     proc.add(10, "5:devices:/\n0::/", state=state, flags=flags)
-    assert look_up(proc, 10) == ({10: Origin(found=LookupResult.GONE)}, ())
+    assert look_up(proc, 10) == ({10: Origin(result=LookupResult.GONE)}, ())
 
 
 def test_an_ending_process_stays_its_pods(proc: ProcTree) -> None:
@@ -188,7 +188,7 @@ def test_what_may_not_be_read_is_a_reason_with_its_gpu(proc: ProcTree, file: str
     origins, problems = Processes(proc_root=proc.root).look_up(
         reading(gpu(11, uuid="GPU-a"), gpu(10, 11, uuid="GPU-b", index=1))
     )
-    assert origins[10] == Origin(found=LookupResult.DENIED)
+    assert origins[10] == Origin(result=LookupResult.DENIED)
     assert origins[11].pod_uids == (OTHER,)
     (problem,) = problems
     assert (problem.cause, problem.gpu_uuid) == (Cause.PROC_DENIED, "GPU-b")
@@ -200,7 +200,7 @@ def test_permission_denied(visible_proc: ProcTree) -> None:
     (visible_proc.add(10, in_pod(POD)) / "cgroup").chmod(0)
     with as_nobody():
         origins, problems = look_up(visible_proc, 10)
-    assert origins == {10: Origin(found=LookupResult.DENIED)}
+    assert origins == {10: Origin(result=LookupResult.DENIED)}
     assert [problem.cause for problem in problems] == [Cause.PROC_DENIED]
     assert problems[0].detail.endswith("/10/cgroup: Permission denied")
 
@@ -220,7 +220,7 @@ def test_one_problem_a_gpu_however_many_processes(proc: ProcTree) -> None:
 def test_a_malformed_stat_is_a_reason(proc: ProcTree, stat: str) -> None:
     (proc.add(10, in_pod(POD)) / "stat").write_text(stat)
     origins, problems = look_up(proc, 10)
-    assert origins[10].found is LookupResult.DENIED
+    assert origins[10].result is LookupResult.DENIED
     assert "10/stat: not of the form" in problems[0].detail
 
 
@@ -231,7 +231,7 @@ def test_bytes_that_are_no_text_and_files_without_end(proc: ProcTree) -> None:
     (folder / "cgroup").write_bytes((in_pod(POD) + "\n").encode() + b"1:x:/" + b"a" * (1 << 20))
     assert look_up(proc, 10)[0][10].pod_uids == (POD,)
     (folder / "cgroup").write_bytes(b"a" * (1 << 20))
-    assert look_up(proc, 10)[0][10].found is LookupResult.DENIED
+    assert look_up(proc, 10)[0][10].result is LookupResult.DENIED
 
 
 class TestPidNamespace:
@@ -304,11 +304,11 @@ class TestTheRealProc:
             child.stdout.readline()
             processes = Processes(proc_root=Path("/proc"))
             origins, problems = processes.look_up(reading(gpu(child.pid, os.getpid())))
-            assert origins[child.pid].found in (LookupResult.HOST, LookupResult.CONTAINER)
+            assert origins[child.pid].result in (LookupResult.HOST, LookupResult.CONTAINER)
             assert origins[child.pid].name.startswith("python")
             assert not problems
             child.communicate()
-        assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].found is LookupResult.GONE
+        assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].result is LookupResult.GONE
 
     def test_a_process_that_is_hidden_but_lives(self, visible_proc: ProcTree) -> None:
         """As with hidepid=2, for another user: there is no folder, and a signal is not allowed."""
@@ -319,6 +319,6 @@ class TestTheRealProc:
                     origins, problems = look_up(visible_proc, child.pid)
             finally:
                 child.kill()
-        assert origins == {child.pid: Origin(found=LookupResult.DENIED)}
+        assert origins == {child.pid: Origin(result=LookupResult.DENIED)}
         assert "hidepid" in problems[0].detail
-        assert look_up(visible_proc, child.pid)[0][child.pid].found is LookupResult.GONE
+        assert look_up(visible_proc, child.pid)[0][child.pid].result is LookupResult.GONE

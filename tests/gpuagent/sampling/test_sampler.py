@@ -79,7 +79,7 @@ async def test_samples_come_with_the_origin_of_every_process(simulated):
         await run.until(lambda: len(run.samples) >= 3)
     first, second, *_ = run.samples
     assert first.reading.gpus[0].processes == (GpuProcess(100, GIB),)
-    assert {pid: origin.found for pid, origin in first.origins.items()} == {
+    assert {pid: origin.result for pid, origin in first.origins.items()} == {
         100: LookupResult.HOST,
         101: LookupResult.HOST,
     }
@@ -235,7 +235,7 @@ async def test_what_nobody_foresaw_is_logged_and_counted_and_the_next_sample_tak
         await run.until(lambda: run.samples)
     assert run.sampler.errors == {("sample", "ZeroDivisionError"): 3}
     (line,) = run.lines()  # once, not three times
-    assert line["message"] == "a sample could not be taken"
+    assert line["message"] == "sample failed"
     assert "ZeroDivisionError: of the source" in line["traceback"]
 
 

@@ -300,6 +300,11 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
     assert named == {family.value.name for family in Family}
     for reason in (*FlagReason, *Cause):
         assert f"\n| `{reason}` |" in documented
+    for reason in FlagReason:
+        assert re.search(
+            rf"^\| `{reason}` \| .* \| {re.escape(reason.cleared_by)} \|$", documented, re.MULTILINE
+        )
+        assert f"\n| `{reason.event_reason}` | `{reason}` |" in documented
 
 
 def pods_of(status: Status) -> dict[str, Any]:

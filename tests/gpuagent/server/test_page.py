@@ -84,7 +84,7 @@ def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
     seen = shown(status_of(snapshot, judge.judge(snapshot)[0]), now=snapshot.wall_time + 4)
     text = " ".join(seen.text.split())
     assert "1 flag" in text
-    assert "over-share holds more than its share for 3 min" in text
+    assert "over-share uses more memory than its share for 3 min" in text
     assert "9.0 GiB of 6.0 GiB (bind-request) · 1 process" in text
     assert "team-a · queue vision · group fde0f5a5" in text
     assert "in vCluster team: ml / train-0" in text
@@ -94,7 +94,7 @@ def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
     assert "promised 12.0 GiB" in text
     assert "as of 4 s ago" in text
     assert "simulated" not in text
-    assert "holds 9.0 GiB of its share of 6.0 GiB" in seen.labels
+    assert "uses 9.0 GiB of its share of 6.0 GiB" in seen.labels
 
 
 def test_what_is_not_known_is_said_and_is_no_zero() -> None:
@@ -115,16 +115,16 @@ def test_no_sample_no_gpu_and_a_pod_that_leads_nowhere() -> None:
     assert "no sample yet" in shown(nothing).text
     assert "no figures" in page(nothing, node="n", is_simulated=False, now=NOW, interval=5)
     empty = snapshot_of(sample())
-    assert "No GPU answers on this node." in shown(status_of(empty)).text
-    lost = pod_share("a-lost", asks_for_share=True, is_unresolved=True, groups=("nowhere",))
+    assert "No GPU on this node responds." in shown(status_of(empty)).text
+    lost = pod_share("a-lost", has_share=True, is_unresolved=True, groups=("nowhere",))
     assert "Pods whose GPU is unknown" in shown(status_of(snapshot_of(sample(gpu()), lost))).text
 
 
 def test_mig_and_simulated_say_so() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),), uuid=B)
     seen = shown(status_of(snapshot_of(sample(split))), is_simulated=True)
-    assert "MIG: reported, never judged" in seen.text
-    assert "simulated: these figures are made up" in seen.text
+    assert "MIG: reported, not evaluated" in seen.text
+    assert "simulated: these figures are synthetic" in seen.text
 
 
 TAGS = shown(status_of(over_share(0.0), None, Problem(Cause.NVML, "", "x"))).tags

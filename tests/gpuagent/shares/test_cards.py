@@ -65,8 +65,8 @@ REFUSED = [
     (asking(**{"gpu-fraction-num-devices": "18446744073709551615"}), "GPUs is more than any node has"),
     (asking(**{REQUEST.format("main", "request"): "9Pi"}), '"9Pi" is more than any GPU has'),
     (asking(**{REQUEST.format("main", "limit"): "1e99"}), '"1e99" is more than any GPU has'),
-    (asking(**{REQUEST.format(f"c{n}", "request"): "7Pi" for n in range(3)}), "its containers together ask for more memory"),
-    (asking(**{REQUEST.format("main", "request"): "1Gi", **{REQUEST.format(c, "limit"): "7Pi" for c in ("main", "b")}}), "its containers together ask for more memory"),
+    (asking(**{REQUEST.format(f"c{n}", "request"): "7Pi" for n in range(3)}), "its containers together request more memory"),
+    (asking(**{REQUEST.format("main", "request"): "1Gi", **{REQUEST.format(c, "limit"): "7Pi" for c in ("main", "b")}}), "its containers together request more memory"),
     (asking(**{REQUEST.format("main", "request"): "1Gi", "nvidia.com/container.main.gpus.devices": ",".join(f"GPU-{n}" for n in range(60)), "nvidia.com/container.b.gpus.devices": ",".join(f"GPU-{n}" for n in range(50, 80))}), "its containers name more than 64 GPUs"),
 ]  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_a_bind_request_for_more_gpus_than_a_node_has() -> None:
     huge["spec"]["receivedGPU"]["count"] = 1 << 62
     pod_share = resolve(fraction(), huge, node())["half"]
     assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
-    assert "more GPUs than any node has" in pod_share.notes[0]
+    assert "larger than any node's" in pod_share.notes[0]
 
 
 def test_more_promised_than_json_can_hold_is_unknown() -> None:
@@ -124,7 +124,7 @@ def test_notes_on_one_pod_are_few_and_short() -> None:
     pod_share = resolve(pod(annotations=bad), node())["half"]
     assert 0 < len(pod_share.notes) <= 9
     assert all(len(note) <= 600 for note in pod_share.notes)
-    assert pod_share.notes[-1].endswith("more values of the pod cannot be read")
+    assert pod_share.notes[-1].endswith("more values of the pod are invalid")
 
 
 amounts = st.integers(-(1 << 70), 1 << 70).map(str) | st.sampled_from(["8Pi", "9E", "1e20", "0x1p80", "NaN"])

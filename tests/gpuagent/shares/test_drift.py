@@ -73,12 +73,12 @@ class TestAgainstTheBindRequest:
     @pytest.mark.parametrize(
         ("document", "said"),
         [
-            (half(gpu_fraction="0.9"), "it says gpu-fraction 0.9, the bind request gives it 0.50"),
-            (half(gpu_fraction="0.51"), "it says gpu-fraction 0.51, the bind request gives it 0.50"),
-            (half(gpu_fraction=None), "it says nothing of a share, the bind request gives it 0.50"),
-            (half(gpu_fraction="abc"), "it says nothing of a share, the bind request gives it 0.50"),
-            (half(gpu_fraction=None, gpu_memory="2000"), "it says gpu-memory 2000, the bind request gives it 0.50"),
-            (half(gpu_fraction_num_devices="2"), "it says gpu-fraction 0.5 on 2 GPUs, the bind request gives it 1 GPU(s)"),
+            (half(gpu_fraction="0.9"), "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"),
+            (half(gpu_fraction="0.51"), "the pod declares gpu-fraction 0.51, its BindRequest allocates 0.50"),
+            (half(gpu_fraction=None), "the pod declares no share, its BindRequest allocates 0.50"),
+            (half(gpu_fraction="abc"), "the pod declares no share, its BindRequest allocates 0.50"),
+            (half(gpu_fraction=None, gpu_memory="2000"), "the pod declares gpu-memory 2000, its BindRequest allocates 0.50"),
+            (half(gpu_fraction_num_devices="2"), "the pod declares gpu-fraction 0.5 on 2 GPUs, its BindRequest allocates 1 GPU(s)"),
         ],
         ids=["more", "a little more", "gone", "unreadable", "of another kind", "on more devices"],
     )  # fmt: skip
@@ -142,20 +142,20 @@ def test_against_kais_config_map() -> None:
     beside = (config_map(GPU_PORTION="0.50"),)
     assert not edited(half(), half(gpu_fraction="0.501"), *beside).changed
     pod_share = edited(half(), half(gpu_fraction="0.9"), *beside)
-    assert pod_share.changed == "it says gpu-fraction 0.9, KAI's ConfigMap gives it 0.50"
+    assert pod_share.changed == "the pod declares gpu-fraction 0.9, KAI's ConfigMap allocates 0.50"
 
 
 class TestAgainstWhatWasFirstSeen:
     @pytest.mark.parametrize(
         ("then", "said"),
         [
-            (half(gpu_fraction="0.9"), "it says gpu-fraction 0.9, and said gpu-fraction 0.5 when it was first seen"),
-            (half(gpu_fraction="0.501"), "it says gpu-fraction 0.501, and said gpu-fraction 0.5 when it was first seen"),
-            (half(gpu_fraction=None), "it says nothing of a share, and said gpu-fraction 0.5 when it was first seen"),
-            (half(gpu_fraction="abc"), "it says nothing of a share, and said gpu-fraction 0.5 when it was first seen"),
-            (half(gpu_fraction_num_devices="2"), "it says gpu-fraction 0.5 on 2 GPUs, and said gpu-fraction 0.5 when it was first seen"),
-            (fraction(group=GROUP_1), "its GPU group labels are not what they were when it was first seen"),
-            (fraction(group=None), "its GPU group labels are not what they were when it was first seen"),
+            (half(gpu_fraction="0.9"), "the pod declares gpu-fraction 0.9; it declared gpu-fraction 0.5 when first seen"),
+            (half(gpu_fraction="0.501"), "the pod declares gpu-fraction 0.501; it declared gpu-fraction 0.5 when first seen"),
+            (half(gpu_fraction=None), "the pod declares no share; it declared gpu-fraction 0.5 when first seen"),
+            (half(gpu_fraction="abc"), "the pod declares no share; it declared gpu-fraction 0.5 when first seen"),
+            (half(gpu_fraction_num_devices="2"), "the pod declares gpu-fraction 0.5 on 2 GPUs; it declared gpu-fraction 0.5 when first seen"),
+            (fraction(group=GROUP_1), "its GPU group labels have changed since the pod was first seen"),
+            (fraction(group=None), "its GPU group labels have changed since the pod was first seen"),
             (fraction(labels={"runai-gpu-group/x": "x"}), ""),
             (half(gpu_fraction="0.50"), ""),
             (half(gpu_fraction_container_name="other"), ""),
@@ -171,15 +171,15 @@ class TestAgainstWhatWasFirstSeen:
     def test_a_share_that_comes_later_is_none(self) -> None:
         """Who has no share must not be able to write himself one."""
         pod_share = edited(pod(), half())
-        assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
-        assert pod_share.changed.startswith("it says gpu-fraction 0.5, and said nothing of a share")
-        assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, later"]
+        assert (pod_share.has_share, pod_share.shares) == (False, {})
+        assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
+        assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
 
     def test_both_words_are_shown(self) -> None:
         pod_share = edited(half(), half(gpu_fraction="0.9"))
         assert [candidate.text for candidate in pod_share.candidates] == [
             "gpu-fraction 0.5, as first seen",
-            "gpu-fraction 0.9, later",
+            "gpu-fraction 0.9, changed later",
         ]
 
     def test_it_is_over_when_the_difference_is_gone(self) -> None:
@@ -191,7 +191,7 @@ class TestAgainstWhatWasFirstSeen:
     def test_more_groups_than_devices_are_named_from_the_start(self) -> None:
         more = fraction(group=None, labels={f"runai-gpu-group/{g}": g for g in (GROUP_0, GROUP_1)})
         pod_share = ShareResolver().resolve(inventory(more, *TWO_RESERVATIONS, node()), DEVICES)[0]
-        assert pod_share.changed == "it has 2 GPU groups for a share of 1 GPU(s)"
+        assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU(s)"
 
     def test_the_queue_is_the_first_one(self) -> None:
         assert edited(fraction(), fraction(labels={"kai.scheduler/queue": "team-b"})).queue == "team-a"
@@ -221,9 +221,9 @@ class TestAgainstWhatWasFirstSeen:
     @pytest.mark.parametrize(
         ("key", "said"),
         [
-            ("gpu-memory.request", "it says gpu-memory.request"),
-            ("gpu-memory.limit", "the memory limits of its containers are not what they were"),
-            ("gpus.devices", "the GPUs of its containers are not what they were"),
+            ("gpu-memory.request", "the pod declares gpu-memory.request"),
+            ("gpu-memory.limit", "the memory limits of its containers have changed"),
+            ("gpus.devices", "the GPUs of its containers have changed"),
         ],
     )
     def test_what_its_containers_ask_for(self, key: str, said: str) -> None:
@@ -325,5 +325,5 @@ def test_an_edit_never_changes_what_a_pod_may_hold(says: list[dict[str, str]]) -
         pod_share = next(
             c for c in pod_shares.resolve(inventory(document, *beside), DEVICES) if c.pod.name == "half"
         )
-        amounts.append((pod_share.shares, pod_share.limits, pod_share.gpu_uuids, pod_share.asks_for_share))
+        amounts.append((pod_share.shares, pod_share.limits, pod_share.gpu_uuids, pod_share.has_share))
     assert all(amount == amounts[0] for amount in amounts)

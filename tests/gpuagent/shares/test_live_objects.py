@@ -131,7 +131,7 @@ def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
     found = documents("kai-live-v0.13.4")
     pod_shares = resolve(read(tmp_path, found, on="gpu-node-1"), "v0.13.4")
     whole = pod_shares["research/whole"]
-    assert (whole.asks_for_share, whole.is_unresolved, whole.changed) == (True, True, "")
+    assert (whole.has_share, whole.is_unresolved, whole.changed) == (True, True, "")
     assert [candidate.source for candidate in whole.candidates] == [ShareSource.WHOLE_GPU]
 
 

@@ -46,7 +46,7 @@ def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, s
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
     pod_share = seen.pod_share(POD)
-    assert (pod_share.asks_for_share, pod_share.gpu_uuids, pod_share.shares, pod_share.limits) == (
+    assert (pod_share.has_share, pod_share.gpu_uuids, pod_share.shares, pod_share.limits) == (
         False,
         (),
         {},
@@ -54,7 +54,7 @@ def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, s
     )
     (candidate,) = pod_share.candidates
     assert not candidate.counts
-    assert "KAI did not act on" in candidate.text
+    assert "ignored by KAI" in candidate.text
 
 
 @asking
@@ -66,7 +66,7 @@ def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str
     seen.process(unknown, {POD: {GPU_1: GIB}}, times=4)
     assert seen.flagged == set()
     assert not [
-        key for key in seen.judged[-1].verdicts.judged if key.reason in ("no-share", "unassigned-gpu")
+        key for key in seen.judged[-1].verdicts.by_key if key.reason in ("no-share", "unassigned-gpu")
     ]
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0), "nor is anything promised"
     seen.process(made, {POD: {GPU_1: GIB}}, times=3)
@@ -135,7 +135,7 @@ def test_a_group_label_that_goes_takes_no_share() -> None:
 def test_a_bind_request_alone_is_enough(portion: str) -> None:
     seen = Pipeline()
     seen.see(*NODE, fraction(group=None), bind_request(portion=portion), held={POD: {GPU_0: GIB}}, times=3)
-    assert seen.pod_share(POD).asks_for_share
+    assert seen.pod_share(POD).has_share
     assert seen.flagged == set()
 
 
@@ -233,7 +233,7 @@ SIZED = {
 def test_a_gpu_of_unknown_size_accuses_nobody(document: dict[str, Any]) -> None:
     seen = Pipeline()
     seen.see(*NODE, document, held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
-    assert seen.judged[-1].verdicts.judged == {}
+    assert seen.judged[-1].verdicts.by_key == {}
     assert [found["hasUnsizedGpus"] for found in seen.shown["pods"]] == [True]
     beside = fraction()
     beside["spec"] |= {key: value for key, value in document["spec"].items() if key != "nodeName"}

@@ -135,10 +135,7 @@ class TestWhoseWord:
 
     def test_it_is_noted_if_it_has_the_pods_name(self) -> None:
         (note,) = resolve(fraction(), node(), bind_request(number=2)).notes
-        assert (
-            note
-            == "Pod research/half: the BindRequest of that name belongs to another pod, and does not count"
-        )
+        assert note == "Pod research/half: the BindRequest of that name belongs to another pod and is ignored"
 
     @pytest.mark.parametrize("portion", ["half", "-0.5", "1.5", "0,5", "nan", "0.5\n"])
     def test_a_portion_that_cannot_be_read_is_a_note(self, portion: str) -> None:
@@ -180,8 +177,8 @@ class TestWhoseWord:
         pod_share = resolve(
             fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
         )
-        assert (pod_share.asks_for_share, pod_share.shares) == (False, {})
-        assert pod_share.changed == "it says gpu-fraction 0.5, the bind request gives it no share"
+        assert (pod_share.has_share, pod_share.shares) == (False, {})
+        assert pod_share.changed == "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"
 
     def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
         """Seen live: 0.004 is bound with portion 0.00, and a group all the same."""
@@ -195,7 +192,7 @@ class TestMalformed:
         ("annotations", "said"),
         [
             ({"gpu-fraction": "abc"}, 'gpu-fraction "abc": gpu-fraction annotation value must be a positive number smaller than 1.0'),
-            ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": a number between 0 and 1 is allowed'),
+            ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": expected a number between 0 and 1'),
             ({"gpu-fraction": ""}, 'gpu-fraction "": gpu-fraction annotation value must be a positive number smaller than 1.0'),
             ({"gpu-memory": "2Gi"}, 'gpu-memory "2Gi": gpu-memory annotation value must be a positive integer greater than 0'),
             ({"gpu-memory": "9223372036854775808"}, "gpu-memory: KAI's scheduler ignores values of 2^63 and more"),
@@ -213,7 +210,7 @@ class TestMalformed:
     ) -> None:
         pod_share = resolve(pod(annotations=annotations), node())
         assert pod_share.notes == (f"Pod research/half: {said}",)
-        assert (pod_share.asks_for_share, pod_share.shares, pod_share.limits) == (False, {}, {})
+        assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
     def test_the_rest_goes_on(self) -> None:
         pod_shares = ShareResolver().resolve(
@@ -313,7 +310,7 @@ class TestGpus:
     def test_else_unknown(self) -> None:
         pod_share = resolve(fraction(), node())
         assert (pod_share.gpu_uuids, pod_share.shares, pod_share.is_unresolved) == ((), {}, True)
-        assert pod_share.asks_for_share
+        assert pod_share.has_share
         assert pod_share.lacks_reservation
 
     def test_a_pod_without_any_group_lacks_no_reservation(self) -> None:
@@ -327,7 +324,7 @@ class TestGpus:
 
     def test_a_group_alone_is_no_share(self) -> None:
         pod_share = resolve(pod(labels={"runai-gpu-group": GROUP_0}), reservation(), node())
-        assert (pod_share.asks_for_share, pod_share.gpu_uuids, pod_share.shares) == (False, (), {})
+        assert (pod_share.has_share, pod_share.gpu_uuids, pod_share.shares) == (False, (), {})
         assert not pod_share.lacks_reservation
 
     def test_another_vclusters_reservation_pods_are_not_followed(self) -> None:
@@ -349,7 +346,7 @@ class TestGpus:
         assert pod_share.gpu_uuids == ()
         assert pod_share.lacks_reservation
         own = ShareResolver().resolve(inventory(synced("elsewhere"), node()), DEVICES)[0]
-        assert (own.asks_for_share, own.shares) == (False, {})
+        assert (own.has_share, own.shares) == (False, {})
 
     def test_the_clusters_own_reservation_pod_counts_before_a_tenants(self) -> None:
         tenants = reservation(
@@ -437,7 +434,7 @@ class TestByContainer:
         assert pod_share.shares == mib(2070, ShareSource.BIND_REQUEST)
         assert not pod_share.changed
         pod_share = resolve(document, node(), bind_request(portion="0.50"))
-        assert "the bind request gives it 0.50" in pod_share.changed
+        assert "its BindRequest allocates 0.50" in pod_share.changed
 
     @pytest.mark.parametrize("legacy", [{"gpu-fraction": "0.1"}, {"gpu-memory": "2000"}])
     def test_beside_a_legacy_ask_it_counts_for_nothing(self, legacy: dict[str, str]) -> None:
@@ -531,7 +528,7 @@ class TestWholeGpus:
     def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
         pod_share = self.pod_shares(*documents)["whole"]
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
-        assert pod_share.asks_for_share
+        assert pod_share.has_share
         assert pod_share.is_unresolved
         assert pod_share.candidates[0].bytes_per_gpu == {"": A10}
 

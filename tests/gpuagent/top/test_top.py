@@ -66,7 +66,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
         pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.HAMI_CORE)}),
         pod_share("over", GIB),
         pod_share("none"),
-        pod_share("nowhere", groups=("g",), asks_for_share=True, lacks_reservation=True, is_unresolved=True,
+        pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
               candidates=(candidate,)),
         pod_share("lost", GIB, gpus=("GPU-lost-0000",)),
     )  # fmt: skip
@@ -173,7 +173,7 @@ def test_what_is_not_known_is_said_and_is_no_zero() -> None:
     text = words(as_text(board(status_of(snapshot, None, problem))))
     assert "0 team-a/a-pod unknown 1.0 GiB bind-request -" in text
     assert "problem: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
-    assert "problem: Verdicts are suspended until this is over." in text
+    assert "problem: Verdicts are suspended until these problems are resolved." in text
 
 
 def test_values_that_cannot_be_read_are_named() -> None:
@@ -190,7 +190,7 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
     text = words(as_text(board(status_of(snapshot_of(sample(split), both)))))
     assert "0 MIG-1aaaaaaa team-a/both" in text
     assert "0 MIG-2aaaaaaa team-a/both" in text
-    assert "NVIDIA A10 (MIG: never judged)" in text
+    assert "NVIDIA A10 (MIG: not evaluated)" in text
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
     [
         (Status(snapshot=None, attribution_ok=None), "the agent has no sample yet"),
         (Status(snapshot=None, attribution_ok=False, good_wall_time=1.0,
-                problems=(Problem(Cause.SAMPLE_STALE, "", "the last good sample is 95.0 s old"),)),
-         "the last good sample is too old"),
-        (status_of(snapshot_of(sample(gpu()))), "No pod has a share of a GPU"),
-        (status_of(snapshot_of(sample())), "no GPU answers"),
+                problems=(Problem(Cause.SAMPLE_STALE, "", "the last successful sample is 95.0 s old"),)),
+         "the last successful sample is too old"),
+        (status_of(snapshot_of(sample(gpu()))), "No pod has a GPU share"),
+        (status_of(snapshot_of(sample())), "no GPU responds"),
     ],
 )  # fmt: skip
 def test_without_figures_it_says_why(status: Status, said: str) -> None:
@@ -215,14 +215,14 @@ def test_without_figures_it_says_why(status: Status, said: str) -> None:
 def test_simulated_old_and_silent_are_said() -> None:
     got = received(judged(0.0), simulated=True)
     fresh = board_of(got, now=got.at)
-    assert "simulated: these figures are made up" in as_text(fresh)
+    assert "simulated: these figures are synthetic" in as_text(fresh)
     assert not fresh.is_old
     assert board_of(got, now=got.at + 100).is_old
     silent = board_of(got, now=got.at + 30, silence="Connection refused")
     assert silent.is_old
-    assert "THE AGENT HAS NOT ANSWERED FOR 30 s (Connection refused), as of 34 s ago" in as_text(silent)
+    assert "NO RESPONSE FROM THE AGENT FOR 30 s (Connection refused), as of 34 s ago" in as_text(silent)
     waiting = waiting_board("http://127.0.0.1:1", silence="Connection refused", seconds=3)
-    assert "HAS NOT ANSWERED FOR 3 s (Connection refused)" in as_text(waiting)
+    assert "NO RESPONSE FROM THE AGENT FOR 3 s (Connection refused)" in as_text(waiting)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
@@ -249,7 +249,7 @@ def test_a_low_terminal_keeps_those_furthest_over_and_says_that_there_is_more(co
     text = drawn(board(judged(180.0)), columns, height=12)
     lines = text.rstrip("\n").splitlines()
     assert len(lines) == 12
-    assert lines[-1].startswith("… 6 pods in all; ")
+    assert lines[-1].startswith("… 6 pods in total; ")
     assert "team-a/far-over" in text
     assert "team-a/lost" not in text
 
@@ -391,34 +391,34 @@ def test_the_age_is_by_the_agents_clock() -> None:
     sampled = 1_000_000_000.0
     status = Status(snapshot=None, attribution_ok=True, good_wall_time=sampled)
     with serving(gives(body_of(status), Date="Sun, 09 Sep 2001 01:46:47 GMT")) as url:
-        assert Agent(url).ask().age == 7.0
+        assert Agent(url).fetch().age == 7.0
     with serving(gives(body_of(status), Date="yesterday")) as url:
-        assert Agent(url, wall_clock=lambda: sampled + 3).ask().age == 3.0
-        assert Agent(url, wall_clock=lambda: sampled - 9).ask().age == 0.0
+        assert Agent(url, wall_clock=lambda: sampled + 3).fetch().age == 3.0
+        assert Agent(url, wall_clock=lambda: sampled - 9).fetch().age == 0.0
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (gives(b"not found", 404), "what answers is no agent: 404, not found"),
-        (gives(b"", 503), "what answers is no agent: 503"),
-        (gives(b"moved", 302, Location="http://192.0.2.1/"), "what answers is no agent: 302, moved"),
-        (gives(b"<html>"), "what answers is no agent: "),
-        (gives(b"[]"), "what answers is no agent: Expected `object`, got `array`"),
-        (gives(b"{}"), "what answers is no agent: Object missing required field `node`"),
-        (gives(b'{"node": "n", "gpus": [{"uuid": 1}]}'), "what answers is no agent: "),
-        (gives(b'{"node": "\xff"}'), "what answers is no agent: "),
-        (gives(b"[" * 100_000), "what answers is no agent: "),
-        (raw(b"SSH-2.0-x\r\n"), "what answers speaks no HTTP: "),
+        (gives(b"not found", 404), "the response is not from an agent: 404, not found"),
+        (gives(b"", 503), "the response is not from an agent: 503"),
+        (gives(b"moved", 302, Location="http://192.0.2.1/"), "the response is not from an agent: 302, moved"),
+        (gives(b"<html>"), "the response is not from an agent: "),
+        (gives(b"[]"), "the response is not from an agent: Expected `object`, got `array`"),
+        (gives(b"{}"), "the response is not from an agent: Object missing required field `node`"),
+        (gives(b'{"node": "n", "gpus": [{"uuid": 1}]}'), "the response is not from an agent: "),
+        (gives(b'{"node": "\xff"}'), "the response is not from an agent: "),
+        (gives(b"[" * 100_000), "the response is not from an agent: "),
+        (raw(b"SSH-2.0-x\r\n"), "the response is not HTTP: "),
         (raw(), "Remote end closed connection without response"),
-        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "what answers "),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "the response "),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b" "] * 40, pause=0.05), "no answer within 1 s"),
         (raw(b"HTTP/1.1 200 OK\r\nX: \x1b[31m\r\n\r\n{}", pause=1.2), "no answer within 1 s"),
     ],
 )  # fmt: skip
 def test_who_is_no_agent_is_told_in_one_line(answer: Answer, said: str) -> None:
     with serving(answer) as url, pytest.raises(NoAnswer) as caught:
-        Agent(url, seconds=0.6 if "within" in said else 5).ask()
+        Agent(url, seconds=0.6 if "within" in said else 5).fetch()
     text = str(caught.value)
     assert said in text
     assert text.isprintable()
@@ -430,7 +430,10 @@ def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -
     for more in ([], ["--once"], ["-o", "json"]):
         assert main(["top", "--url", url, *more]) == 2
         out, err = capsys.readouterr()
-        assert (out, err) == ("", f"kaishare-agent: {url}: Connection refused; is an agent serving there?\n")
+        assert (out, err) == (
+            "",
+            f"kaishare-agent: {url}: Connection refused; is an agent running at this address?\n",
+        )
 
 
 @pytest.mark.parametrize(
@@ -450,7 +453,7 @@ def test_what_is_no_address_is_one_line_and_status_2(url: str, capsys: pytest.Ca
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with serving(GOOD) as url:
-        assert Agent(url).ask().answer.node == "node-1"
+        assert Agent(url).fetch().answer.node == "node-1"
 
 
 # --- in a process of its own ---
@@ -482,7 +485,7 @@ def test_watching_goes_on_until_the_agent_answers_and_ends_with_0_at_ctrl_c() ->
     ) as top:
         assert top.stderr is not None
         assert top.stdout is not None
-        assert b"Connection refused; trying again" in top.stderr.readline()
+        assert b"Connection refused; retrying" in top.stderr.readline()
         with serving(GOOD, port):
             while b"far-over" not in top.stdout.readline():
                 assert top.poll() is None
@@ -549,10 +552,10 @@ def test_on_a_terminal_it_watches_says_when_nobody_answers_and_leaves_the_screen
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         with running("--url", f"http://127.0.0.1:{port}", **streams) as top:
             terminal = Terminal(ours)
-            terminal.until("THE AGENT HAS NOT ANSWERED FOR")
+            terminal.until("NO RESPONSE FROM THE AGENT FOR")
             with serving(GOOD, port):
                 terminal.until("team-a/far-over")
-            terminal.until("THE AGENT HAS NOT ANSWERED FOR")
+            terminal.until("NO RESPONSE FROM THE AGENT FOR")
             top.send_signal(number)
             assert top.wait(10) == 0
             seen = terminal.rest()

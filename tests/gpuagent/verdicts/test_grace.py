@@ -46,7 +46,7 @@ def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> 
     for at, held in zip(count(0, int(INTERVAL)), islice(pattern, int(hours * 3600 / INTERVAL)), strict=False):
         problems = [Problem(Cause.TRUNCATED, A)] if held is BLIND else []
         verdicts, _ = by.judge(node(OVER if held is BLIND else held, at=at, problems=problems))
-        if any(verdict.is_flagged for verdict in verdicts.judged.values()):
+        if any(verdict.is_flagged for verdict in verdicts.by_key.values()):
             return float(at)
     return None
 
@@ -115,7 +115,7 @@ def test_an_agent_that_stands_still_now_and_then_keeps_the_balance(gap: float) -
 
 
 def balance(verdicts: Verdicts, key: Key = OVER_SHARE) -> float:
-    return verdicts.judged[key].balance
+    return verdicts.by_key[key].balance
 
 
 def test_a_flag_that_was_cleared_comes_back_as_soon_as_the_balance_is_full_again() -> None:
@@ -195,7 +195,7 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
         (14, large, B),
         (16, large, B),
     ]
-    found = [by.judge(node(held, at=at, uuid=uuid))[0].judged.get(FOREIGN) for at, held, uuid in steps]
+    found = [by.judge(node(held, at=at, uuid=uuid))[0].by_key.get(FOREIGN) for at, held, uuid in steps]
     assert [None if each is None else (each.balance, each.is_flagged) for each in found] == [
         (0, False), (4, False), (3, False), None, (4, False), (8, False), (10, True)
     ]  # fmt: skip
@@ -204,7 +204,7 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
     missing = replace(TRAIN, lacks_reservation=True)
     steps = [(0, missing), (6, missing), (8, TRAIN), (12, missing), (13, missing)]
     key = Key(uid_of("train"), A, FlagReason.NO_RESERVATION)
-    found = [by.judge(node(WITHIN, at=at, pod_share=each))[0].judged[key] for at, each in steps]
+    found = [by.judge(node(WITHIN, at=at, pod_share=each))[0].by_key[key] for at, each in steps]
     assert [(each.balance, each.is_flagged) for each in found] == [
         (0, False), (6, False), (5, False), (9, False), (10, True)
     ]  # fmt: skip
@@ -214,7 +214,7 @@ def test_a_pod_that_leaves_a_foreign_gpu_at_every_second_sample_is_flagged() -> 
     for made, key in ((TRAIN, FOREIGN), (STRANGER, Key(uid_of("train"), B, FlagReason.NO_SHARE))):
         by, flagged = judge(), []
         for at, held in zip(range(0, 60, 2), again_and_again((1, GIB), (1, 0)), strict=False):
-            verdict = by.judge(node(held or 0, at=at, pod_share=made, uuid=B))[0].judged.get(key)
+            verdict = by.judge(node(held or 0, at=at, pod_share=made, uuid=B))[0].by_key.get(key)
             flagged += [at] if verdict is not None and verdict.is_flagged else []
         assert flagged, key.reason
 
@@ -223,9 +223,9 @@ def test_a_pod_whose_own_gpu_is_lost_to_sight_does_not_count_as_within() -> None
     by = judge()
     run(node(GIB, at=0, uuid=B), node(GIB, at=8, uuid=B), by=by)
     verdicts, _ = run(*(node(GIB, at=at, uuid=B, pod_share=LOST) for at in (10, 15, 20)), by=by)
-    assert FOREIGN not in verdicts.judged
+    assert FOREIGN not in verdicts.by_key
     verdicts, _ = run(node(GIB, at=22, uuid=B), by=by)
-    assert (balance(verdicts, FOREIGN), verdicts.judged[FOREIGN].is_flagged) == (10, True)
+    assert (balance(verdicts, FOREIGN), verdicts.by_key[FOREIGN].is_flagged) == (10, True)
 
 
 def around(at: float, uuids: list[str], held: int, made: PodShare) -> Snapshot:
@@ -246,7 +246,7 @@ def test_a_pod_that_moves_its_memory_from_gpu_to_gpu_is_flagged(gpus: int, has_s
     by = usual()
     for at in range(0, int((GRACE + INTERVAL) * gpus) + 1, int(INTERVAL)):
         verdicts, _ = by.judge(around(at, uuids, OVER, made))
-    assert any(verdict.is_flagged for verdict in verdicts.judged.values())
+    assert any(verdict.is_flagged for verdict in verdicts.by_key.values())
 
 
 def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_over() -> None:

@@ -242,26 +242,26 @@ def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
         replace(pod_share("lost", GIB, gpus=()), is_unresolved=True),
     )
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
-    judged = {verdict.pod_share.pod.name for verdict in verdicts.judged.values()}
+    judged = {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()}
     assert judged == left | ({"lost"} if left else set())
 
 
 def test_a_problem_on_every_gpu_suspends_what_has_no_gpu_too() -> None:
     lost = replace(pod_share("lost", GIB, gpus=()), is_unresolved=True, changed="x")
     verdicts, _ = run(node(0, lost, problems=[Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]))
-    assert verdicts.judged == {}
+    assert verdicts.by_key == {}
 
 
 def test_unknown_memory_stops_every_verdict_on_that_pod_and_on_no_other() -> None:
     both, other = pod_share("train", SHARE, gpus=(A, B)), pod_share("other", GIB)
     verdicts, _ = run(node(None, other, pod_share=both))
-    assert {verdict.pod_share.pod.name for verdict in verdicts.judged.values()} == {"other"}
+    assert {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()} == {"other"}
 
 
 def test_a_mig_gpu_is_never_judged() -> None:
     taken = sample(gpu((10, OVER), mig=True, used=OVER), origins={10: in_pod("train")})
     for each in (TRAIN, STRANGER, replace(TRAIN, changed="x")):
-        assert run(snapshot_of(taken, each))[0].judged == {}
+        assert run(snapshot_of(taken, each))[0].by_key == {}
 
 
 def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
@@ -283,7 +283,7 @@ def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
     for at, held, expected, balance in steps:
         verdicts, _ = by.judge(node(held, at=at))
         assert verdicts.over_seconds == {(uid_of("train"), A): expected}, at
-        verdict = verdicts.judged.get(OVER_SHARE)
+        verdict = verdicts.by_key.get(OVER_SHARE)
         assert (None if verdict is None else verdict.balance) == balance, at
     assert run(snapshot_of(sample(gpu(), at=52)), by=by)[0].over_seconds == {}
 
@@ -367,7 +367,7 @@ def test_flags_and_balances_are_what_the_history_says(found: list[Step]) -> None
         at += step.after
         history.append((at, step.says))
         verdicts, transitions = by.judge(SAYS[step.says](at))
-        verdict = verdicts.judged.get(OVER_SHARE)
+        verdict = verdicts.by_key.get(OVER_SHARE)
         if step.says in UNJUDGED:
             assert verdict is None
             assert transitions == ()
@@ -393,7 +393,7 @@ def test_a_balance_is_never_negative_nor_more_than_the_grace(found: list[tuple[f
     for after, says in found:
         at += after
         verdicts, _ = by.judge(SAYS[says](at))
-        assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.judged.values())
+        assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.by_key.values())
 
 
 @given(st.lists(intervals, min_size=1, max_size=40))
@@ -402,7 +402,7 @@ def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(found: list[f
     by.judge(node(OVER, at=at))
     for after in found:
         at += after
-        verdict = by.judge(node(OVER, at=at))[0].judged[OVER_SHARE]
+        verdict = by.judge(node(OVER, at=at))[0].by_key[OVER_SHARE]
         assert verdict.is_flagged is (round(at, 9) >= GRACE)
 
 
@@ -417,7 +417,7 @@ def test_a_pod_that_is_never_over_is_never_flagged(found: list[tuple[float, str]
             SAYS[says](at) if says not in UNJUDGED else WITHIN_AND_UNSEEN[says](at)
         )
         assert transitions == ()
-        assert not any(verdict.is_flagged or verdict.balance for verdict in verdicts.judged.values())
+        assert not any(verdict.is_flagged or verdict.balance for verdict in verdicts.by_key.values())
         assert set(verdicts.over_seconds.values()) <= {0.0}
 
 
@@ -435,7 +435,7 @@ def test_time_that_was_not_judged_changes_no_balance(
     for after, says in unseen:
         at += after
         by.judge(SAYS[says](at))
-    verdict = by.judge(node(BETWEEN, at=at + last))[0].judged[OVER_SHARE]
+    verdict = by.judge(node(BETWEEN, at=at + last))[0].by_key[OVER_SHARE]
     assert verdict.balance == before
 
 
@@ -443,7 +443,7 @@ def test_time_that_was_not_judged_changes_no_balance(
 def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, held: int) -> None:
     by = judge()
     run(node(OVER, at=0), node(OVER, at=4), by=by)
-    verdict = by.judge(node(held, at=4 + gap))[0].judged[OVER_SHARE]
+    verdict = by.judge(node(held, at=4 + gap))[0].by_key[OVER_SHARE]
     assert (verdict.balance, verdict.is_flagged) == (4, False)
 
 

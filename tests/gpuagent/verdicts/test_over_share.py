@@ -68,10 +68,10 @@ def test_a_namespace_asks_by_its_labels(labels: dict[str, Any], over_share_polic
 @pytest.mark.parametrize(
     ("labels", "line"),
     [
-        ({"over_share": "kill"}, f'Namespace team-a: label {OVER_SHARE}: "kill" does not count; allowed: report, evict'),
-        ({"over_share_grace": "29s"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "29s" does not count; allowed: an integer and s, m or h, from 30s to 24h'),
-        ({"over_share_grace": "25h"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "25h" does not count; allowed: an integer and s, m or h, from 30s to 24h'),
-        ({"over_share_grace": "5"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "5" does not count; allowed: an integer and s, m or h, from 30s to 24h'),
+        ({"over_share": "kill"}, f'Namespace team-a: label {OVER_SHARE}: "kill" is invalid and ignored; allowed: report, evict'),
+        ({"over_share_grace": "29s"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "29s" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
+        ({"over_share_grace": "25h"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "25h" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
+        ({"over_share_grace": "5"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "5" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
     ],
 )  # fmt: skip
 def test_a_value_that_is_not_allowed_does_not_count_and_is_said(labels: dict[str, Any], line: str) -> None:
@@ -189,7 +189,7 @@ def test_the_grace_of_a_namespace_is_the_judges_for_over_share_alone(
             gpu((10, 2 * GIB), (11, GIB)), origins={10: in_pod("train"), 11: in_pod("stray")}, at=at
         )
         verdicts, _ = judge.judge(snapshot_of(taken, pod_share("train", GIB), pod_share("stray")), graces)
-        for key, verdict in verdicts.judged.items():
+        for key, verdict in verdicts.by_key.items():
             if key.reason in seen and at in (0, 10, 30, 40):
                 seen[key.reason].append(verdict.is_flagged)
     assert (seen[FlagReason.OVER_SHARE], seen[FlagReason.NO_SHARE]) == (over_share, no_share)

@@ -163,7 +163,7 @@ class TestConflicts:
         assert EVIL in detail
         assert seen.books.status().attribution_ok
         assert seen.flagged == set()
-        assert {key.uid for key in seen.judged[-1].verdicts.judged} == {VICTIM, uid(2)}, "all are judged"
+        assert {key.uid for key in seen.judged[-1].verdicts.by_key} == {VICTIM, uid(2)}, "all are judged"
         (problem,) = seen.shown["problems"]
         assert (problem["reason"], problem["gpuUuid"]) == ("reservation-conflict", GPU_0)
         assert seen.shown["attributionOk"] is True

@@ -68,7 +68,7 @@ async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, 
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
         assert run.inventory == inventory(*EVERYTHING)
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
         (asked,) = server.watches_asked[:1]
         assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
@@ -132,7 +132,7 @@ async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_
         asked = len(server.asked("bindrequests"))
         await asyncio.sleep(0.3)
         assert len(server.asked("bindrequests")) == asked
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
 
 
 async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_ones(
@@ -193,7 +193,7 @@ async def test_what_cannot_be_asked_for_is_not_unknown(
     offer(server, fraction())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        await until(lambda: run.pods.inventory and run.pods.lacks)
+        await until(lambda: run.pods.inventory and run.pods.unavailable)
         await until(lambda: not run.inventory.bind_requests_unknown)
 
 
@@ -362,18 +362,18 @@ async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, c
         (
             "/bindrequests/",
             "bindrequests.scheduling.run.ai",
-            "no right to get bindrequests.scheduling.run.ai in research: shares are",
+            "no right to get bindrequests.scheduling.run.ai in research: shares come",
         ),
         (
             "/configmaps/",
             "configmaps",
-            "no right to get configmaps in research: KAI's ConfigMaps say nothing",
+            "no right to get configmaps in research: shares and GPUs in KAI's ConfigMaps are unknown",
         ),
-        ("/nodes/", "nodes", "no right to get nodes: device memory is the driver's figure"),
+        ("/nodes/", "nodes", "no right to get nodes: GPU memory is the driver's figure"),
         (
             "namespaces/research",
             "namespaces",
-            "no right to get namespaces: no namespace can ask for evictions or for a grace of its own",
+            "no right to get namespaces: namespaces cannot enable eviction or set their own grace",
         ),
     ],
 )
@@ -385,15 +385,15 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
     server.refusals = {part: FORBIDDEN, **others}
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.names == {"half"})
-        lack = next(lack for lack in run.pods.lacks if lack.resource == resource)
+        lack = next(lack for lack in run.pods.unavailable if lack.resource == resource)
         assert lack.reason is UnavailableReason.DENIED
         assert lack.line.startswith(line)
         await until(lambda: len(server.asked(part)) > 2)
-        assert run.said("going on without").count(resource) == 1, "asked again and again, and said once"
+        assert run.said("resource unavailable").count(resource) == 1, "asked again and again, and said once"
         server.refusals = {}
-        await until(lambda: resource in run.said("no longer without"))
+        await until(lambda: resource in run.said("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
-        assert run.pods.lacks == ()
+        assert run.pods.unavailable == ()
 
 
 async def test_a_right_that_is_missing_costs_one_request_now_and_then_whatever_the_number_of_pods(
@@ -416,7 +416,7 @@ async def test_a_right_in_some_namespaces_counts_there(server: ApiServer, client
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
         assert run.inventory.bind_requests.keys() == {("research", "half")}
-        assert "in private:" in run.pods.lacks[0].line
+        assert "in private:" in run.pods.unavailable[0].line
 
 
 async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_one_request(
@@ -428,9 +428,9 @@ async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_on
     }
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
-        (lack,) = run.pods.lacks
+        (lack,) = run.pods.unavailable
         assert lack.reason is UnavailableReason.NOT_SERVED
-        assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares are")
+        assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares come")
         assert len(server.asked("bindrequests")) <= 8
         server.refusals = {}
         server.named |= {
@@ -461,15 +461,15 @@ async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
     offer(server, fraction(), bind_request())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        await until(lambda: run.pods.lacks)
-        (lack,) = run.pods.lacks
+        await until(lambda: run.pods.unavailable)
+        (lack,) = run.pods.unavailable
         assert lack.reason is UnavailableReason.ERROR
         assert line in lack.line
         await until(lambda: len(server.asked("bindrequests")) > 4)
-        assert run.said("going on without") == ["bindrequests.scheduling.run.ai"]
+        assert run.said("resource unavailable") == ["bindrequests.scheduling.run.ai"]
         server.refusals = {}
         await until(lambda: run.inventory.bind_requests)
-        await until(lambda: run.pods.lacks == ())
+        await until(lambda: run.pods.unavailable == ())
 
 
 async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
@@ -480,13 +480,13 @@ async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
         await until(lambda: run.pods.inventory)
         await server.stop()
         await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
-        assert run.pods.lacks == ()
-        assert run.said("going on without") == []
+        assert run.pods.unavailable == ()
+        assert run.said("resource unavailable") == []
         assert run.names == {"half"}
         assert 0 < run.pods.seconds_since_contact() < 10
-        assert len(run.said("trouble with the API server")) <= 2
+        assert len(run.said("pod watch failing")) <= 2
         await server.start()
-        await until(lambda: run.log[-1]["message"] == "the API server answers as it should again")
+        await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
 
 async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
@@ -500,7 +500,7 @@ async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
         server.tell(event("MODIFIED", broken))
         server.change("ADDED", versioned(pod("fine", 3)))
         await until(lambda: run.names == {"half", "fine"})
-        assert run.said("a pod from the API server cannot be read") == [
+        assert run.said("skipping invalid pod") == [
             "Pod research/broken: spec.containers: expected array | null, got str"
         ]
 
@@ -515,7 +515,7 @@ async def test_an_object_that_cannot_be_used_is_said_once(server: ApiServer, cli
         await until(lambda: run.pods.inventory)
         server.change("ADDED", versioned(pod("fine", 3)))
         await until(lambda: run.names == {"half", "fine"})
-        (line,) = run.said("an object from the API server cannot be used")
+        (line,) = run.said("skipping invalid object")
         assert line.startswith(f"Node {NODE}: label nvidia.com/gpu.memory")
 
 
