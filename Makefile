@@ -32,7 +32,7 @@ demo: $(STAMP)
 
 # Writes the tables of the documentation anew from the code.
 docs: $(STAMP)
-	$(BIN)/python -m docs.tables README.md docs/policy.md
+	$(BIN)/python -m docs.tables docs/policy.md
 
 # Writes plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)

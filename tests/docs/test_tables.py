@@ -12,9 +12,8 @@ from webhook.policy.reasons import Reason
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/policy.md"])
-def test_every_table_is_up_to_date(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
+def test_every_table_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
     assert "<!-- table: " in text
     assert written(text) == text, "run `make docs`"
 
