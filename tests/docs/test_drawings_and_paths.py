@@ -26,6 +26,13 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     assert missing == []
 
 
+def test_every_table_of_tests_that_the_guide_for_contributors_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::([A-Z_]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    for file, table in named:
+        assert re.search(rf"^{table}\b.* = ", (ROOT / file).read_text(), flags=re.MULTILINE), (file, table)
+
+
 @pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda drawing: drawing.name)
 def test_every_source_file_in_a_drawing_exists(drawing: Path) -> None:
     named = [name for code in code_of(drawing) for name in _SOURCE.findall(code)]
