@@ -80,7 +80,7 @@ def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_it
     assert sections.keys() == BY_NAME.keys()
     for name, section in sections.items():
         parts = re.findall(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)
-        assert parts == ["Means.", "Felt.", "Observation.", "Do.", "Ignore when."], name
+        assert parts == ["Meaning.", "Impact.", "Diagnosis.", "Mitigation.", "Ignore when."], name
     for anchor in re.findall(r"\]\(#([a-z]+)\)", text):
         assert anchor in {name.lower() for name in BY_NAME}
 
