@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 DRAWINGS = sorted((ROOT / "docs" / "images").glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
-_SOURCE = re.compile(r"(?:webhook|gpuagent|kai|kube|certs|service|deploy|examples|tests|docs|benchmarks)/[\w./-]*")
+_SOURCE = re.compile(
+    r"(?:webhook|gpuagent|kai|kube|certs|service|deploy|examples|tests|docs|benchmarks)/[\w./-]*"
+)
 
 
 def code_of(drawing: Path) -> list[str]:
