@@ -34,7 +34,7 @@ demo: $(STAMP)
 
 # Generates the tables of the documentation from the code.
 docs: $(STAMP)
-	$(BIN)/python -m docs.tables README.md docs/policy.md
+	$(BIN)/python -m docs.tables docs/policy.md
 
 # Generates the plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)

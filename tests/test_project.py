@@ -124,7 +124,7 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
     broken = [
         f"{document.relative_to(ROOT)}: {link}"
         for document in documents
