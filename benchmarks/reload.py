@@ -244,9 +244,11 @@ def changes(
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--namespaces", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--form", choices=("documents", "list", "json"), default="documents")
+    parser.add_argument("--namespaces", type=int, default=1000, help="managed namespaces")
+    parser.add_argument("--rounds", type=int, default=10, help="changes of each kind")
+    parser.add_argument(
+        "--form", choices=("documents", "list", "json"), default="documents", help="form of the file"
+    )
     parser.add_argument("--labels", type=int, default=4, help="other labels on each namespace")
     options = parser.parse_args()
     asyncio.run(run(options.rounds, options.form, options.namespaces, options.labels))

@@ -56,7 +56,7 @@ class Version:
     def demands_decimal_fraction(self) -> bool:
         """Whether KAI refuses NaN, hexadecimal and `0.5_0` as a fraction.
 
-        Since v0.12.23 in v0.12, since v0.14.7 in v0.14, and since v0.16.3 in all later releases (PR #1798, #1805).
+        The change is in v0.12.23, v0.14.7, v0.16.3 and their later releases (PR #1798, #1805).
         """
         if (self.major, self.minor) == (0, 12):
             return self._is_at_least(0, 12, 23)
