@@ -204,7 +204,7 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=30_000, help="pods in the cluster")
-    parser.add_argument("--on-node", type=int, default=60)
+    parser.add_argument("--on-node", type=int, default=60, help="pods on the agent's node")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each of two idle phases")
     options = parser.parse_args()
     on_a_control_plane(

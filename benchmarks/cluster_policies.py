@@ -122,7 +122,7 @@ async def lag(client: KubeClient, webhook: Serving, number: int) -> float:
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--namespaces", type=int, default=1000)
+    parser.add_argument("--namespaces", type=int, default=1000, help="managed namespaces")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the idle phase")
     options = parser.parse_args()
     if options.namespaces < CHANGES:

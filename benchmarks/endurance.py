@@ -129,9 +129,9 @@ async def endure(count: int, seed: int, connections: int, minutes: float) -> Run
 def main() -> None:
     """Parse the options, run the benchmark, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--count", type=int, default=100_000, help="reviews to send")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the generator")
+    parser.add_argument("--connections", type=int, default=8, help="concurrent connections")
     parser.add_argument("--minutes", type=float, default=15, help="longest duration of the run")
     options = parser.parse_args()
     began = time.perf_counter()

@@ -162,7 +162,7 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=200, help="pods of 1.4 MB on the agent's node")
-    parser.add_argument("--namespaces", type=int, default=10_000)
+    parser.add_argument("--namespaces", type=int, default=10_000, help="namespaces in the cluster")
     parser.add_argument("--labels", type=int, default=12_000, help="labels of one namespace")
     options = parser.parse_args()
     on_a_control_plane(parser, lambda plane, folder: measure(options, plane, folder))

@@ -134,9 +134,9 @@ async def measure(rounds: int, count: int, connections: int) -> None:
 def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds per server")
     parser.add_argument("--count", type=int, default=3000, help="reviews per round")
-    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--connections", type=int, default=8, help="concurrent connections")
     parser.add_argument("--echo", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.echo:

@@ -101,7 +101,7 @@ def _place(source: str, mark: Any) -> str:
 
 
 def _may_be_deep(text: str) -> bool:
-    """Whether the text can exceed the limit of levels, quickly: each level needs a bracket or a column."""
+    """Whether the text could exceed the limit of levels: an upper bound by its brackets and longest line."""
     brackets = text.count("[") + text.count("{")
     return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST
 

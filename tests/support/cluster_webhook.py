@@ -175,7 +175,7 @@ def has_share(pod: dict[str, Any]) -> bool:
 
 
 def is_unchanged(pod: dict[str, Any]) -> bool:
-    """Whether a pod is kept as its author wrote it."""
+    """Whether a pod is stored as its author wrote it."""
     assert pod["spec"]["schedulerName"] == "default-scheduler"
     assert pod["metadata"].keys().isdisjoint({"labels", "annotations"})
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}

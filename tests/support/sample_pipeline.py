@@ -83,7 +83,7 @@ class Pipeline:
 
     @property
     def problems(self) -> dict[tuple[str, str], str]:
-        """Return details by cause and GPU."""
+        """Return the details of attribution problems by cause and GPU."""
         return {(found.cause, found.gpu_uuid): found.detail for found in self.books.status().problems}
 
     @property
