@@ -207,9 +207,9 @@ async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
 async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, admin: Administrator) -> None:
     found = await examined(plane)
     assert found.wrong == [
-        'problem: mutating webhook: there is no MutatingWebhookConfiguration "kai-00-kaishare": no pod reaches kaishare',
+        'problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist: no pod reaches kaishare',
         (
-            'problem: validating webhooks: there is no ValidatingWebhookConfiguration "kai-00-kaishare": nothing is'
+            'problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist: nothing is'
             " enforced, and no label is checked"
         ),
         "warning: managed namespaces: none: no namespace carries the label kai.scheduler/queue",
@@ -255,7 +255,7 @@ async def test_the_order(
             assert found.states("dry run of a pod") == [State.OK], "nothing else shows it"
             assert [one for one in found.wrong if ": order: " in one] == [
                 (
-                    "problem: order: mutating-kai-admission is called before zz-kaishare and looks at schedulerName:"
+                    "problem: order: mutating-kai-admission is called before zz-kaishare and matches on schedulerName:"
                     " it never sees the pods that kaishare makes KAI's, and they are never bound"
                 )
             ]
