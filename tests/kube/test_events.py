@@ -128,7 +128,7 @@ async def test_a_success_that_is_no_event_is_tried_again(
     async with writing(client) as run:
         run.writer.emit(over())
         await run.settled(created=1)
-        assert "no Event" in run.troubles[0]
+        assert "expected Event" in run.troubles[0]
         assert run.troubles[1:] == [""]
     assert kept.events["train-0.1"]["count"] == 1
 

@@ -139,7 +139,7 @@ async def test_a_policy_that_becomes_invalid_is_said_once(tmp_path: Path) -> Non
 
 
 async def test_what_reads_the_files_may_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.namespaces.files._AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.namespaces.files._RETRY_SECONDS", 0.1)
     monkeypatch.setattr("webhook.namespaces.documents.LONGEST_READING_SECONDS", 0.0)
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
