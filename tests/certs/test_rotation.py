@@ -191,8 +191,8 @@ def test_what_is_written_is_read_again(ring: CASet) -> None:
 @pytest.mark.parametrize(
     ("lives", "said"),
     [
-        ({"ca": timedelta(0)}, "more than nothing"),
-        ({"ca": DAY, "leaf": 2 * DAY}, "the shorter one"),
+        ({"ca": timedelta(0)}, "greater than zero"),
+        ({"ca": DAY, "leaf": 2 * DAY}, "must not exceed"),
         ({"ca": DAY, "leaf": DAY, "bundle_wait": timedelta(hours=5)}, "six times the wait"),
     ],
 )

@@ -195,7 +195,7 @@ def excluded_by(hook: Webhook) -> frozenset[str]:
     )
 
 
-async def look_at(reader: ApiReader, name: str) -> Cluster:
+async def read_cluster(reader: ApiReader, name: str) -> Cluster:
     """Read the state of the cluster.
 
     Args:

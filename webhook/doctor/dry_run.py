@@ -42,7 +42,7 @@ class _Pod(Struct):
 _pod = msgspec.json.Decoder(_Pod)
 
 
-async def trial_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[CheckResult]:
+async def dry_run_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[CheckResult]:
     """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
     check = "dry run of a pod"
     places = _places(cluster)

@@ -49,7 +49,7 @@ def read_namespaces(path: Path) -> dict[str, Labels]:
     return labels
 
 
-async def read_aside(path: Path) -> dict[str, Labels]:
+async def read_in_subprocess(path: Path) -> dict[str, Labels]:
     """Read the policy labels of every namespace in a file or directory, in a subprocess.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Final
 
 from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
 from service.tasks import LoopYield
-from webhook.namespaces.documents import Labels, PoliciesError, read_aside, read_namespaces
+from webhook.namespaces.documents import Labels, PoliciesError, read_in_subprocess, read_namespaces
 from webhook.namespaces.source import ANY_MODE
 from webhook.policy.labels import Mode, NamespacePolicy, own_labels
 
@@ -76,7 +76,7 @@ class FilePolicies:
                 continue
             retry_at = math.inf
             try:
-                await self._reload(await read_aside(self._path))
+                await self._reload(await read_in_subprocess(self._path))
             except PoliciesError as error:
                 self._on_broken(error)
             except Exception as error:  # noqa: BLE001 - after any error the last valid policies stay
