@@ -86,7 +86,7 @@ class ApiReader:
         for (without, is_needed), rights in self._refused.items():
             make = problem if is_needed else unknown
             missing = ", ".join(rights)
-            yield make("rights", f"{without}: the caller may not {missing}", f"grant the caller {missing}")
+            yield make("rights", f"{without}: the caller may not {missing}", f"grant the right to {missing}")
         yield from self._failed
 
     async def list(self, spec: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
