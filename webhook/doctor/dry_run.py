@@ -97,8 +97,8 @@ async def _plain(client: KubeClient, check: str, place: Namespace) -> CheckResul
         check,
         f"in {one_line(place.name)} the pod is not changed: scheduler {one_line(answer.spec.scheduler)},"
         f" queue {one_line(queue or 'none')}",
-        "the webhook is not called, is unreachable, or does not know the namespace: see the other findings and"
-        " its log",
+        "the webhook is not called, is unreachable, or does not know the namespace: see its log and the"
+        " other findings",
     )
 
 

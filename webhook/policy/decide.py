@@ -312,7 +312,7 @@ def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) ->
 
 
 def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
-    """Return the reason that excludes the pod from shares whatever GPUs it requests, or None."""
+    """Return why the pod gets no share regardless of its GPU requests; None if it may get one."""
     if not rules.inject_shares:
         return Reason.SHARES_OFF
     if policy.scheduler == keys.DEFAULT_SCHEDULER:
