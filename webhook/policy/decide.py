@@ -350,7 +350,10 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
 
 
 def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | _ShareOutcome:
-    """Return the containers that request whole GPUs, each with its index and count; or why not readable."""
+    """Return index, container and GPU count of each request for whole GPUs.
+
+    Return an outcome instead if a request is not a whole number, or if too many containers have one.
+    """
     requests: list[tuple[int, Container, int]] = []
     containers_with_key = 0
     for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
