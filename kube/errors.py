@@ -48,9 +48,9 @@ def expect_kind(body: bytes, kind: str, request_line: str) -> None:
     try:
         actual = _kind.decode(body).kind
     except MALFORMED as error:
-        raise Unreachable(f"{request_line}: not a {kind}: {one_line(str(error))}") from None
+        raise Unreachable(f"{request_line}: expected {kind}: {one_line(str(error))}") from None
     if actual != kind:
-        raise Unreachable(f"{request_line}: not a {kind}: {one_line(actual)}")
+        raise Unreachable(f"{request_line}: expected {kind}, got {one_line(actual)}")
 
 
 class _Status(Struct):

@@ -70,16 +70,16 @@ def event_name(about: str, *parts: str) -> str:
 class EventTiming:
     """Limits of an `EventWriter`; times are seconds."""
 
-    most_waiting: int = 256
+    max_waiting: int = 256
     """Maximum queue length. When the queue is full, the oldest Event is dropped."""
-    most_remembered: int = 1024
+    max_remembered: int = 1024
     """Maximum number of written Events whose counts are remembered."""
     per_second: float = 2.0
     burst: int = 25
     """Maximum number of Events in a burst, as in client-go."""
     give_up_after: float = 600.0
     """Time of retries, after which an Event has failed."""
-    patience_forbidden: float = 20.0
+    give_up_after_forbidden: float = 20.0
     """Time of retries after 403. A starting API server answers 403 until it has read its roles (seen on
     1.36.3)."""
     first_pause: float = 0.5
@@ -201,7 +201,7 @@ class EventWriter:
             )
         self._waiting[key] = new
         self._idle.clear()
-        if len(self._waiting) > self._timing.most_waiting:
+        if len(self._waiting) > self._timing.max_waiting:
             oldest = min(self._waiting, key=lambda key: self._waiting[key].queued_at)
             self._on_result(self._waiting.pop(oldest).event.reason, "dropped")
         self._has_new.set()
@@ -213,24 +213,24 @@ class EventWriter:
             result = await self._create_or_patch(waiting)
         except (ApiError, Unreachable, AccessError) as error:
             self._report(str(error))
-            patience = self._patience(error)
-            if self._clock() - waiting.queued_at < patience:
+            give_up_after = self._give_up_after(error)
+            if self._clock() - waiting.queued_at < give_up_after:
                 self._queue(waiting)  # at the end of the queue, as the error may concern only this one
             else:
                 self._on_result(reason, "failed")
-                if not patience:
+                if not give_up_after:
                     return None
             return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
         self._report("")
         self._on_result(reason, result)
         return None
 
-    def _patience(self, error: Exception) -> float:
+    def _give_up_after(self, error: Exception) -> float:
         """Return the time of retries after an error, in seconds."""
         if not isinstance(error, ApiError):
             return self._timing.give_up_after
         if error.status == _FORBIDDEN:
-            return self._timing.patience_forbidden
+            return self._timing.give_up_after_forbidden
         return self._timing.give_up_after if error.status in _LATER else 0.0
 
     async def _create_or_patch(self, waiting: _Waiting) -> str:
@@ -277,7 +277,7 @@ class EventWriter:
     def _remember(self, key: tuple[str, str], written: _Written) -> None:
         self._written[key] = written
         self._written.move_to_end(key)
-        if len(self._written) > self._timing.most_remembered:
+        if len(self._written) > self._timing.max_remembered:
             self._written.popitem(last=False)
 
     def _as_object(self, waiting: _Waiting) -> dict[str, Any]:

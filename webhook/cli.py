@@ -295,7 +295,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         ops_listen=ops_listen,
         webhook_configuration=arguments.webhook_configuration,
         drain_seconds=arguments.drain,
-        most_in_flight=arguments.max_in_flight,
+        max_in_flight=arguments.max_in_flight,
     )
     with standard_error_log() as log:
         try:

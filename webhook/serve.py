@@ -51,7 +51,7 @@ class Settings:
     webhook_configuration: str = CONFIGURATION_NAME
     """Name of kaishare's webhook configurations, whose call order is watched."""
     drain_seconds: float = DRAIN_SECONDS
-    most_in_flight: int = MOST_IN_FLIGHT
+    max_in_flight: int = MOST_IN_FLIGHT
 
 
 async def serve(settings: Settings, log: JsonLog) -> None:
@@ -84,7 +84,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             metrics=metrics,
             log=log,
             certificate_problem=lambda: certificate.problem,
-            most_in_flight=settings.most_in_flight,
+            max_in_flight=settings.max_in_flight,
             limits=PORT_LIMITS.within(descriptors_for_connections()),
         )
         stack.push_async_callback(server.stop)
@@ -145,7 +145,7 @@ class _Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decisive:
+class _DecisionInputs:
     """The inputs of decisions (policies and rules), and the tasks that keep them up to date."""
 
     source: PolicySource
@@ -155,17 +155,17 @@ class _Decisive:
 
 async def _open_policies(
     settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
-) -> _Decisive:
+) -> _DecisionInputs:
     """Open the source of policies; in a cluster also the watches on cluster facts and webhook order."""
     if settings.policies is not None:
         opened = await open_files(settings.policies, metrics=metrics, log=log)
-        return _Decisive(opened.source, lambda: settings.rules, opened.work)
+        return _DecisionInputs(opened.source, lambda: settings.rules, opened.work)
     client = await cluster.client()
     opened = open_cluster(client, metrics=metrics, log=log)
     order = open_order(client, own=settings.webhook_configuration, metrics=metrics, log=log)
     rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
     metrics.show_watch(rules.watch)
-    return _Decisive(opened.source, lambda: rules.current, (*opened.work, order, rules.run))
+    return _DecisionInputs(opened.source, lambda: rules.current, (*opened.work, order, rules.run))
 
 
 async def _certificate(

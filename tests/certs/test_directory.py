@@ -427,7 +427,7 @@ def test_wrong_names_are_refused_before_anything_is_written(
 def test_a_file_is_no_directory(directory: Path) -> None:
     directory.write_bytes(b"")
     message = refusal(lambda: ensure(directory, NAMES, now=NOW))
-    assert message == f"{directory} is not a directory: give one to keep certificates in"
+    assert message == f"{directory} is not a directory: give a directory for certificates"
     below = directory / "certs"
     message = refusal(lambda: ensure(below, NAMES, now=NOW))
     assert message == f"{below} cannot be read (Not a directory): give another path"
@@ -436,7 +436,7 @@ def test_a_file_is_no_directory(directory: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_named(directory: Path) -> None:
     directory.symlink_to("nowhere")
     message = refusal(lambda: ensure(directory, NAMES, now=NOW))
-    assert message.startswith(f"{directory} cannot be made (File exists): give a directory")
+    assert message.startswith(f"{directory} cannot be created (File exists): give a directory")
     long = directory.with_name("a" * 300)
     assert "File name too long" in refusal(lambda: ensure(long, NAMES, now=NOW))
 

@@ -35,8 +35,8 @@ OTHER = made(2 * DAY)
 OLD, DEAD = made(70 * DAY).pair.certificate_pem, EXPIRED.pair.certificate_pem
 
 
-def decided(found: SecretContents, *, held: CASet | None = None, trusted: bool = False) -> RotationStep:
-    return decide(found, known=held, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
+def decided(found: SecretContents, *, known: CASet | None = None, trusted: bool = False) -> RotationStep:
+    return decide(found, known=known, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
 
 
 def stored(ring: CASet) -> dict[str, bytes]:
@@ -55,10 +55,10 @@ def is_new(authority: Authority | None) -> bool:
         (CASet(current=FRESH), Result.KEPT, ""),
         (CASet(current=FRESH, old=(OLD,)), Result.KEPT, ""),
         (CASet(current=DUE, next=FRESH), Result.KEPT, ""),
-        (CASet(current=DUE), Result.ADDED, "the CA is past two thirds of its life"),
-        (CASet(current=DUE, next=EXPIRED), Result.ADDED, "the CA is past two thirds of its life"),
-        (CASet(current=FRESH, next=EARLY), Result.CLEANED, "a CA has expired, or is not valid yet"),
-        (CASet(current=FRESH, old=(OLD, DEAD)), Result.CLEANED, "a CA has expired, or is not valid yet"),
+        (CASet(current=DUE), Result.ADDED, "two thirds of the CA's life have passed"),
+        (CASet(current=DUE, next=EXPIRED), Result.ADDED, "two thirds of the CA's life have passed"),
+        (CASet(current=FRESH, next=EARLY), Result.CLEANED, "a CA has expired or is not valid yet"),
+        (CASet(current=FRESH, old=(OLD, DEAD)), Result.CLEANED, "a CA has expired or is not valid yet"),
         (CASet(current=EXPIRED), Result.REPLACED, "the CA expired on 2027-02-28 12:00 UTC"),
         (CASet(current=EARLY), Result.REPLACED, "the CA is not valid before 2027-03-02 11:55 UTC"),
     ],
@@ -191,8 +191,8 @@ def test_what_is_written_is_read_again(ring: CASet) -> None:
 @pytest.mark.parametrize(
     ("lives", "said"),
     [
-        ({"ca": timedelta(0)}, "more than nothing"),
-        ({"ca": DAY, "leaf": 2 * DAY}, "the shorter one"),
+        ({"ca": timedelta(0)}, "greater than zero"),
+        ({"ca": DAY, "leaf": 2 * DAY}, "must not exceed"),
         ({"ca": DAY, "leaf": DAY, "bundle_wait": timedelta(hours=5)}, "six times the wait"),
     ],
 )

@@ -50,7 +50,7 @@ SLOW_PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.1, longest_pause=1.0, 
 REQUESTS_A_TRY = 3
 """A list, a fallback of it and a watch, or one of them twice with a renewed token."""
 EVENT_PACE = EventTiming(
-    per_second=1000.0, burst=1000, patience_forbidden=20.0, first_pause=0.02, longest_pause=0.1
+    per_second=1000.0, burst=1000, give_up_after_forbidden=20.0, first_pause=0.02, longest_pause=0.1
 )
 FAULT_SECONDS = 0.4
 MIB = 1 << 20

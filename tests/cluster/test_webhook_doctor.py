@@ -207,12 +207,12 @@ async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
 async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, admin: Administrator) -> None:
     found = await examined(plane)
     assert found.wrong == [
-        'problem: mutating webhook: there is no MutatingWebhookConfiguration "kai-00-kaishare": no pod reaches kaishare',
+        'problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist: kaishare is called for no pod',
         (
-            'problem: validating webhooks: there is no ValidatingWebhookConfiguration "kai-00-kaishare": nothing is'
-            " enforced, and no label is checked"
+            'problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist: pods'
+            " and labels are not validated"
         ),
-        "warning: managed namespaces: none: no namespace carries the label kai.scheduler/queue",
+        "warning: managed namespaces: none: no namespace has the label kai.scheduler/queue",
     ]
     assert found.states("queues") == [State.UNKNOWN], "inside a vCluster there are none to see"
     assert found.states("KAI's webhook") == [State.UNKNOWN]
@@ -230,10 +230,7 @@ async def test_a_cluster_in_which_all_is_well(
         assert found.wrong == []
         assert [one for one in found.findings if one.state is State.UNKNOWN] == []
         assert exit_status(found.findings) == 0
-        assert (
-            found.of("dry run of a pod")[0].what
-            == f"in {vision} it comes back for team-a, with kai-scheduler"
-        )
+        assert found.of("dry run of a pod")[0].what == f"in {vision} the pod gets team-a and kai-scheduler"
         assert found.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
         assert found.of("certificate")[0].what.endswith("trusted by the caBundle")
         assert (
@@ -255,8 +252,8 @@ async def test_the_order(
             assert found.states("dry run of a pod") == [State.OK], "nothing else shows it"
             assert [one for one in found.wrong if ": order: " in one] == [
                 (
-                    "problem: order: mutating-kai-admission is called before zz-kaishare and looks at schedulerName:"
-                    " it never sees the pods that kaishare makes KAI's, and they are never bound"
+                    "problem: order: mutating-kai-admission is called before zz-kaishare and matches on schedulerName:"
+                    " it skips the pods that kaishare gives to KAI, and KAI never binds them"
                 )
             ]
         async with configured(admin.client, *our_configurations(target, ca), kai):
@@ -292,7 +289,7 @@ async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
         for bundle, check, words in (
             (b"", "certificate", "not trusted for 127.0.0.1"),
             (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
-            (expired, "caBundle", "no CA in it is valid now"),
+            (expired, "caBundle", "contains no CA that is valid now"),
             (foreign, "certificate", "not trusted for 127.0.0.1"),
         ):
             async with configured(admin.client, *our_configurations(target, bundle)):
@@ -307,7 +304,7 @@ async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
 async def test_a_webhook_that_is_away(plane: ControlPlane, admin: Administrator, vision: str) -> None:
     ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
     async with configured(admin.client, *our_configurations(NOWHERE, ca)):
-        found = await until_told(plane, State.PROBLEM, "dry run of a pod", "it comes back unchanged")
+        found = await until_told(plane, State.PROBLEM, "dry run of a pod", "the pod is not changed")
         assert found.states("certificate") == [State.PROBLEM]
         assert found.of("certificate")[0].what == "127.0.0.1:1: Connection refused"
 
@@ -321,7 +318,7 @@ async def test_behind_a_service(
         async with configured(admin.client, *our_configurations(target, ca)):
             found = await examined(plane)
             assert [one.what for one in found.of("certificate")] == [
-                "there is no Service default/kaishare-webhook: nobody answers"
+                "Service default/kaishare-webhook does not exist"
             ]
             await admin.create(external_service("kaishare-webhook", "default", port))
             found = await until_told(plane, State.OK, "dry run of a pod")
@@ -345,7 +342,9 @@ async def test_what_answers_for_somebody_else_is_a_problem_only_inside_the_clust
     assert "not trusted for kaishare-other.default.svc: Hostname mismatch" in inside.what
     (seen,) = Examined(outside).of("certificate")
     assert seen.state is State.UNKNOWN
-    assert "somebody else answers, for 127.0.0.1, kaishare-webhook.default.svc" in seen.what
+    assert (
+        "another server answers, with a certificate for 127.0.0.1, kaishare-webhook.default.svc" in seen.what
+    )
 
 
 def own_address() -> str:
@@ -375,7 +374,7 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
     async with configured(admin.client, *our_configurations(target, ca)):
         found = await examined(plane)
         assert [one.what for one in found.of("certificate")] == [
-            "Service default/kaishare-pods has no ready endpoint: nobody answers"
+            "Service default/kaishare-pods has no ready endpoint"
         ]
         await admin.create(
             {
@@ -415,7 +414,7 @@ async def test_queues(plane: ControlPlane, admin: Administrator, kai: dict[str, 
     await label(admin, {"kai.scheduler/queue": "nowhere"})
     found = await examined(plane)
     assert found.states("queues") == [State.PROBLEM]
-    assert found.of("queues")[0].what.startswith(f'there is no queue "nowhere" (for {vision})')
+    assert found.of("queues")[0].what.startswith(f'queue "nowhere" (for {vision}) does not exist')
     await label(admin, {"kai.scheduler/queue": "department"})
     assert "has queues below it (team-a)" in (await examined(plane)).of("queues")[0].what
 

@@ -128,7 +128,7 @@ async def test_a_success_that_is_no_event_is_tried_again(
     async with writing(client) as run:
         run.writer.emit(over())
         await run.settled(created=1)
-        assert "no Event" in run.troubles[0]
+        assert "expected Event" in run.troubles[0]
         assert run.troubles[1:] == [""]
     assert kept.events["train-0.1"]["count"] == 1
 
@@ -221,7 +221,7 @@ async def test_when_too_many_wait_the_oldest_are_dropped(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
     now = [0.0]
-    timing = EventTiming(most_waiting=3, per_second=1000.0, first_pause=0.01, longest_pause=0.02)
+    timing = EventTiming(max_waiting=3, per_second=1000.0, first_pause=0.01, longest_pause=0.02)
     async with writing(client, timing, clock=lambda: now[0]) as run:
         for number in range(10):
             now[0] += 1
@@ -287,7 +287,7 @@ async def test_a_burst_goes_out_at_once_and_the_rest_at_a_pace(client: KubeClien
 
 
 async def test_what_is_remembered_is_bounded(client: KubeClient, kept: Kept) -> None:
-    timing = EventTiming(per_second=1000.0, burst=100, most_remembered=2)
+    timing = EventTiming(per_second=1000.0, burst=100, max_remembered=2)
     async with writing(client, timing) as run:
         for number in range(5):
             run.writer.emit(over(name=f"train-0.{number}"))

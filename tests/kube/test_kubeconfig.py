@@ -164,7 +164,7 @@ async def test_what_is_no_kubeconfig_is_one_line(tmp_path: Path, text: str, line
 @pytest.mark.parametrize(
     ("cluster", "user", "line"),
     [
-        ({}, {}, "something is missing"),
+        ({}, {}, "incomplete kubeconfig"),
         ({"insecure-skip-tls-verify": True}, {}, "has no server"),
         ({"server": "https://127.0.0.1:1", "certificate-authority": "gone.crt"}, {}, "File does not exists"),
         ({"server": "https://127.0.0.1:1", "certificate-authority-data": "bm8="}, {}, "CA certificate"),

@@ -135,7 +135,7 @@ async def test_what_is_no_list_is_trouble_and_never_an_empty_cluster(
         assert run.names == {"a"}
         (line,) = run.troubles
         assert "\n" not in line
-        said = "no " if status == 200 else f"{status} "
+        said = "not a" if status == 200 else f"{status} "
         assert line.startswith((f"GET {PODS}: {said}", f"watch {PODS}: {said}"))
         server.always = None
         server.pods = {"b": pod("b")}

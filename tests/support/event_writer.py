@@ -12,7 +12,7 @@ from kube.events import EventTiming, EventWriter
 from tests.support.watches import until
 
 QUICK = EventTiming(
-    per_second=1000.0, burst=100, patience_forbidden=0.3, first_pause=0.01, longest_pause=0.02
+    per_second=1000.0, burst=100, give_up_after_forbidden=0.3, first_pause=0.01, longest_pause=0.02
 )
 
 

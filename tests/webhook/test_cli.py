@@ -125,7 +125,7 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "there is no document"),
+        (b"", "contains no document"),
         (b"a: [", "line 2: not YAML"),
         (b"a: b: c", "not YAML"),
         (b"\xff", "not UTF-8 at byte 0"),
@@ -229,8 +229,8 @@ def test_without_a_cluster_serve_says_what_it_takes(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(["serve", "--policies", POLICIES]) == 2
     assert capsys.readouterr().err == (
-        "kaishare-webhook: /does/not/exist: no such kubeconfig; to run without a cluster, give --policies a file or directory"
-        " for --policies and a directory for --certs\n"
+        "kaishare-webhook: /does/not/exist: no such kubeconfig; to run without a cluster, give --policies a file"
+        " or directory and --certs a directory\n"
     )
 
 

@@ -35,7 +35,7 @@ class AdmissionWebhook(Protocol):
         """The `webhook` label of metrics, and the `stage` of its errors."""
 
     def review(self, review: Review) -> Awaitable[Outcome]:
-        """Answer a review.
+        """Decide about a review and encode the answer.
 
         Raises:
             BadReview: the object of the review cannot be read.

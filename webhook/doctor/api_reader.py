@@ -13,7 +13,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, problem, unknown
-from service.text import MALFORMED, one_line
+from service.text import MALFORMED, counted, one_line
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class ApiReader:
         for (without, is_needed), rights in self._refused.items():
             make = problem if is_needed else unknown
             missing = ", ".join(rights)
-            yield make("rights", f"{without}: the caller may not {missing}", f"grant the caller {missing}")
+            yield make("rights", f"{without}: the caller may not {missing}", f"grant the right to {missing}")
         yield from self._failed
 
     async def list(self, spec: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
@@ -124,7 +124,7 @@ class ApiReader:
             return ListResult()
         if unreadable:
             extent = Completeness.PART
-            self._fail(spec, f"{unreadable} objects cannot be decoded")
+            self._fail(spec, f"{counted(unreadable, 'object')} cannot be decoded")
         return ListResult(tuple(items), extent)
 
     async def get(self, spec: ListSpec, name: str, read: Callable[[bytes], T]) -> T | Completeness | None:

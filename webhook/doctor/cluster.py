@@ -168,7 +168,7 @@ class Cluster:
 
 
 def is_of_kai(configuration: WebhookConfiguration) -> bool:
-    """Whether a configuration belongs to KAI's admission, by its Service and paths.
+    """Whether a configuration belongs to KAI's admission, by Service and paths or by its match on schedulers.
 
     The name is not checked, because an installation may rename the object. Up to v0.7 the binder serves the
     webhook (`binder-webhook.yaml` of v0.7.11).
@@ -195,7 +195,7 @@ def excluded_by(hook: Webhook) -> frozenset[str]:
     )
 
 
-async def look_at(reader: ApiReader, name: str) -> Cluster:
+async def read_cluster(reader: ApiReader, name: str) -> Cluster:
     """Read the state of the cluster.
 
     Args:

@@ -22,8 +22,8 @@ from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import MALFORMED
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
-from webhook.doctor.cluster import Cluster, look_at
-from webhook.doctor.dry_run import trial_findings
+from webhook.doctor.cluster import Cluster, read_cluster
+from webhook.doctor.dry_run import dry_run_findings
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.namespaces import namespace_findings
@@ -87,7 +87,7 @@ async def examine(access: Access, configuration: str) -> AsyncIterator[CheckResu
         if reached.state is State.PROBLEM:
             return
         reader = ApiReader(client)
-        cluster = await look_at(reader, configuration)
+        cluster = await read_cluster(reader, configuration)
         async for finding in _findings(reader, cluster, is_inside=isinstance(access, InCluster)):
             yield finding
         for finding in reader.missing:
@@ -107,7 +107,7 @@ async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> 
         yield finding
     for finding in namespace_findings(cluster):
         yield finding
-    async for finding in trial_findings(reader.client, cluster):
+    async for finding in dry_run_findings(reader.client, cluster):
         yield finding
     for finding in kai_findings(cluster):
         yield finding

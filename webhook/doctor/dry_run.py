@@ -42,7 +42,7 @@ class _Pod(Struct):
 _pod = msgspec.json.Decoder(_Pod)
 
 
-async def trial_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[CheckResult]:
+async def dry_run_findings(client: KubeClient, cluster: Cluster) -> AsyncIterator[CheckResult]:
     """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
     check = "dry run of a pod"
     places = _places(cluster)
@@ -97,8 +97,8 @@ async def _plain(client: KubeClient, check: str, place: Namespace) -> CheckResul
         check,
         f"in {one_line(place.name)} the pod is not changed: scheduler {one_line(answer.spec.scheduler)},"
         f" queue {one_line(queue or 'none')}",
-        "the webhook is not called, unreachable, or does not know the namespace: see the other findings and"
-        " its log",
+        "the webhook is not called, is unreachable, or does not know the namespace: see its log and the"
+        " other findings",
     )
 
 
@@ -131,7 +131,7 @@ async def _try(
             return unknown(
                 check,
                 f"not tried in {namespace}: the caller may not create pods there",
-                "grant the caller to create pods in one managed namespace; the dry run stores nothing",
+                "grant the right to create pods in one managed namespace; the dry run stores nothing",
             )
         if _BY_A_WEBHOOK.search(error.message):
             return problem(check, f"refused in {namespace}: {error.message}")

@@ -181,7 +181,7 @@ def _schedulers(cluster: Cluster) -> Iterator[CheckResult]:
     for scheduler in sorted(by_scheduler.keys() - known):
         yield problem(
             _ADMISSION,
-            f"KAI's webhook matches only pods of {listed(known)}, but the policies of"
+            f"matches only pods of {listed(known)}, but the policies of"
             f' {listed(by_scheduler[scheduler])} set the scheduler "{one_line(scheduler)}"',
             "correct the label kaishare.dev/scheduler",
         )

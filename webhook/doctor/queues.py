@@ -113,6 +113,7 @@ def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
     for priority, names in islice(sorted(missing.items()), MOST_LINES):
         yield warning(
             _PRIORITIES,
-            f'PriorityClass "{one_line(priority)}" (for {listed(names)}) does not exist; KAI uses its own',
+            f'PriorityClass "{one_line(priority)}" (for {listed(names)}) does not exist:'
+            " KAI uses its default priority",
             "create the PriorityClass, or correct the label",
         )

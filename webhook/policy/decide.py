@@ -21,7 +21,7 @@ A managed pod gets the policy's scheduler, queue label, priority label and GPU t
 and a share by the second table. The action is `injected`, `observed` (mode observe), or `unchanged` if
 nothing has to change. A pod that cannot be read is skipped, `malformed-pod`.
 
-Which share does a managed pod get? (`_settle_share`) Only the lines with a star change the pod's GPU.
+Which share does a managed pod get? (`_decide_share`) Only the lines with a star change the pod's GPU.
 
     the pod or its policy                                     reason
     --------------------------------------------------------  -----------------------------------------
@@ -217,7 +217,7 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool)
     if policy.priority and not pod.labels.get(keys.PRIORITY_LABEL) and not _has_own_class(pod, rules):
         labels[keys.PRIORITY_LABEL] = policy.priority
 
-    share = _settle_share(policy, pod, rules)
+    share = _decide_share(policy, pod, rules)
     wants_toleration = policy.inject_toleration and (share.annotations or has_share(pod))
     changes = Changes(
         scheduler=policy.scheduler if pod.scheduler_name != policy.scheduler else None,
@@ -250,7 +250,7 @@ NOT_MANAGED: Final = _skipped(Reason.NOT_MANAGED)
 """The decision for every pod of a namespace without the queue label."""
 
 
-class _Settled(Struct, frozen=True):
+class _ShareOutcome(Struct, frozen=True):
     """The outcome of the share table: the reason and, if the pod gets a share, its changes."""
 
     finding: Finding
@@ -262,14 +262,14 @@ class _Settled(Struct, frozen=True):
     """The container that gets the share."""
 
 
-def _no_share(reason: Reason, **details: object) -> _Settled:
-    return _Settled(Finding(reason, details))
+def _no_share(reason: Reason, **details: object) -> _ShareOutcome:
+    return _ShareOutcome(Finding(reason, details))
 
 
-def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settled:
+def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _ShareOutcome:
     """Decide whether the pod gets the policy's share, and which GPU keys are removed in exchange."""
     if writes_own_share(pod):
-        return _remove_again(policy, pod, rules) or _no_share(Reason.OWN_SHARE)
+        return _remove_restored_gpu(policy, pod, rules) or _no_share(Reason.OWN_SHARE)
     if policy.share is None:
         problem = policy.share_problem
         return (
@@ -277,16 +277,16 @@ def _settle_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
             if problem
             else _no_share(Reason.NO_DEFAULT_SHARE)
         )
-    kept = _kept_from_sharing(policy, pod, rules)
-    if kept is not None:
-        return _no_share(kept)
+    exclusion = _share_exclusion(policy, pod, rules)
+    if exclusion is not None:
+        return _no_share(exclusion)
     candidate = _container_to_share(policy, pod)
-    if isinstance(candidate, _Settled):
+    if isinstance(candidate, _ShareOutcome):
         return candidate
     return _give_share(policy.share, pod, rules, *candidate)
 
 
-def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settled | None:
+def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _ShareOutcome | None:
     """Remove nvidia.com/gpu from a pod that has exactly the policy's share; None for any other pod.
 
     After a patch the API server runs its own mutating plugins again and then calls this webhook again. A
@@ -300,7 +300,7 @@ def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
         or shares_written(pod) != 1
         or keys.GPU_RESOURCE not in pod.gpu_resources
         or annotations.get(WHOLE_GPU) == "true"
-        or _kept_from_sharing(policy, pod, rules) is not None
+        or _share_exclusion(policy, pod, rules) is not None
     ):
         return None
     named = annotations.get(keys.CONTAINER_NAME)
@@ -311,8 +311,8 @@ def _remove_again(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Settl
     return replace(settled, annotations=NOTHING) if settled.removed else None
 
 
-def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
-    """Return the reason that excludes the pod from shares whatever GPUs it requests, or None."""
+def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
+    """Return why the pod gets no share regardless of its GPU requests; None if it may get one."""
     if not rules.inject_shares:
         return Reason.SHARES_OFF
     if policy.scheduler == keys.DEFAULT_SCHEDULER:
@@ -322,10 +322,10 @@ def _kept_from_sharing(policy: NamespacePolicy, pod: PodView, rules: Rules) -> R
     return Reason.RESOURCE_CLAIMS if pod.uses_claims else None
 
 
-def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _Settled:
+def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _ShareOutcome:
     """Return the container that the policy's share is for, with the reason; or why no container gets it."""
     requests = _whole_gpu_requests(pod)
-    if isinstance(requests, _Settled):
+    if isinstance(requests, _ShareOutcome):
         return requests
     if requests and requests[-1][0] >= len(pod.containers):  # init containers come last in all_containers
         first = next(container for index, container, _ in requests if index >= len(pod.containers))
@@ -349,8 +349,11 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
     return pod.containers[0], Reason.SHARE_INJECTED
 
 
-def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | _Settled:
-    """Return the containers that request whole GPUs, each with its index and count; or why not readable."""
+def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | _ShareOutcome:
+    """Return index, container and GPU count of each request for whole GPUs.
+
+    Return an outcome instead if a request is not a whole number, or if too many containers have one.
+    """
     requests: list[tuple[int, Container, int]] = []
     containers_with_key = 0
     for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
@@ -377,7 +380,7 @@ def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | _Set
 
 def _give_share(
     share: DefaultShare, pod: PodView, rules: Rules, container: Container, reason: Reason
-) -> _Settled:
+) -> _ShareOutcome:
     """Give the share to the container, unless this KAI release would misplace it or refuse the pod."""
     if not container.name:
         raise MalformedPod("a container has no name")
@@ -401,7 +404,7 @@ def _give_share(
     if named is None:
         annotations[keys.CONTAINER_NAME] = container.name
     finding = Finding(reason, {"container": container.name, "share": share})
-    return _Settled(finding, annotations, removed, share, container)
+    return _ShareOutcome(finding, annotations, removed, share, container)
 
 
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
@@ -453,7 +456,7 @@ def _tolerates_gpu_taint(pod: PodView) -> bool:
     )
 
 
-def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _Settled) -> Iterator[Finding]:
+def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _ShareOutcome) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
     if share.finding.reason in (
         Reason.CONTAINER_NOT_FIRST,

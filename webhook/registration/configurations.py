@@ -190,7 +190,8 @@ def validating_configuration(
         "namespaceSelector": _managed(_with(MODE, Mode.ENFORCE.value), excluded),
         "objectSelector": {},  # pods that opt out are included, because enforce denies them
         # The requester comes first, because enforce denies such pods of any other requester. Pods of a CNI or
-        # a monitoring agent are excluded, so that they start while the webhook is down.
+        # a monitoring agent are excluded, so that they start while the webhook is down. A DaemonSet's pod
+        # with a GPU or with KAI's keys is still validated.
         "matchConditions": [
             {"name": "not-a-kubelets-own", "expression": f"!({_OF_KUBELET} && ({_MIRROR} || {_ON_NODE}))"},
             {

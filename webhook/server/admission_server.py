@@ -56,14 +56,14 @@ class AdmissionServer:
         *,
         metrics: Metrics,
         log: JsonLog,
-        most_in_flight: int = MOST_IN_FLIGHT,
+        max_in_flight: int = MOST_IN_FLIGHT,
         limits: ConnectionLimits = ADMISSION_CONNECTIONS,
     ) -> None:
         self._endpoints = endpoints
         self._metrics = metrics
         self._log = log
         self._bad_requests = LimitedLog(log)
-        self._most_in_flight = most_in_flight
+        self._max_in_flight = max_in_flight
         self._limits = limits
         self._intake = Intake()
         self._deadlines = Deadlines()
@@ -154,7 +154,7 @@ class AdmissionServer:
         try:
             body = await self._intake.read(request, deadline)
             exceeds_memory = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
-            if exceeds_memory or self._metrics.in_flight >= self._most_in_flight:
+            if exceeds_memory or self._metrics.in_flight >= self._max_in_flight:
                 raise Overloaded
             self._metrics.in_flight += 1
             self._bytes_in_flight += len(body)

@@ -34,9 +34,9 @@ class _Unfinished:
 class Intake:
     """Reads bodies. If too many are unfinished, a slow or a larger one is dropped to make room."""
 
-    def __init__(self, *, most: int = MOST_UNFINISHED, most_bytes: int = MOST_UNFINISHED_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+    def __init__(self, *, max_bodies: int = MOST_UNFINISHED, max_bytes: int = MOST_UNFINISHED_BYTES) -> None:
+        self._max_bodies = max_bodies
+        self._max_bytes = max_bytes
         self._unfinished: dict[_Unfinished, None] = {}
         """Oldest first."""
         self._bytes = 0
@@ -89,7 +89,7 @@ class Intake:
             self._bytes -= body.size
 
     def _make_room(self, size: int, now: float) -> None:
-        while len(self._unfinished) >= self._most or self._bytes + size > self._most_bytes:
+        while len(self._unfinished) >= self._max_bodies or self._bytes + size > self._max_bytes:
             body = self._next_to_go(size, now)
             if body is None:
                 raise Overloaded
@@ -105,7 +105,7 @@ class Intake:
         oldest = next(iter(self._unfinished), None)
         if oldest is None or now - oldest.deadline.since >= _SLOW_SECONDS:
             return oldest
-        if len(self._unfinished) >= self._most:
+        if len(self._unfinished) >= self._max_bodies:
             return None
         largest = max(self._unfinished, key=lambda body: body.size)
         return largest if largest.size > size else None

@@ -45,7 +45,7 @@ class Server:
         metrics: Metrics,
         log: JsonLog,
         certificate_problem: Callable[[], str] = lambda: "",
-        most_in_flight: int = MOST_IN_FLIGHT,
+        max_in_flight: int = MOST_IN_FLIGHT,
         limits: PortLimits = PORT_LIMITS,
     ) -> None:
         webhooks: dict[str, AdmissionWebhook] = {
@@ -64,7 +64,7 @@ class Server:
             {path: ReviewHandler(webhook, metrics=metrics, log=log) for path, webhook in webhooks.items()},
             metrics=metrics,
             log=log,
-            most_in_flight=most_in_flight,
+            max_in_flight=max_in_flight,
             limits=limits.admission,
         )
 

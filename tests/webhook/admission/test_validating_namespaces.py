@@ -69,13 +69,13 @@ async def test_a_bad_value_is_refused_with_what_is_allowed(
 @pytest.mark.parametrize(
     ("label", "said"),
     [
-        ("kaishare.dev/gpu-fracton", "the nearest is kaishare.dev/gpu-fraction"),
-        ("kaishare.dev/max-gpu-mem", "the nearest is kaishare.dev/max-gpu-memory"),
-        ("kaishare.dev/overshare", "the nearest is kaishare.dev/over-share"),
-        ("kaishare.dev/queue", "the nearest is kai.scheduler/queue"),
+        ("kaishare.dev/gpu-fracton", "the nearest known label is kaishare.dev/gpu-fraction"),
+        ("kaishare.dev/max-gpu-mem", "the nearest known label is kaishare.dev/max-gpu-memory"),
+        ("kaishare.dev/overshare", "the nearest known label is kaishare.dev/over-share"),
+        ("kaishare.dev/queue", "the nearest known label is kai.scheduler/queue"),
         ("kaishare.dev/colour", "known: kai.scheduler/queue, kaishare.dev/mode"),
-        ("kaishare.dev/inject", "belongs on pods, as a label"),
-        ("kaishare.dev/whole-gpu", "belongs on pods, as an annotation"),
+        ("kaishare.dev/inject", "belongs on pods (as a label)"),
+        ("kaishare.dev/whole-gpu", "belongs on pods (as an annotation)"),
     ],
 )
 async def test_an_unknown_label_is_refused_with_the_nearest_known_one(
@@ -110,7 +110,7 @@ async def test_labels_that_exclude_each_other(webhook: RunningWebhook) -> None:
     for before in (None, ours(gpu_fraction="0.5"), ours(gpu_memory="2000")):
         message = await message_of(webhook, both, before)
         assert message is not None
-        assert "excludes kaishare.dev/gpu-fraction" in message
+        assert "conflicts with kaishare.dev/gpu-fraction" in message
 
 
 async def test_a_share_above_its_own_cap_whichever_is_typed_last(webhook: RunningWebhook) -> None:

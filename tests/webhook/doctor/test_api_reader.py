@@ -90,7 +90,7 @@ async def test_a_list_that_never_ends_is_left_off(server: ApiServer, client: Kub
     assert (len(found.items), found.extent) == (reading.MOST_OBJECTS, Completeness.PART)
     (lack,) = reader.missing
     assert (lack.state, lack.check) == (State.UNKNOWN, "things")
-    assert lack.what == "only the first 20000 were looked at"
+    assert lack.what == "only the first 20000 objects were checked"
 
 
 async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
@@ -103,7 +103,7 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
     reader = ApiReader(client)
     found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, int]).decode)
     assert (found.items, found.extent) == (({"a": 1}, {"a": 2}), Completeness.PART)
-    assert [lack.what for lack in reader.missing] == ["1 of them cannot be read"]
+    assert [lack.what for lack in reader.missing] == ["1 object cannot be decoded"]
 
 
 @pytest.mark.parametrize(

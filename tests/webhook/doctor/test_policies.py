@@ -36,9 +36,9 @@ def test_a_cluster_in_which_all_is_well() -> None:
         assert told(findings) == []
     assert told([*namespace_findings(WELL), *queue_findings(WELL, ""), *kai_findings(WELL)], State.OK) == [
         "ok: managed namespaces: 1: vision",
-        "ok: policies: every label can be followed",
+        "ok: policies: all labels are valid",
         "ok: queues: 1 queue that policies name: team-a",
-        "ok: KAI's version: v0.13.4; serve with --kai-version v0.13.4",
+        "ok: KAI's version: v0.13.4; run serve with --kai-version v0.13.4",
         "ok: KAI's GPU sharing: on",
         "ok: KAI's webhook: mutating-kai-admission; validating-kai-admission",
     ]
@@ -50,13 +50,13 @@ def test_a_cluster_in_which_all_is_well() -> None:
         (but(namespaces=whole()), "warning: managed namespaces: none"),
         (but(namespaces=whole(namespace("a", mode="off"))), "warning: managed namespaces: a: switched off"),
         (but(namespaces=whole(namespace("gpu-operator"))), "warning: managed namespaces: gpu-operator: labelled, but excluded"),
-        (but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), "problem: managed namespaces: vision: the namespaceSelector of pods.mutate"),
-        (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, and no validating"),
+        (but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), "problem: managed namespaces: vision: not selected by the namespaceSelector of pods.mutate"),
+        (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, but no validating"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=ListResult()), ""),
         (but(namespaces=whole(namespace("a", mode="enforce"))), ""),
         (but(namespaces=whole(namespace("a", gpu_fraction="2"))), 'problem: policies: a: kaishare.dev/gpu-fraction: "2" is not allowed'),
-        (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, mode="observe"))), "warning: policies: a: labels of kaishare without"),
+        (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, mode="observe"))), "warning: policies: a: kaishare labels have no effect without"),
         (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, over_share="evict"))), ""),
         (but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
         (but(namespaces=ListResult()), ""),
@@ -72,23 +72,23 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     many = [namespace(f"namespace-{number:05}", gpu_fraction="2", mode="x") for number in range(3000)]
     found = told(namespace_findings(but(namespaces=whole(*many))))
     assert len(found) == 11
-    assert found[-1] == "problem: policies: and 5990 more labels that are not followed"
+    assert found[-1] == "problem: policies: and 5990 more invalid labels"
     assert max(map(len, found)) < 300
 
 
 @pytest.mark.parametrize(
     ("cluster", "expected"),
     [
-        (but(queues=whole(DEPARTMENT)), 'problem: queues: there is no queue "team-a" (for vision): pods stay Pending'),
+        (but(queues=whole(DEPARTMENT)), 'problem: queues: queue "team-a" (for vision) does not exist: its pods stay Pending'),
         (but(queues=ListResult((DEPARTMENT,), Completeness.PART)), ""),  # it may be among those that were not looked at
-        (but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), 'problem: queues: "team-a" (for vision) has queues below it (below)'),
+        (but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), 'problem: queues: "team-a" (for vision) has child queues (below)'),
         (but(queues=whole(queue("team-a", ""))), 'problem: queues: "team-a" (for vision) has no parent'),
-        (but(queues=whole(queue("team-a", "gone"))), 'problem: queues: "team-a" (for vision) is below "gone", which does not exist'),
+        (but(queues=whole(queue("team-a", "gone"))), 'problem: queues: "team-a" (for vision) has the parent "gone", which does not exist'),
         (but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
         (but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
         (but(queues=whole(), namespaces=whole(namespace("a", **{"kai.scheduler/queue": "Not A Queue"}))), ""),
         (but(queues=ListResult()), ""),
-        (but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: there is no PriorityClass "nowhere" (for vision)'),
+        (but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: PriorityClass "nowhere" (for vision) does not exist'),
         (but(namespaces=whole(namespace("vision", priority="train"))), ""),
         (but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=ListResult()), ""),
     ],
@@ -110,12 +110,12 @@ def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
     ("cluster", "expected"),
     [
         (but(installation=installed()), "warning: KAI's GPU sharing: off"),
-        (but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: off: KAI refuses every pod with a share, and pods of a get one"),
-        (but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission misses vision"),
-        (but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), "problem: KAI's webhook: it looks only at pods of my-scheduler, and vision give theirs to \"kai-scheduler\""),
-        (but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: it looks only at pods of kai-scheduler, and a give"),
+        (but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: off: KAI refuses every pod with a share, and policies give shares to pods of a"),
+        (but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission does not select vision"),
+        (but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), "problem: KAI's webhook: matches only pods of my-scheduler, but the policies of vision set the scheduler \"kai-scheduler\""),
+        (but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: matches only pods of kai-scheduler, but the policies of a"),
         (but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
-        (but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission looks only at pods labelled team/kai (podLabelSelector)"),
+        (but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission selects only pods with the label team/kai (podLabelSelector)"),
         (but(mutating=whole(mutating())), ""),
         (but(installation=None, mutating=ListResult()), ""),
     ],
@@ -132,17 +132,17 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
     )
     assert found == [
         "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest",
-        "unknown: KAI's webhook: none is registered here: inside a vCluster it is the host's",
+        "unknown: KAI's webhook: not registered here; inside a vCluster it is registered on the host",
     ]
 
 
 @pytest.mark.parametrize(
     ("tag", "expected"),
     [
-        ("latest", "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"),
-        ("v0.12.23", "KAI places no pod in it before v0.13.0, and crashes on it before v0.16.5"),
-        ("v0.13.0", "before v0.16.5 KAI's scheduler crashes when it takes GPUs back for it or from it"),
-        ("v0.16.4", "before v0.16.5 KAI's scheduler crashes when it takes GPUs back for it or from it"),
+        ("latest", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
+        ("v0.12.23", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
+        ("v0.13.0", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
+        ("v0.16.4", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
         ("v0.16.5", None),
     ],
 )
@@ -158,7 +158,7 @@ def test_kai_must_read_queues_from_the_label_of_policies() -> None:
     read = installed("--queue-label-key", "a/b", program="podgrouper")
     (found,) = told(kai_findings(but(installation=read)), State.PROBLEM)
     assert found.startswith(
-        "problem: KAI's queue label: it reads a pod's queue from the label a/b: no queue that"
+        "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"
     )
 
 

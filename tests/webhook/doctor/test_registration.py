@@ -30,8 +30,8 @@ MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 def test_as_the_chart_installs_them_all_is_well() -> None:
     assert told(registration_findings(WELL)) == []
     assert told(registration_findings(WELL), State.OK) == [
-        "ok: mutating webhook: kai-00-kaishare is as it is meant",
-        "ok: validating webhooks: kai-00-kaishare is as it is meant",
+        "ok: mutating webhook: kai-00-kaishare is as expected",
+        "ok: validating webhooks: kai-00-kaishare is as expected",
         "ok: order: kai-00-kaishare is called before mutating-kai-admission",
     ]
 
@@ -54,28 +54,28 @@ EXPRESSIONS = [
 @pytest.mark.parametrize(
     ("cluster", "expected"),
     [
-        (but(mutating=whole(of_kai())), ['problem: mutating webhook: there is no MutatingWebhookConfiguration "kai-00-kaishare"']),
+        (but(mutating=whole(of_kai())), ['problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist']),
         (
             but(validating=whole()),
-            ['problem: validating webhooks: there is no ValidatingWebhookConfiguration "kai-00-kaishare"'],
+            ['problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist'],
         ),
         (ours(mutating(reinvocationPolicy="Never")), [f"problem: mutating webhook: {MUTATE}: reinvocationPolicy is Never, not IfNeeded"]),
         (
             ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "namespaceObject.metadata.name != 'x'"}])),
-            [f"problem: mutating webhook: {MUTATE} asks for namespaceObject in its matchConditions"],
+            [f"problem: mutating webhook: {MUTATE} uses namespaceObject in its matchConditions"],
         ),
         (
             ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "true"}, {"name": "x", "expression": "true"}])),
-            [f"problem: mutating webhook: {MUTATE} has other matchConditions: {THREE_WAYS}"],
+            [f"problem: mutating webhook: {MUTATE} has unexpected matchConditions: {THREE_WAYS}"],
         ),
         (ours(mutating(objectSelector={})), [f"problem: mutating webhook: {MUTATE}: objectSelector is empty, not kaishare.dev/inject NotIn false"]),
-        (ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector is another"]),
+        (ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector differs"]),
         (ours(mutating(namespaceSelector={"matchExpressions": EXPRESSIONS})), []),  # in another order
         (
             ours(mutating(namespaceSelector={"matchExpressions": [*EXPRESSIONS, {"key": "a", "operator": "Exists"}]})),
-            [f"problem: mutating webhook: {MUTATE}: namespaceSelector is another"],
+            [f"problem: mutating webhook: {MUTATE}: namespaceSelector differs"],
         ),
-        (ours(mutating(clientConfig={"url": "https://a/"})), [f"problem: mutating webhook: {MUTATE}: it calls https://a/, which must end in /mutate"]),
+        (ours(mutating(clientConfig={"url": "https://a/"})), [f"problem: mutating webhook: {MUTATE}: its path is https://a/, which must end in /mutate"]),
         (ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), [f"warning: mutating webhook: {MUTATE}: failurePolicy is Fail, not Ignore; timeoutSeconds is 10, not 5"]),
         (
             ours(mutating(name="x.y.z")),
@@ -85,7 +85,7 @@ EXPRESSIONS = [
             ],
         ),
         (enforcing(failurePolicy="Ignore"), [f"warning: validating webhooks: {VALIDATE}: failurePolicy is Ignore, not Fail"]),
-        (enforcing(matchConditions=[]), [f"problem: validating webhooks: {VALIDATE} has other matchConditions: missing"]),
+        (enforcing(matchConditions=[]), [f"problem: validating webhooks: {VALIDATE} has unexpected matchConditions: missing"]),
     ],
 )  # fmt: skip
 def test_what_somebody_changed_is_named(cluster: Cluster, expected: list[str]) -> None:
@@ -109,9 +109,9 @@ def test_another_list_of_excluded_namespaces_is_the_administrators() -> None:
 @pytest.mark.parametrize(
     ("cluster", "expected"),
     [
-        (but(mutating=whole(mutating("zz-kaishare"), of_kai()), name="zz-kaishare"), "mutating-kai-admission is called before zz-kaishare and looks at schedulerName"),
+        (but(mutating=whole(mutating("zz-kaishare"), of_kai()), name="zz-kaishare"), "mutating-kai-admission is called before zz-kaishare and matches on schedulerName"),
         (but(mutating=whole(mutating(), of_kai("a-kai"))), "a-kai is called before kai-00-kaishare"),
-        (but(mutating=whole(mutating(), of_kai("a-kai", "", reinvocationPolicy="Never"))), "a-kai is called before kai-00-kaishare and never again"),
+        (but(mutating=whole(mutating(), of_kai("a-kai", "", reinvocationPolicy="Never"))), "a-kai is called before kai-00-kaishare and only once"),
         (but(mutating=whole(mutating(), of_kai("kai-binder", "", reinvocationPolicy="Never"))), ""),
         (but(mutating=whole(mutating(), of_kai("a-kai", ""))), ""),  # up to v0.12 it is called again
         (but(mutating=whole(mutating("zz"), of_kai("m"), other("kai-pod-mutation", reinvocationPolicy="Never")), name="zz"), "m is called before zz"),
@@ -130,7 +130,7 @@ def test_the_place_of_others_is_judged_where_it_matters(cluster: Cluster, expect
 
 def test_ours_is_known_by_its_webhooks_whatever_its_name() -> None:
     found = told(registration_findings(but(mutating=whole(mutating("zz-kaishare"), of_kai()))))
-    assert found[0] == 'warning: mutating webhook: it is named "zz-kaishare", not "kai-00-kaishare"'
+    assert found[0] == 'warning: mutating webhook: the object is named "zz-kaishare", not "kai-00-kaishare"'
     assert "mutating-kai-admission is called before zz-kaishare" in found[1]
 
 

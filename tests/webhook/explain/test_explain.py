@@ -116,7 +116,7 @@ def test_an_owner_that_is_not_namespaced_is_named_in_every_mode(explain: Explain
     owned["metadata"]["ownerReferences"] = owners
     above = deployment(bare())
     above["metadata"]["ownerReferences"] = owners
-    said = 'the owner Namespace "team-b" is not namespaced'
+    said = 'KAI follows the queue label of Namespace "team-b", which is not namespaced'
     for mode in (QUEUE, "--label=kaishare.dev/mode=observe"):
         for manifest in (owned, above):
             status, out = explain(manifest, QUEUE, mode)
@@ -144,7 +144,7 @@ def test_the_default_priority_class_can_be_told(explain: Explain) -> None:
 def test_an_owners_queue_label_beats_ours(explain: Explain) -> None:
     owner = deployment(bare(), labels={"kai.scheduler/queue": "queue-b"})
     out = explain(owner, QUEUE)[1]
-    assert 'warning: the Deployment\'s own queue label "queue-b" beats the pods\' "queue-a"' in out
+    assert 'warning: KAI uses the Deployment\'s queue label "queue-b", not the pods\' "queue-a"' in out
     assert (
         "(owner-queue)"
         not in explain(deployment(bare(), labels={"kai.scheduler/queue": "queue-a"}), QUEUE)[1]

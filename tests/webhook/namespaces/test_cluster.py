@@ -193,7 +193,7 @@ def test_a_uid_is_kept_where_there_is_a_problem_to_tell_of(
     "data", [b"", b"[]", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}', b"\xff"]
 )
 def test_what_is_no_namespace_is_said_in_one_line(data: bytes) -> None:
-    with pytest.raises(NamespaceError, match=r"^no namespace: .+"):
+    with pytest.raises(NamespaceError, match=r"^not a Namespace: .+"):
         reader()(data)
 
 

@@ -139,8 +139,8 @@ async def test_a_namespace_that_is_gone_is_not_managed(server: ApiServer, client
     [
         (refuses(403, "Forbidden", "no right to get"), "403 Forbidden: no right to get"),
         (refuses(500, "InternalError"), "500 InternalError"),
-        (says("<html>"), "no namespace"),
-        (says('{"metadata": {"name": 5}}'), "no namespace"),
+        (says("<html>"), "not a Namespace"),
+        (says('{"metadata": {"name": 5}}'), "not a Namespace"),
     ],
     ids=["forbidden", "an error", "no JSON", "no namespace"],
 )
@@ -202,7 +202,7 @@ async def test_invented_names_do_not_become_a_flood(server: ApiServer, client: K
     lookups = NamespaceLookups(client, clock=lambda: now)
     for number in range(200):
         await lookups.find(f"invented-{number}")
-    with pytest.raises(PolicyUnknown, match="too many namespaces are asked for"):
+    with pytest.raises(PolicyUnknown, match="too many namespaces are requested"):
         await lookups.find("one-more")
     assert len(server.requests) == 200
     now += 2

@@ -354,8 +354,8 @@ WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("a good share", pod(annotations={"gpu-fraction": "0.25"}), {}, [], ""),
     ("zero GPUs to the scheduler", pod(annotations={"gpu-fraction": "0.004"}), {}, ["counted-differently"], "as 0 GPUs"),
     ("0.01", pod(annotations={"gpu-fraction": "0.01"}), {}, ["counted-differently"], "0.02 or more"),
-    ("three decimals", pod(annotations={"gpu-fraction": "0.125"}), {}, ["counted-differently"], "hands over 0.12"),
-    ("0.995", pod(annotations={"gpu-fraction": "0.995"}), {}, ["counted-differently"], "as 1 and hands over 0.99"),
+    ("three decimals", pod(annotations={"gpu-fraction": "0.125"}), {}, ["counted-differently"], "allocates 0.12"),
+    ("0.995", pod(annotations={"gpu-fraction": "0.995"}), {}, ["counted-differently"], "as 1 but allocates 0.99"),
     ("2^63 MiB", pod(annotations={"gpu-memory": str(1 << 63)}), {}, ["counted-differently"], "ignores"),
     ("too much", pod(annotations={"gpu-fraction": "1.5"}), {}, ["kai-refuses"], "smaller than 1.0"),
     ("a unit", pod(annotations={"gpu-memory": "2Gi"}), {}, ["kai-refuses"], "positive integer"),
@@ -376,7 +376,7 @@ WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("fraction under a memory cap", pod(annotations={"gpu-fraction": "0.3"}), {"kaishare.dev/max-gpu-memory": "5000"}, ["cap-unit"], "use gpu-memory"),
     ("a group", pod(labels={"runai-gpu-group": "x"}), {}, ["reserved-key"], "runai-gpu-group"),
     ("one of several groups", pod(labels={"runai-gpu-group/x": "x"}), {}, ["reserved-key"], "runai-gpu-group/x"),
-    ("KAI's annotations", pod(annotations={"received-resource-type": "x", "pod-group-name": "x", "kai.scheduler/skip-podgrouper": "true"}), {}, ["reserved-key"] * 3, "only be written by KAI"),
+    ("KAI's annotations", pod(annotations={"received-resource-type": "x", "pod-group-name": "x", "kai.scheduler/skip-podgrouper": "true"}), {}, ["reserved-key"] * 3, "is reserved for KAI"),
     ("vCluster's keys", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/namespace": "y"}), {}, ["reserved-key"] * 2, "vCluster"),
     ("vCluster's own pod", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/managed-by": "v"}), {}, [], ""),
     ("a ConfigMap nobody uses", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
@@ -396,9 +396,9 @@ def test_warnings(case: tuple[str, dict[str, Any], dict[str, str], list[str], st
 
 # What KAI up to v0.16.2 lets in (seen on v0.13.4).
 UNREADABLE = [
-    ("NaN", "never places"),
-    ("0x1p-1", "out of its queue's figures"),
-    ("0.2_5", "out of its queue's figures"),
+    ("NaN", "never schedules"),
+    ("0x1p-1", "does not count it in its queue"),
+    ("0.2_5", "does not count it in its queue"),
 ]
 
 

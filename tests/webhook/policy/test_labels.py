@@ -147,7 +147,7 @@ def test_a_fraction_excludes_memory_and_neither_is_guessed() -> None:
     read = policy(gpu_fraction="0.5", gpu_memory="2000")
     assert read.share is None
     assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-memory"]
-    assert "excludes kaishare.dev/gpu-fraction" in str(read.problems[0])
+    assert "conflicts with kaishare.dev/gpu-fraction" in str(read.problems[0])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_only_changed_labels_are_judged() -> None:
     )
     found = label_problems(labels, {"kaishare.dev/gpu-fracton"})
     assert found.count == 1
-    assert "the nearest is kaishare.dev/gpu-fraction" in str(found.shown[0])
+    assert "the nearest known label is kaishare.dev/gpu-fraction" in str(found.shown[0])
 
 
 def test_a_hostile_label_is_told_in_printable_text() -> None:

@@ -81,8 +81,8 @@ DAEMON_SET_PODS: list[tuple[str, dict[str, Any], list[str], str]] = [
         "example.com/vgpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
     ("with a GPU in an init container", daemon(init=[gpu_container("init")]), ["daemonset-gpu-denied"], "nvidia.com/gpu"),
     ("with a MIG annotation", daemon(annotations={"nvidia.com/mig-1g.5gb": "1"}), ["daemonset-gpu-denied"], "MIG"),
-    ("with a claim", daemon(resourceClaims=[{"name": "gpu"}]), ["daemonset-gpu-denied"], "resource claim"),
-    ("with a container's claim", daemon(container(claims=[{"name": "gpu"}])), ["daemonset-gpu-denied"], "resource claim"),
+    ("with a claim", daemon(resourceClaims=[{"name": "gpu"}]), ["daemonset-gpu-denied"], "ResourceClaim"),
+    ("with a container's claim", daemon(container(claims=[{"name": "gpu"}])), ["daemonset-gpu-denied"], "ResourceClaim"),
     ("of KAI's scheduler", daemon(schedulerName="kai-scheduler"), ["daemonset-gpu-denied"], "kai-scheduler"),
     ("in another queue", daemon(labels={"kai.scheduler/queue": "queue-b"}), ["daemonset-gpu-denied"], "queue-b"),
     ("in an empty queue", daemon(labels={"kai.scheduler/queue": ""}), ["daemonset-gpu-denied"], "another queue"),
@@ -422,7 +422,7 @@ async def test_a_denial_over_https(webhook: RunningWebhook) -> None:
         "code": 403,
         "reason": "Forbidden",
         "message": 'the pod\'s queue is "queue-b": set the label kai.scheduler/queue to queue-a;'
-        " the pod asks for 2 whole GPUs: ask for no more than 1 (kaishare.dev/max-gpu-fraction)",
+        " the pod requests 2 whole GPUs: request no more than 1 (kaishare.dev/max-gpu-fraction)",
     }
     assert response["auditAnnotations"] == {"action": "denied", "reason": "wrong-queue,above-cap"}
     assert await webhook.figure(DENIED % "wrong-queue") == 1

@@ -33,7 +33,7 @@ IN_FLIGHT = "kaishare_webhook_in_flight"
 async def test_beyond_the_most_in_flight_reviews_are_shed_and_asked_for_again(
     tmp_path: Path, held: HeldPolicies
 ) -> None:
-    async with serving(tmp_path, held, most_in_flight=2) as live:
+    async with serving(tmp_path, held, max_in_flight=2) as live:
         busy = [await live.connect() for _ in range(2)]
         for connection in busy:
             await connection.send(request(HELD))
@@ -67,7 +67,7 @@ async def test_large_reviews_are_shed_before_they_fill_the_memory(
 
 
 async def test_who_waits_for_a_body_is_not_in_flight(tmp_path: Path, held: HeldPolicies) -> None:
-    async with serving(tmp_path, held, most_in_flight=2) as live:
+    async with serving(tmp_path, held, max_in_flight=2) as live:
         for _ in range(10):
             await (await live.connect()).send(request(REVIEW[:-1], length=len(REVIEW)))
         for path in PATHS:
@@ -110,7 +110,7 @@ def test_a_time_that_cannot_be_read_is_the_usual_one(query: str) -> None:
 
 async def test_where_bodies_are_too_many_a_slow_one_gives_way(live: Live) -> None:
     assert live.server is not None
-    live.server._admission._intake = Intake(most=3)
+    live.server._admission._intake = Intake(max_bodies=3)
     slow = [await live.connect() for _ in range(3)]
     for connection in slow:
         await connection.send(request(REVIEW[:100], length=len(REVIEW)))
@@ -130,7 +130,7 @@ async def test_where_bodies_are_too_many_a_slow_one_gives_way(live: Live) -> Non
 
 async def test_who_announces_much_keeps_nobody_out(live: Live) -> None:
     assert live.server is not None
-    live.server._admission._intake = Intake(most_bytes=3 * LARGEST_BODY)
+    live.server._admission._intake = Intake(max_bytes=3 * LARGEST_BODY)
     greedy = [await live.connect() for _ in range(3)]
     for connection in greedy:
         await connection.send(request(b"{", length=LARGEST_BODY))
