@@ -46,7 +46,7 @@ class ClusterPods:
             read_config_maps: whether to fetch KAI's ConfigMaps, which needs a right of its own.
             clock: monotonic seconds.
             timing: of the watch; None for the defaults.
-            lookup_pace: of the fetches by name; None for the defaults.
+            fetch_timing: of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace

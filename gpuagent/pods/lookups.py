@@ -130,7 +130,7 @@ class Fetcher:
         Args:
             client: connection to the API server.
             on_change: called when an object appears, changes, or is known to be absent.
-            on_lack: called when a kind becomes unavailable (True) or available again (False).
+            on_unavailable: called when a kind becomes unavailable (True) or available again (False).
             clock: monotonic seconds.
             timing: None for the defaults.
         """

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Cards:
-    """The node's GPUs by the node label, which KAI uses, or else by the driver."""
+    """Memory of the node's GPUs, from the node label that KAI uses, or else from the driver."""
 
     def __init__(
         self, *, node_labels: Mapping[str, str] | None, devices: Sequence[Gpu], version: Version | None

@@ -78,7 +78,7 @@ class ShareRequest:
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """GPUs of the containers with a request; empty unless all of them have some."""
+        """GPUs of the containers with a request; empty unless each of these containers names GPUs."""
         names = self.requests or self.devices
         if not names.keys() <= self.devices.keys():
             return ()
