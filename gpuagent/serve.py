@@ -111,8 +111,8 @@ def run(settings: Settings) -> int:
             log.failure("internal error", error)
             status, is_hung = 1, False
     if is_hung and not node.source.is_simulated:
-        # Exit without unloading the driver's library. A normal exit unloads it, which could wait forever for a
-        # lock of the hanging thread.
+        # Exit without unloading the driver's library. A normal exit unloads it, and could wait forever
+        # for a lock of the hanging thread.
         os._exit(status)
     return status
 

@@ -121,7 +121,7 @@ def _pod_shares(
     if lacking:
         yield problem(
             _RESERVATIONS,
-            f"no reservation pod for {_listed(lacking)}: KAI may give their GPU to other pods or delete these pods",
+            f"no reservation pod for {_listed(lacking)}: KAI may give their GPU to others or delete them",
             "recreate these pods",
         )
 

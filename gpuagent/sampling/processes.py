@@ -88,8 +88,8 @@ class Processes:
             problems.append(
                 Problem(
                     Cause.PID_NAMESPACE,
-                    detail="the driver lists no process, but a GPU has over 1 GiB in use or does not report its"
-                    " memory: the agent must run with hostPID: true",
+                    detail="the driver lists no process, but a GPU has over 1 GiB in use or does not report"
+                    " its memory: the agent must run with hostPID: true",
                 )
             )
         return origins, tuple(problems)

@@ -52,11 +52,11 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod's share as one source has it, whether or not that source decides."""
+    """A pod's share according to one source, whether or not that source decides."""
 
     source: ShareSource
     text: str
-    """As the source has it: `gpu-fraction 0.5`, `portion 0.50`."""
+    """The share in the source's own form: `gpu-fraction 0.5`, `portion 0.50`."""
     bytes_per_gpu: Mapping[str, int | None]
     """By GPU UUID; the key is empty while the GPU is unknown. None if the memory of the device is unknown."""
     counts: bool = True
