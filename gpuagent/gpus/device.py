@@ -207,8 +207,10 @@ class Device:
         return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: some MIG devices could not be read")
 
     def _raise_failure(self, merged: Merged) -> None:
-        """Raise the failure of the process lists, if any; failures that a restart may solve take
-        precedence."""
+        """Raise the failure of the process lists, if any.
+
+        Failures that a restart may solve take precedence.
+        """
         failures = [failure for failure in (self._readers.memory.failure, merged.failure) if failure]
         if merged.failure is not None:
             raise min(failures, key=lambda failure: isinstance(failure, REFUSALS))

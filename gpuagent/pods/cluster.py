@@ -84,8 +84,10 @@ class ClusterPods:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The current inventory; None until the pods have been listed and their objects have been
-        requested once."""
+        """The current inventory; None before the first.
+
+        The first inventory needs a list of the pods, and one request for each object that belongs to them.
+        """
         return self._inventory
 
     @property

@@ -35,8 +35,10 @@ class FetchTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """A kind of object to fetch. Each kind is one constant that is equal only to itself, so hashing is
-    cheap."""
+    """A kind of object to fetch.
+
+    Each kind is one constant that is equal only to itself, so hashing is cheap.
+    """
 
     resource: str
     """Name as in RBAC and kubectl: `bindrequests.scheduling.run.ai`."""

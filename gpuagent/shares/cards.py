@@ -30,8 +30,10 @@ class Cards:
         return self._labelled or _one_of(self._by_gpu, gpu)
 
     def total_of(self, gpu: str) -> int | None:
-        """Return the memory of one GPU in bytes, by the driver or else by the label; for an unknown GPU
-        ("") only if all are equal."""
+        """Return the memory of one GPU in bytes, by the driver or else by the label.
+
+        For an unknown GPU ("") the result is None unless all GPUs are equal.
+        """
         return _one_of(self._totals, gpu)
 
     def all(self) -> frozenset[Card]:

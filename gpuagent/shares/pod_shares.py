@@ -171,8 +171,10 @@ class ShareResolver:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A pod's declaration at one time. It does not hold the pod, since the first declaration outlives old
-    versions of the pod."""
+    """A pod's declaration at one time.
+
+    It does not hold the pod, since the first declaration outlives old versions of the pod.
+    """
 
     request: ShareRequest
     notes: tuple[str, ...]
@@ -348,8 +350,10 @@ class _Resolution:
         return limits, notes_on_limits
 
     def _lacks_reservation(self) -> bool:
-        """Whether a group of the pod has no reservation pod: its current group, which KAI uses, or its
-        first one."""
+        """Whether a group of the pod has no reservation pod.
+
+        Both the current group, which KAI uses, and the first one count.
+        """
         groups = {*self._groups, *self._now.groups}
         return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
 
