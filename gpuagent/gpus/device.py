@@ -260,7 +260,7 @@ class _Assembly:
 
 
 def _is_refused_whole(merged: Merged) -> bool:
-    """Whether the driver refused the first list already, so that no process is known."""
+    """Whether the driver refused the compute list, the first one, so that no process is known."""
     failure = merged.failure
     return isinstance(failure, REFUSALS) and failure.call == ProcessList.COMPUTE.value
 

@@ -344,7 +344,7 @@ class Fetcher:
             entry.due = hold.until + self._timing.first_pause
 
     def _report_unavailable(self) -> None:
-        """Report new and resolved back-offs."""
+        """Report kinds that have become unavailable or available again."""
         now: dict[tuple[str, UnavailableReason], Unavailable] = {}
         for hold in self._holds.values():
             if hold.is_reported:
