@@ -40,7 +40,7 @@ class ApiAmount(ApiObject, frozen=True):
 
 
 class ApiCandidate(ApiObject, frozen=True):
-    """A pod's share as one source has it."""
+    """A pod's share according to one source."""
 
     source: str
     counts: bool = True

@@ -37,8 +37,10 @@ class SamplePipeline:
         reservations: Reservations | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
     ) -> None:
-        """Set the parts; `interval` is in seconds, and `on_evaluation` receives the evaluation of each
-        sample."""
+        """Set the parts of the pipeline.
+
+        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample.
+        """
         self._pods = pods
         self._pod_shares = pod_shares
         self._judge = judge

@@ -66,8 +66,10 @@ class Suspension:
 
     @classmethod
     def of(cls, problems: Iterable[Problem], present: Collection[str]) -> "Suspension":
-        """Compute the scope from the problems and the UUIDs of the GPUs that responded; a lost GPU has a
-        problem."""
+        """Compute the scope from the problems and the UUIDs of the GPUs that responded.
+
+        A lost GPU is represented by its problem.
+        """
         wide = [problem for problem in problems if problem.cause not in _NARROW]
         bad = frozenset(problem.gpu_uuid for problem in wide if problem.gpu_uuid)
         node = any(not problem.gpu_uuid for problem in wide)

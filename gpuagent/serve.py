@@ -111,8 +111,8 @@ def run(settings: Settings) -> int:
             log.failure("internal error", error)
             status, is_hung = 1, False
     if is_hung and not node.source.is_simulated:
-        # The hanging thread may hold a lock that the driver's library takes again when it is unloaded at an
-        # ordinary exit; and the kernel's patience with SIGTERM is not ours to spend.
+        # Exit without unloading the driver's library. A normal exit unloads it, and could wait forever
+        # for a lock of the hanging thread.
         os._exit(status)
     return status
 
@@ -250,7 +250,7 @@ async def _serve_cluster(
         address = await port.start(settings.listen, limits, settings.host_names)
         log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
         gc.collect()
-        gc.freeze()  # what was imported stays, and looking through it takes 6 ms each time
+        gc.freeze()  # imported objects stay, and each collection would spend 6 ms on them
         sampler.start(on_sample=on_sample, on_fatal=on_fatal)
         async with asyncio.TaskGroup() as group:
             running = [

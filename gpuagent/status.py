@@ -110,8 +110,10 @@ def status_at(
 
 
 def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[str, ...]:
-    """Return why the driver does not respond, or that the pods were never listed; missing figures do not
-    count."""
+    """Return why the agent is not ready.
+
+    The driver does not respond, or the pods were never listed. Missing figures do not count.
+    """
     causes = {Cause.SAMPLE_STALE}
     if snapshot is not None and not snapshot.is_good:
         causes.add(Cause.NVML)

@@ -15,8 +15,6 @@ WITHIN_SHARE: Final = "GPUMemoryWithinShare"
 """Reason of the Event that ends `over-share`."""
 EVICTED: Final = "GPUShareEvicted"
 """Reason of the Event that precedes an eviction."""
-EVENT_REASONS: Final = (*(reason.event_reason for reason in FlagReason), WITHIN_SHARE, EVICTED)
-"""Every `reason` of an Event of the agent; also a label of `kaishare_agent_events_total`."""
 
 
 def event_reason(transition: Transition) -> str | None:
@@ -35,7 +33,7 @@ def message(transition: Transition, gpu_bytes: int | None) -> str:
     """Describe a transition with its figures and with advice.
 
     Args:
-        transition: of a flag.
+        transition: a raised or cleared flag.
         gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
     """
     verdict = transition.verdict

@@ -78,8 +78,10 @@ class FlagEvents:
                 self._emit(entry, entry.pending, totals, now)
 
     def emit_eviction(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
-        """Emit the Event of an eviction, without rate limit; the eviction budget bounds the number of
-        evictions."""
+        """Emit the Event of an eviction, without rate limit.
+
+        The eviction budget bounds the number of evictions.
+        """
         text = eviction_message(verdict, seconds, gpu_bytes)
         self._sink.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, text))
 

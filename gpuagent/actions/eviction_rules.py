@@ -137,7 +137,7 @@ def _excess(verdict: Verdict) -> int:
 
 
 def _figure(verdict: Verdict) -> Amount | None:
-    """Return the figure behind the verdict, or the share if others could have written that figure."""
+    """Return the limit or else the share behind a verdict, from a source that others cannot write."""
     pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
     share = pod_share.shares.get(gpu)
     limit = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share

@@ -69,7 +69,7 @@ class Evictor:
         Args:
             rules: which pods must not be evicted.
             budget: maximum number of evictions of this node.
-            ask: sends an eviction to the API server; None for a dry run.
+            evict_pod: sends an eviction to the API server; None for a dry run.
             announce: writes the Event of an eviction before it happens.
             sample_now: requests a sample that begins after the call.
             log: receives the reason of every decision.

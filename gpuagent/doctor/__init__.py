@@ -1,2 +1,1 @@
-"""Command `kaishare-agent doctor`: checks that the agent works on this node, with a remedy for each
-problem."""
+"""Command `kaishare-agent doctor`: checks that the agent works on this node, and suggests remedies."""

@@ -178,7 +178,7 @@ def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> C
     if toolkit is None:
         return unknown(
             _TOOLKIT,
-            unreadable or "its configuration is not visible from this container",
+            unreadable or "the toolkit's configuration is not visible from this container",
             f"on the node, {_CONFIGS[0]} shows the refused ways: {_BY_VARIABLE}, {_BY_MOUNT} and mode",
         )
     variable = "accepted from every container" if toolkit.by_variable else "refused from unprivileged ones"

@@ -17,7 +17,7 @@ def kai_findings(pods: Iterable[KaiPod], *, configured: Version | None) -> Itera
 
     Args:
         pods: pods of KAI's namespace.
-        told: value of `--kai-version`; None means a current version.
+        configured: value of `--kai-version`; None means a current version.
     """
     installed = Installation.seen_in(pods)
     yield _version(installed, configured)

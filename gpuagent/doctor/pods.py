@@ -27,7 +27,7 @@ def pod_findings(
 
     Args:
         inventory: the pods.
-        look: the GPUs and their processes.
+        observation: the GPUs and their processes.
         node: name of the node.
         source: origin of the list, in words.
         kai_version: value of `--kai-version`.
@@ -121,7 +121,7 @@ def _pod_shares(
     if lacking:
         yield problem(
             _RESERVATIONS,
-            f"missing for {_listed(lacking)}: KAI may give their GPU to other pods or delete these pods",
+            f"no reservation pod for {_listed(lacking)}: KAI may give their GPU to others or delete them",
             "recreate these pods",
         )
 

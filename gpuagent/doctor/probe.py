@@ -16,7 +16,7 @@ LOOK_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Result of one reading."""
+    """GPUs, processes and errors of one reading."""
 
     reading: GpuReading = field(default_factory=lambda: GpuReading(gpus=()))
     """Empty if the driver was replaced or hangs."""

@@ -62,10 +62,10 @@ def _namespace(observation: Observation, host: Host) -> CheckResult:
         )
     first, mine = read_text(host.proc_root / "1/cgroup"), read_text(host.own / "cgroup")
     if first is not None and first == mine:
-        return problem(_NAMESPACE, "the container's own: PID 1 is in the same container", _HOST_PID)
+        return problem(_NAMESPACE, "the container's own namespace: PID 1 is in the same container", _HOST_PID)
     return unknown(
         _NAMESPACE,
-        "not the host's; without a process on a GPU it is unclear whether it is the node's (as on KIND)",
+        "not the host's; without a process on a GPU it is unknown whether it is the node's (as on KIND)",
         f"{_HOST_PID}; run the check again while a pod uses a GPU",
     )
 

@@ -38,8 +38,8 @@ def self_test_result(
     """Start a process on the GPU with the most free memory, and check that it is found.
 
     Args:
-        look: a reading from before the test.
-        look_again: takes a new reading.
+        observation: a reading from before the test.
+        observe_again: takes a new reading.
         host: this container.
         program: command of the test process; the number of bytes is appended.
         seconds: timeout of the allocation.

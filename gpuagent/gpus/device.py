@@ -123,8 +123,8 @@ class Device:
         if processes is None and memory is None and not parts.instances and not parts.is_complete:
             self._raise_failure(merged)
         if parts.is_complete and _is_refused_whole(merged):
-            # NVML gives the GPU's own list, an aggregate, "only if the caller has appropriate privileges"; in
-            # MIG mode every process runs on a MIG device, and all of those were read.
+            # NVML returns the GPU's own list, an aggregate, "only if the caller has appropriate privileges".
+            # In MIG mode every process runs on a MIG device, and all MIG devices were read.
             processes = ()
         else:
             problems += _problems(merged, self.uuid)
@@ -204,11 +204,13 @@ class Device:
         problems += _problems(merged, uuid)
 
     def _missing(self, failed: CallFailed) -> Problem:
-        return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: MIG devices are missing")
+        return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: some MIG devices could not be read")
 
     def _raise_failure(self, merged: Merged) -> None:
-        """Raise the failure of the process lists, if any; failures that a restart may solve take
-        precedence."""
+        """Raise the failure of the process lists, if any.
+
+        Failures that a restart may solve take precedence.
+        """
         failures = [failure for failure in (self._readers.memory.failure, merged.failure) if failure]
         if merged.failure is not None:
             raise min(failures, key=lambda failure: isinstance(failure, REFUSALS))
@@ -258,7 +260,7 @@ class _Assembly:
 
 
 def _is_refused_whole(merged: Merged) -> bool:
-    """Whether the driver refused the first list already, so that no process is known."""
+    """Whether the driver refused the compute list, the first one, so that no process is known."""
     failure = merged.failure
     return isinstance(failure, REFUSALS) and failure.call == ProcessList.COMPUTE.value
 

@@ -36,8 +36,8 @@ _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotOffered,
 }
 
-# Newest first. The names without a suffix are avoided: they are the newest, and say so by an exception that
-# is no NVMLError where the library is older.
+# Newest first. pynvml's names without a suffix are not used: they call the newest version, and with an older
+# library they raise an exception that is not an NVMLError.
 _LISTS: Final[dict[ProcessList, list[Callable[..., Any]]]] = {
     ProcessList.COMPUTE: [
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3,

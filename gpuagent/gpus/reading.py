@@ -67,8 +67,10 @@ class DriverReplaced(Exception):
 
 
 class GpuSource(Protocol):
-    """A source of the node's GPUs. `read` and `close` are called from one thread, and `read` may block for
-    long."""
+    """A source of the node's GPUs.
+
+    `read` and `close` are called from one thread, and `read` may block for long.
+    """
 
     @property
     def is_simulated(self) -> bool:

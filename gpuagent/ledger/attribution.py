@@ -50,8 +50,10 @@ class PodIndex:
 
     @cached_property
     def _by_container(self) -> Mapping[str, NodePod]:
-        """Pods by container ID, built at the first look-up. Few runtimes hide the pod, and a pod can have
-        many containers."""
+        """Pods by container ID, built at the first look-up.
+
+        Few runtimes hide the pod's UID, and a pod can have many containers.
+        """
         return _unambiguous((container_id, pod) for pod in self._pods for container_id in pod.container_ids)
 
     def pod_of(self, origin: Origin) -> Owner | None:
@@ -69,8 +71,10 @@ class PodIndex:
 
 
 def _is_mirror(pod: NodePod) -> bool:
-    """Whether a pod is a mirror pod: the kubelet writes the hash into two annotations, and deletes mirror
-    pods that it did not create."""
+    """Whether a pod is a mirror pod.
+
+    The kubelet writes the hash into two annotations, and deletes mirror pods that it did not create.
+    """
     return pod.annotations.get(keys.MIRROR_POD) == pod.config_hash
 
 

@@ -212,8 +212,10 @@ class _Tally:
 
     @property
     def problems(self) -> list[Problem]:
-        """Problems that the sums reveal: unknown memory of a process, or processes that use more than the
-        device."""
+        """Problems that the sums reveal.
+
+        The memory of a process is unknown, or the processes use more than the device.
+        """
         uuid, problems = self._gpu.uuid, []
         if self._all.unknown:
             detail = f"the driver does not report the memory of {self._all.unknown} process(es) on {uuid}"
@@ -227,8 +229,10 @@ class _Tally:
     def holdings(
         self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
     ) -> list[Holding]:
-        """Return a Holding for each pod that uses this GPU or to which it is assigned; the latter may use
-        0 bytes."""
+        """Return a Holding for each pod that uses this GPU or to which the GPU is assigned.
+
+        A pod that does not use its GPU has 0 bytes.
+        """
         holdings = []
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list

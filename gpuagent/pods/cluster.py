@@ -46,7 +46,7 @@ class ClusterPods:
             read_config_maps: whether to fetch KAI's ConfigMaps, which needs a right of its own.
             clock: monotonic seconds.
             timing: of the watch; None for the defaults.
-            lookup_pace: of the fetches by name; None for the defaults.
+            fetch_timing: of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
@@ -84,8 +84,10 @@ class ClusterPods:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The current inventory; None until the pods have been listed and their objects have been
-        requested once."""
+        """The current inventory; None before the first.
+
+        The first inventory needs a list of the pods, and one request for each object that belongs to them.
+        """
         return self._inventory
 
     @property

@@ -101,7 +101,7 @@ class Inventory:
     """The same for KAI inside vClusters, by host namespace and group. Tenants can forge these entries, so
     they count only for pods of the same namespace."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
-    """By namespace and name of the pod."""
+    """BindRequests by namespace and name of the pod."""
     bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
     """Namespace and name of pods whose BindRequest is unknown: its request is pending, failed, or returned
     a malformed object. Without the right or the API, or with a pods file, the BindRequest is known to be

@@ -99,8 +99,10 @@ def _containers(spec: _Spec) -> Iterator[_Container]:
 
 
 def _parts(container: _Container) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return image, command, arguments and environment; the environment is empty unless it configures a
-    framework."""
+    """Return image, command, arguments and environment.
+
+    The environment is empty unless it configures a framework.
+    """
     env = bytes(container.env)
     return (
         (container.image or "").encode(),

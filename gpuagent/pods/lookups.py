@@ -35,8 +35,10 @@ class FetchTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """A kind of object to fetch. Each kind is one constant that is equal only to itself, so hashing is
-    cheap."""
+    """A kind of object to fetch.
+
+    Each kind is one constant that is equal only to itself, so hashing is cheap.
+    """
 
     resource: str
     """Name as in RBAC and kubectl: `bindrequests.scheduling.run.ai`."""
@@ -130,7 +132,7 @@ class Fetcher:
         Args:
             client: connection to the API server.
             on_change: called when an object appears, changes, or is known to be absent.
-            on_lack: called when a kind becomes unavailable (True) or available again (False).
+            on_unavailable: called when a kind becomes unavailable (True) or available again (False).
             clock: monotonic seconds.
             timing: None for the defaults.
         """
@@ -342,7 +344,7 @@ class Fetcher:
             entry.due = hold.until + self._timing.first_pause
 
     def _report_unavailable(self) -> None:
-        """Report new and resolved back-offs."""
+        """Report kinds that have become unavailable or available again."""
         now: dict[tuple[str, UnavailableReason], Unavailable] = {}
         for hold in self._holds.values():
             if hold.is_reported:

@@ -88,8 +88,8 @@ class Processes:
             problems.append(
                 Problem(
                     Cause.PID_NAMESPACE,
-                    detail="the driver lists no process, but a GPU has over 1 GiB in use, or hides it: "
-                    "the agent must run with hostPID: true",
+                    detail="the driver lists no process, but a GPU has over 1 GiB in use or does not report"
+                    " its memory: the agent must run with hostPID: true",
                 )
             )
         return origins, tuple(problems)
@@ -261,8 +261,10 @@ def _origin(names: CgroupNames, name: str) -> Origin:
 
 
 def _may_hold_much(gpu: Gpu) -> bool:
-    """Whether the GPU must have a process with memory; True if neither GPU nor MIG devices report their
-    memory."""
+    """Whether the GPU must have a process with memory.
+
+    True if neither the GPU nor its MIG devices report their memory.
+    """
     if gpu.used_bytes is not None:
         return gpu.used_bytes > _HIDDEN_EVIDENCE_BYTES
     parts = [part.used_bytes for part in gpu.instances]

@@ -1,5 +1,7 @@
-"""HTTP server of the agent, without TLS: it shows all tenants' pods, and is for administrators of the
-host."""
+"""HTTP server of the agent, without TLS.
+
+It shows all tenants' pods, and is for administrators of the host.
+"""
 
 import time
 from collections.abc import Callable, Iterable

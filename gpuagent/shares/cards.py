@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Cards:
-    """The node's GPUs by the node label, which KAI uses, or else by the driver."""
+    """Memory of the node's GPUs, from the node label that KAI uses, or else from the driver."""
 
     def __init__(
         self, *, node_labels: Mapping[str, str] | None, devices: Sequence[Gpu], version: Version | None
@@ -30,8 +30,10 @@ class Cards:
         return self._labelled or _one_of(self._by_gpu, gpu)
 
     def total_of(self, gpu: str) -> int | None:
-        """Return the memory of one GPU in bytes, by the driver or else by the label; for an unknown GPU
-        ("") only if all are equal."""
+        """Return the memory of one GPU in bytes, by the driver or else by the label.
+
+        For an unknown GPU ("") the result is None unless all GPUs are equal.
+        """
         return _one_of(self._totals, gpu)
 
     def all(self) -> frozenset[Card]:

@@ -52,11 +52,11 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod's share as one source has it, whether or not that source decides."""
+    """A pod's share according to one source, whether or not that source decides."""
 
     source: ShareSource
     text: str
-    """As the source has it: `gpu-fraction 0.5`, `portion 0.50`."""
+    """The share in the source's own form: `gpu-fraction 0.5`, `portion 0.50`."""
     bytes_per_gpu: Mapping[str, int | None]
     """By GPU UUID; the key is empty while the GPU is unknown. None if the memory of the device is unknown."""
     counts: bool = True
@@ -171,8 +171,10 @@ class ShareResolver:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A pod's declaration at one time. It does not hold the pod, since the first declaration outlives old
-    versions of the pod."""
+    """A pod's declaration at one time.
+
+    It does not hold the pod, since the first declaration outlives old versions of the pod.
+    """
 
     request: ShareRequest
     notes: tuple[str, ...]
@@ -348,8 +350,10 @@ class _Resolution:
         return limits, notes_on_limits
 
     def _lacks_reservation(self) -> bool:
-        """Whether a group of the pod has no reservation pod: its current group, which KAI uses, or its
-        first one."""
+        """Whether a group of the pod has no reservation pod.
+
+        Both the current group, which KAI uses, and the first one count.
+        """
         groups = {*self._groups, *self._now.groups}
         return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
 

@@ -78,7 +78,7 @@ class ShareRequest:
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """GPUs of the containers with a request; empty unless all of them have some."""
+        """GPUs of the containers with a request; empty unless each of these containers names GPUs."""
         names = self.requests or self.devices
         if not names.keys() <= self.devices.keys():
             return ()
@@ -91,8 +91,10 @@ class ShareRequest:
         return self._requested.on(gpu)
 
     def limit_on(self, gpu: str) -> int | None:
-        """Return the limit on one of the pod's GPUs; None if a container with a request there has no
-        limit."""
+        """Return the limit on one of the pod's GPUs.
+
+        None if a container with a request there has no limit.
+        """
         is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
         return self._limited.on(gpu) if is_limited else None
 

@@ -47,8 +47,10 @@ class _Device:
 
 
 class SimulatedDriver:
-    """Responds with the state at the last refresh. The fault `hang` blocks the caller, as a real driver
-    does."""
+    """Responds with the state at the last refresh.
+
+    The fault `hang` blocks the caller, as a real driver does.
+    """
 
     def __init__(
         self,

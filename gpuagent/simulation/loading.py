@@ -67,7 +67,7 @@ class _PodStatus(msgspec.Struct, rename="camel"):
 
 
 class _Object(msgspec.Struct):
-    """The fields of a scenario's Kubernetes object that are checked."""
+    """Checked fields of a Kubernetes object in a scenario."""
 
     kind: str
     metadata: _Metadata

@@ -58,7 +58,7 @@ class SimulatedGpus(GpuReader):
         return super().read()
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the temporary folder."""
         super().close()
         self._remove_folder()
 

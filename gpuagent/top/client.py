@@ -19,8 +19,10 @@ _SECONDS: Final = 5.0
 
 
 class NoAnswer(Exception):
-    """The agent did not respond, or the response is not from an agent. The message is one line without the
-    address."""
+    """The agent did not respond, or the response is not from an agent.
+
+    The message is one line without the address.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +111,10 @@ class Agent:
         return http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """Read the body within one overall timeout; the socket's timeout restarts with every received
-        byte."""
+        """Read the body within one overall timeout.
+
+        The socket's timeout restarts with every received byte.
+        """
         until = time.monotonic() + self._seconds
         body = bytearray()
         while chunk := response.read1(_CHUNK):

@@ -1,5 +1,5 @@
 "use strict";
-// Fetches the page again as often as there are samples, and says how old what it shows is.
+// Reloads the page at the sampling interval, and shows the age of its figures.
 (() => {
   let shownAt = performance.now();
   const main = () => document.querySelector("main");
@@ -32,7 +32,7 @@
       document.title = fresh.title;
       shownAt = performance.now();
     } catch {
-      return; // the age tells it
+      return; // the displayed age grows
     } finally {
       tellAge();
     }

@@ -145,7 +145,7 @@ def behind_first_process(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("prepare", "state", "said"),
     [
-        (written(), State.UNKNOWN, "its configuration is not visible from this container"),
+        (written(), State.UNKNOWN, "the toolkit's configuration is not visible from this container"),
         (written((CONFIG, "")), State.OK,
          "NVIDIA_VISIBLE_DEVICES is accepted from every container; volume mounts are refused; mode auto, 0 CDI"),
         (written((CONFIG, HARDENED + 'accept-nvidia-visible-devices-as-volume-mounts = true\n[nvidia-container-runtime]\nmode = "cdi"')),

@@ -141,7 +141,7 @@ def test_a_pod_that_cannot_log_in_has_a_problem(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--gpus", "fake"], '--gpus "fake" is not allowed'),
+        (["--gpus", "fake"], '--gpus "fake" is invalid'),
         (["--gpus", "simulated:missing.yaml"], "missing.yaml: No such file or directory"),
         (["--gpus", "simulated:broken.yaml"], "broken.yaml"),
         (["--gpus", "simulated:node.yaml", "--node", "other"], '--node "other" is not the scenario\'s node'),

@@ -100,7 +100,7 @@ def test_pods_without_their_reservation_are_named() -> None:
     findings = said(inventory(*many, *requests, reservation()))
     (found,) = [f for f in findings if f.state is State.PROBLEM]
     assert found.check == "reservation pods"
-    assert found.what.startswith("missing for research/pod-1, research/pod-2")
+    assert found.what.startswith("no reservation pod for research/pod-1, research/pod-2")
     assert "research/pod-5 and 2 more" in found.what
 
 

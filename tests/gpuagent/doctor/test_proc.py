@@ -71,7 +71,7 @@ HIDDEN = Observation(problems=(Problem(Cause.PID_NAMESPACE, "", "the driver name
         (nested, NOBODY, State.UNKNOWN, "without a process on a GPU", "set hostPID: true"),
         (nested, GONE, State.UNKNOWN, "without a process on a GPU", "set hostPID: true"),
         (mounted_host_proc, NOBODY, State.PROBLEM, "but the agent is in another namespace", "set hostPID: true"),
-        (own_first, NOBODY, State.PROBLEM, "the container's own: PID 1 is in the same container", "set hostPID: true"),
+        (own_first, NOBODY, State.PROBLEM, "the container's own namespace: PID 1 is in the same container", "set hostPID: true"),
         (nested, HIDDEN, State.PROBLEM, "the driver names no process", "set hostPID: true"),
         (lambda machine: None, HIDDEN, State.PROBLEM, "the driver names no process", "set hostPID: true"),
     ],

@@ -225,7 +225,7 @@ class TestConflicts:
         seen = Pipeline()
         seen.see(node(), reservation(), *many, held={}, times=3)
         (detail,) = seen.problems.values()
-        assert detail.startswith(f"reservation pods of 2001 namespaces name it: {RESERVATIONS}/")
+        assert detail.startswith(f"reservation pods of 2001 namespaces name this GPU: {RESERVATIONS}/")
         assert len(detail) < 1000
         assert len(seen.said("problem appeared")) == 1
 
