@@ -43,12 +43,12 @@ def test_the_demo_ends_by_itself_and_shows_every_scenario() -> None:
         "untouched": "stays with the default scheduler",
     }
     watched = re.findall(
-        r"^ *[0-9.]+ s  (\S+) +(\w+) over-share: holds (.*)$", done.stdout, flags=re.MULTILINE
+        r"^ *[0-9.]+ s  (\S+) +(\w+) over-share: uses (.*)$", done.stdout, flags=re.MULTILINE
     )
     assert sorted(watched) == [
-        ("notebooks/notebook", "cleared", "1800 MiB of its 2070 MiB"),
-        ("notebooks/notebook", "flagged", "3000 MiB of its 2070 MiB"),
-        ("training/train-resnet", "flagged", "13312 MiB of its 11500 MiB"),
+        ("notebooks/notebook", "cleared", "1800 MiB, share 2070 MiB"),
+        ("notebooks/notebook", "flagged", "3000 MiB, share 2070 MiB"),
+        ("training/train-resnet", "flagged", "13312 MiB, share 11500 MiB"),
     ]
     assert (
         'kaishare_pod_flagged{namespace="training",pod="train-resnet",gpu="0",reason="over-share"} 1'
