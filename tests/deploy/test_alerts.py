@@ -57,7 +57,7 @@ def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
     assert proved == set(BY_NAME)
 
 
-@pytest.mark.parametrize("what", ["nothing of kaishare's is scraped", "an agent that knows little"])
+@pytest.mark.parametrize("what", ["no kaishare target is scraped", "an agent that knows little"])
 def test_no_alert_fires_where_figures_are_missing(what: str) -> None:
     (case,) = (case for case in cases() if case["name"].startswith(what))
     assert not any(look.get("exp_alerts") for look in case["alert_rule_test"])
