@@ -230,7 +230,10 @@ async def test_a_cluster_in_which_all_is_well(
         assert found.wrong == []
         assert [one for one in found.findings if one.state is State.UNKNOWN] == []
         assert exit_status(found.findings) == 0
-        assert found.of("dry run of a pod")[0].what == f"in {vision} the pod gets queue team-a and scheduler kai-scheduler"
+        assert (
+            found.of("dry run of a pod")[0].what
+            == f"in {vision} the pod gets queue team-a and scheduler kai-scheduler"
+        )
         assert found.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
         assert found.of("certificate")[0].what.endswith("trusted by the caBundle")
         assert (
