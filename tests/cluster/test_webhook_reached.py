@@ -61,7 +61,7 @@ async def test_a_service_is_reached_by_its_name(admin: Administrator, tmp_path: 
     options = from_files(tmp_path, REACHED, names=["kaishare-webhook.reached.svc"])
     async with serving(tmp_path / "log", *options) as webhook:
         target = ServiceTarget(
-            namespace="reached", name="kaishare-webhook", port=webhook.admission.review.port
+            namespace="reached", name="kaishare-webhook", port=webhook.admission.port
         )
         services = "/api/v1/namespaces/reached/services"
         await admin.post(services, external_service(target.name, target.namespace, target.port))
@@ -99,7 +99,7 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
         assert said.status == 0, said.errors
 
         again = from_cluster(plane, tmp_path)
-        async with serving(tmp_path / "again", *again, listen=webhook.admission.review.port):
+        async with serving(tmp_path / "again", *again, listen=webhook.admission.port):
             await Canary(admin.client, "reached").until_mutated()
 
 
@@ -168,7 +168,7 @@ async def test_an_error_of_ours_costs_no_pod(admin: Administrator, tmp_path: Pat
     await ensure_namespaces(admin.client, REACHED)
     async with serving_here(tmp_path, BrokenPolicies()) as webhook:
         ca = (tmp_path / "tls" / "ca.crt").read_bytes()
-        target = UrlTarget(f"https://{webhook.admission.review}")
+        target = UrlTarget(f"https://{webhook.admission}")
         before = await failed_open(admin.client)
         async with configured(admin.client, *our_configurations(target, ca)):
             canary = Canary(admin.client, "reached")
