@@ -60,9 +60,7 @@ async def test_a_service_is_reached_by_its_name(admin: Administrator, tmp_path: 
     await ensure_namespaces(admin.client, REACHED)
     options = from_files(tmp_path, REACHED, names=["kaishare-webhook.reached.svc"])
     async with serving(tmp_path / "log", *options) as webhook:
-        target = ServiceTarget(
-            namespace="reached", name="kaishare-webhook", port=webhook.admission.port
-        )
+        target = ServiceTarget(namespace="reached", name="kaishare-webhook", port=webhook.admission.port)
         services = "/api/v1/namespaces/reached/services"
         await admin.post(services, external_service(target.name, target.namespace, target.port))
         try:
