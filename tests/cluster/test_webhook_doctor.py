@@ -230,7 +230,10 @@ async def test_a_cluster_in_which_all_is_well(
         assert found.wrong == []
         assert [one for one in found.findings if one.state is State.UNKNOWN] == []
         assert exit_status(found.findings) == 0
-        assert found.of("dry run of a pod")[0].what == f"in {vision} the pod gets team-a and kai-scheduler"
+        assert (
+            found.of("dry run of a pod")[0].what
+            == f"in {vision} the pod gets queue team-a and scheduler kai-scheduler"
+        )
         assert found.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
         assert found.of("certificate")[0].what.endswith("trusted by the caBundle")
         assert (
@@ -416,7 +419,7 @@ async def test_queues(plane: ControlPlane, admin: Administrator, kai: dict[str, 
     assert found.states("queues") == [State.PROBLEM]
     assert found.of("queues")[0].what.startswith(f'queue "nowhere" (for {vision}) does not exist')
     await label(admin, {"kai.scheduler/queue": "department"})
-    assert "has queues below it (team-a)" in (await examined(plane)).of("queues")[0].what
+    assert "has child queues (team-a)" in (await examined(plane)).of("queues")[0].what
 
 
 async def test_workloads_in_another_queue(
