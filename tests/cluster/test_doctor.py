@@ -83,7 +83,7 @@ async def test_an_administrator_may_everything(
         )
     }
     assert {finding.what for check, finding in seen.items() if check.startswith("right to")} == {"granted"}
-    assert seen["node"].what == f"the cluster has {NODE}"
+    assert seen["node"].what == f"the cluster has the node {NODE}"
     assert seen["pods"].what == f"the cluster has no pod on the node {NODE}"
 
 
@@ -128,7 +128,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
     (kai,) = (finding for finding in findings if finding.check.startswith("KAI"))
     assert (kai.state, kai.what) == (
         State.OK,
-        "KAI runs inside vClusters (blue in vcluster-blue, red in vcluster-red); the host has none, as it must be",
+        "KAI runs inside vClusters (blue in vcluster-blue, red in vcluster-red); the host has no KAI, as required",
     )
     assert "is KAI installed" not in str(findings)
     (reserved,) = (finding for finding in findings if "of the vCluster in vcluster-red" in finding.what)
