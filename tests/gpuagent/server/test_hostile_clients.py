@@ -44,7 +44,7 @@ def retried(get: Callable[[], Result]) -> Result:
         try:
             return get()
         except OSError:
-            continue
+            time.sleep(0.5)  # a kubelet waits for 10 s
     return get()
 
 
