@@ -44,6 +44,7 @@ async def assert_well(live: Live) -> None:
             except (OSError, EOFError):
                 if is_last:
                     raise
+                await asyncio.sleep(0.5)  # a kubelet waits for 10 s
             else:
                 break
 
