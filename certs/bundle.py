@@ -14,7 +14,7 @@ _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----
 
 
 MOST_BLOCKS: Final = 64
-"""Maximum number of certificates read from a text. One takes some 30 µs, and 1.5 MB can contain 27,000."""
+"""Maximum number of certificates read from a text. One takes about 30 µs, and 1.5 MB can contain 27,000."""
 
 
 def blocks(text: bytes) -> list[bytes]:
@@ -77,7 +77,7 @@ def _valid(certificates: Collection[bytes], now: datetime) -> dict[bytes, bytes]
     return valid
 
 
-def held(bundle: bytes) -> frozenset[bytes]:
+def certificates_in(bundle: bytes) -> frozenset[bytes]:
     """Return the certificates of a bundle in DER form."""
     return frozenset(der(pem) for pem in blocks(bundle) if certificate_of(pem) is not None)
 
@@ -95,7 +95,7 @@ class BundleHistory:
             bundles: PEM, one for each webhook; without bundles no certificate counts.
             at: monotonic seconds.
         """
-        common = frozenset.intersection(*map(held, bundles)) if bundles else frozenset()
+        common = frozenset.intersection(*map(certificates_in, bundles)) if bundles else frozenset()
         self._since = {key: self._since.get(key, at) for key in common}
 
     def held_for(self, certificate_pem: bytes, *, at: float) -> float | None:

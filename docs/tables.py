@@ -23,7 +23,7 @@ def written(document: str) -> str:
     Raises:
         KeyError: a table of that name does not exist.
     """
-    return _PLACE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", document)
+    return _PLACE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", document)
 
 
 def _labels() -> str:

@@ -18,7 +18,7 @@ _LONGEST_ENVELOPE: Final = 64 * 1024
 _DEEPEST: Final = 500
 """Maximum nesting of objects and arrays, far above that of any Kubernetes schema."""
 
-# Possessive quantifiers never backtrack, so that matching takes linear time: some 40 ms per MiB.
+# Possessive quantifiers never backtrack, so that matching takes linear time: about 40 ms per MiB.
 _string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)
 _whitespace = re.compile(rb"[ \t\r\n]*+")

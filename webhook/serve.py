@@ -102,7 +102,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                     stop.set()
                 else:
                     gc.collect()
-                    gc.freeze()  # a full collection of all imports would delay a review by some 15 ms
+                    gc.freeze()  # a full collection of all imports would delay a review by about 15 ms
                     log("serving", admission=f"https://{admission}", ops=f"http://{ops}", **_known(policies))
             await wait_for(stop, drain)
             if not stop.is_set():

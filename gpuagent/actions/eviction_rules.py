@@ -19,7 +19,7 @@ from kai import keys
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
-"""Sources that anybody with the right to create a ConfigMap in the pod's namespace can write."""
+"""Sources that any user with the right to create a ConfigMap in the pod's namespace can write."""
 
 
 class EvictionRefusal(StrEnum):

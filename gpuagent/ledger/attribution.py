@@ -35,7 +35,7 @@ class PodIndex:
     def from_inventory(cls, inventory: Inventory) -> "PodIndex":
         """Index every pod, finished pods included: their processes may still run.
 
-        The API server assigns a UID, so a UID takes precedence. Anybody can write the annotation with the
+        The API server assigns a UID, so a UID takes precedence. Any user can write the annotation with the
         config hash. If two pods have the same hash, it belongs to the mirror pod.
         """
         pods = inventory.pods.values()

@@ -158,7 +158,7 @@ def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> 
     """Return the possible names of a pod's KAI ConfigMap, the most likely first.
 
     The suffix is `-<index>` for the container with the share, and `-i<index>` for an init container
-    (`-<index>`, too, if it is named, at v0.9.8, seen live). The pod's owner can write the annotation, so an
+    (`-<index>`, too, if it is named, observed on v0.9.8). The pod's owner can write the annotation, so an
     invalid name never becomes part of a path.
     """
     prefix = annotations.get(keys.SHARED_GPU_CONFIGMAP)

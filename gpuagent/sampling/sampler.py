@@ -27,7 +27,7 @@ class Timing:
     """Sampling intervals and timeouts in seconds, and the clocks."""
 
     interval: float
-    patience: float = 60.0
+    give_up_after: float = 60.0
     """Maximum time without any GPU while the driver responds."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -187,7 +187,7 @@ class Sampler:
         if self._lost_since is None:
             self._lost_since = sample.taken_at
         lost_for = sample.taken_at - self._lost_since
-        if lost_for < self._timing.patience:
+        if lost_for < self._timing.give_up_after:
             return ""
         details = "; ".join(problem.detail for problem in sample.reading.problems)
         return f"no GPU answered for {lost_for:.0f} s: {details}"

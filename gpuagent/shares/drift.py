@@ -21,7 +21,7 @@ def share_drift(now: Declared, first: Declared, allocation: Allocation, cards: C
 
     The annotations are compared with KAI's record, rounded to two decimals as KAI rounds them. Without a
     record they are compared with those first seen. A group label that differs from the BindRequest is no
-    drift: KAI changes it after a retried reservation (seen live on v0.9.8, v0.13.4 and v0.17.0).
+    drift: KAI changes it after a retried reservation (observed on v0.9.8, v0.13.4 and v0.17.0).
     """
     bind_request, config_map = allocation.bound, allocation.configured
     differences = []

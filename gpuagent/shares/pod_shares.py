@@ -86,7 +86,7 @@ class PodShare:
     """GPUs assigned to the pod; empty if it has none or if they are unknown."""
     is_unresolved: bool = False
     """Whether a GPU of the pod's share is unknown; no GPU is then unassigned. A group label alone is no
-    share, since anybody can write one."""
+    share, since any user can write one."""
     may_be_placed: bool = False
     """Whether the pod may have a share: it has no group label, and its BindRequest is unknown."""
     is_unplaced: bool = False
@@ -117,7 +117,7 @@ class ShareResolver:
     """Resolves the shares of all pods, and remembers each pod's first declaration.
 
     The annotations, GPU groups and queue label of a bound pod count as first seen, for as long as its UID
-    exists. Anybody who may edit the pod can change them later (seen live: KAI applies a later gpu-fraction to
+    exists. Any user who may edit the pod can change them later (observed: KAI applies a later gpu-fraction to
     its quotas, but not to the allocation). A restart forgets them.
     """
 

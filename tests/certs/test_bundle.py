@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs.authority import Authority
-from certs.bundle import MOST_BLOCKS, BundleHistory, certificate_of, der, held, merged
+from certs.bundle import MOST_BLOCKS, BundleHistory, certificate_of, certificates_in, der, merged
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ def test_what_is_wanted_is_added_and_what_is_valid_stays(
     bundle: bytes, wanted: list[bytes], expected: list[bytes]
 ) -> None:
     right = merged(bundle, wanted, now=NOW)
-    assert held(right) == {der(pem) for pem in expected}
+    assert certificates_in(right) == {der(pem) for pem in expected}
     assert right.count(b"BEGIN CERTIFICATE") == len(expected)
     assert merged(right, wanted, now=NOW) == right
 
@@ -55,7 +55,7 @@ def test_a_right_bundle_stays_as_it_is_down_to_its_bytes(bundle: bytes) -> None:
 
 def test_a_bundle_does_not_grow_for_ever_and_ours_stay() -> None:
     many = [ca(f"theirs {number}") for number in range(20)]
-    right = held(merged(b"".join([A, *many]), [A, B], now=NOW))
+    right = certificates_in(merged(b"".join([A, *many]), [A, B], now=NOW))
     assert len(right) == 16
     assert {der(A), der(B), der(many[-1])} <= right
     assert der(many[0]) not in right
@@ -67,9 +67,9 @@ def test_a_bundle_of_many_blocks_costs_the_reading_of_few(monkeypatch: pytest.Mo
         monkeypatch.setattr(f"{module}.certificate_of", lambda pem: read.append(pem) or certificate_of(pem))
     block = b"-----BEGIN CERTIFICATE-----AAAA-----END CERTIFICATE-----\n"
     bundle = block * 20_000 + A
-    assert held(bundle) == {der(A)}
+    assert certificates_in(bundle) == {der(A)}
     assert len(read) == MOST_BLOCKS
-    assert held(merged(bundle, [A, B], now=NOW)) == {der(A), der(B)}
+    assert certificates_in(merged(bundle, [A, B], now=NOW)) == {der(A), der(B)}
 
 
 def test_a_certificate_is_held_since_every_bundle_has_held_it() -> None:

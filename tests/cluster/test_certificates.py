@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import Authority
-from certs.bundle import der, held
+from certs.bundle import certificates_in, der
 from certs.ca_injector import CABundleInjector
 from certs.manager import CertificateManager
 from certs.rotation import CASet, Leaf, Lifetimes, to_secret_data
@@ -136,7 +136,7 @@ async def until_trusted(admin: Administrator, *certificates: bytes) -> None:
     wanted = {der(pem) for pem in certificates}
 
     async def are_right() -> bool:
-        return all(held(bundle) == wanted for bundle in await bundles(admin))
+        return all(certificates_in(bundle) == wanted for bundle in await bundles(admin))
 
     await until(are_right, "every bundle holds what it should")
 
@@ -388,7 +388,7 @@ async def until_first_bundle(admin: Administrator, *certificates: bytes) -> None
     wanted = {der(pem) for pem in certificates}
 
     async def is_right() -> bool:
-        return held((await bundles(admin))[0]) == wanted
+        return certificates_in((await bundles(admin))[0]) == wanted
 
     await until(is_right, "the bundle is right")
 

@@ -15,7 +15,7 @@ PHRASES: Final[dict[str, str]] = {
     r"who comes later": "later connections, later requests",
     r"who looks, and does not serve": "for `explain`",
     r"he|his|him|himself": "they, their, them, themselves",
-    r"(?:is|are|was|were) (?:not )?ours|of (?:ours|yours|theirs|kaishare's)|after ours|before ours": (
+    r"(?:is|are|was|were) (?:not )?ours|of (?:ours|yours|theirs)|of kaishare's(?! [a-z])|after ours|before ours": (
         "kaishare's; your"
     ),
     r"by us": "by this project",

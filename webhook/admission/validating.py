@@ -142,12 +142,12 @@ def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _refused(review: Review, problems: LabelProblems) -> Outcome:
-    messages = [str(problem) for problem in problems.shown[:_MAX_PROBLEMS]]
+    messages = [str(problem) for problem in problems.first[:_MAX_PROBLEMS]]
     if problems.count > len(messages):
         messages.append(f"and {problems.count - len(messages)} more")
     return Outcome(
         action=Action.DENIED,
-        finding=Finding(Reason.LABEL_INVALID, {"problem": problems.shown[0]}),
+        finding=Finding(Reason.LABEL_INVALID, {"problem": problems.first[0]}),
         body=deny(
             review.uid, "; ".join(messages), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
         ),

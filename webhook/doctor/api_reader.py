@@ -18,7 +18,7 @@ from service.text import MALFORMED, counted, one_line
 T = TypeVar("T")
 
 MOST_OBJECTS: Final = 20_000
-"""Maximum number of objects read of one kind: 40 MB for PodGroups of some 2 kB each."""
+"""Maximum number of objects read of one kind: 40 MB for PodGroups of about 2 kB each."""
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404

@@ -94,7 +94,7 @@ def _invalid(cluster: Cluster) -> Iterator[CheckResult]:
     namespaces = cluster.namespaces.items
     policy_labels = {namespace.name: own_labels(namespace.labels) for namespace in namespaces}
     problems = {name: label_problems(labels, labels.keys()) for name, labels in policy_labels.items()}
-    invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.shown)
+    invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
     lines = invalid[:MOST_LINES]
     for name, message in lines:
         yield problem(_POLICIES, f"{one_line(name)}: {one_line(message)}")

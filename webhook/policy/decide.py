@@ -410,7 +410,7 @@ def _give_share(
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
     """Yield the location of every nvidia.com/gpu key.
 
-    KAI refuses a share next to one, even at 0 (seen live).
+    KAI refuses a share next to one, even at 0 (observed).
     """
     if keys.GPU_RESOURCE not in pod.gpu_resources:
         return
@@ -427,7 +427,7 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
 
     KAI uses the first owner's name, else the pod's (config_map.go, generateConfigMapNamePrefix). A pod
     without owner that uses generateName has no name yet; every release up to v0.17.0 refuses it. Releases
-    before v0.16.5 refuse dots. Both seen live.
+    before v0.16.5 refuse dots. Both were observed.
     """
     base = pod.owner_name if pod.owners else pod.name
     if not base:

@@ -163,7 +163,7 @@ class NamespacePolicy:
 class LabelProblems:
     """The invalid labels of a namespace."""
 
-    shown: tuple[LabelProblem, ...]
+    first: tuple[LabelProblem, ...]
     """Invalid labels, sorted by label; at most eight unknown labels."""
     count: int
     """Number of all invalid labels."""
@@ -179,9 +179,9 @@ def label_problems(labels: Mapping[str, str], changed: Set[str]) -> LabelProblem
     _, _, known = _read_known(labels)
     problems = [problem for problem in known if problem.label in changed or problem.against in changed]
     unknown = changed & labels.keys() - LABELS.keys()
-    first = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN))
-    shown = _in_order(problems + _unknown_labels(first, labels))
-    return LabelProblems(shown, len(problems) + len(unknown))
+    first_unknown = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN))
+    problems_in_order = _in_order(problems + _unknown_labels(first_unknown, labels))
+    return LabelProblems(problems_in_order, len(problems) + len(unknown))
 
 
 def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:

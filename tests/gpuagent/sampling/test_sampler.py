@@ -192,7 +192,7 @@ async def test_a_replaced_driver_is_the_end(simulated):
 
 async def test_gpus_that_stay_lost_are_the_end_after_a_while(simulated):
     faults = [{"fault": "gpu-lost", "gpu": gpu, "from": 0.1} for gpu in (0, 1)]
-    async with Run(simulated(faults=faults), patience=0.5) as run:
+    async with Run(simulated(faults=faults), give_up_after=0.5) as run:
         await run.until(lambda: run.fatal)
     lost = [sample for sample in run.samples if not sample.reading.gpus]
     assert lost[-1].taken_at - lost[0].taken_at >= 0.5
@@ -204,7 +204,9 @@ async def test_gpus_that_stay_lost_are_the_end_after_a_while(simulated):
 
 @pytest.mark.parametrize("fault", ["driver-not-loaded", "library-missing"])
 async def test_a_driver_that_is_not_there_yet_is_never_the_end(simulated, fault):
-    async with Run(simulated(process(100), faults=[{"fault": fault, "until": 0.5}]), patience=0.1) as run:
+    async with Run(
+        simulated(process(100), faults=[{"fault": fault, "until": 0.5}]), give_up_after=0.1
+    ) as run:
         await run.until(lambda: run.samples and run.samples[-1].reading.gpus)
     assert run.fatal == []
     assert run.samples[0].reading.gpus == ()
@@ -216,7 +218,7 @@ async def test_a_driver_that_is_away_is_looked_for_between_two_intervals(simulat
 
 
 async def test_one_lost_gpu_is_not_the_end(simulated):
-    async with Run(simulated(faults=[{"fault": "gpu-lost", "gpu": 0}]), patience=0.05) as run:
+    async with Run(simulated(faults=[{"fault": "gpu-lost", "gpu": 0}]), give_up_after=0.05) as run:
         await run.until(lambda: run.samples and run.samples[-1].taken_at - run.samples[0].taken_at > 0.3)
     assert run.fatal == []
 

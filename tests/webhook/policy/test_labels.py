@@ -196,7 +196,7 @@ def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.Monkey
     assert max(map(len, searched)) <= 63
     assert max(len(str(problem)) for problem in policy.problems) < 1000
     found = label_problems(labels, labels.keys())
-    assert (len(found.shown), found.count, len(searched)) == (8, 12_000, 16)
+    assert (len(found.first), found.count, len(searched)) == (8, 12_000, 16)
 
 
 def test_only_changed_labels_are_judged() -> None:
@@ -205,7 +205,7 @@ def test_only_changed_labels_are_judged() -> None:
     )
     found = label_problems(labels, {"kaishare.dev/gpu-fracton"})
     assert found.count == 1
-    assert "the nearest known label is kaishare.dev/gpu-fraction" in str(found.shown[0])
+    assert "the nearest known label is kaishare.dev/gpu-fraction" in str(found.first[0])
 
 
 def test_a_hostile_label_is_told_in_printable_text() -> None:
