@@ -1,7 +1,7 @@
 """Parses the share that a pod's annotations request. Pure.
 
-Any user who may edit the pod can change its annotations, even while it runs. They contain the request, not what
-KAI allocated.
+Any user who may edit the pod can change its annotations, even while it runs. They contain the request, not
+what KAI allocated.
 """
 
 import math

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certs.authority import Authority
-from certs.bundle import BundleHistory, der, held, merged
+from certs.bundle import BundleHistory, certificates_in, der, merged
 from certs.rotation import (
     CASet,
     Leaf,
@@ -35,7 +35,7 @@ STEP = 15
 MOST_IDLE = 8
 """Steps in a row that a replica may do nothing: two minutes, for one that looks every ten seconds."""
 
-see = lru_cache(maxsize=64)(held)
+see = lru_cache(maxsize=64)(certificates_in)
 
 
 @lru_cache(maxsize=64)
