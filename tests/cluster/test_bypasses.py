@@ -241,7 +241,7 @@ REFUSED: dict[str, tuple[Item, str]] = {
             container(resources={"claims": [{"name": "gpu"}]}),
             resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
         ),
-        "claim",
+        "ResourceClaim",
     ),
     "another scheduler": (pod(schedulerName="mine"), "mine"),
     "the opt-out": (pod(metadata={"labels": {"kaishare.dev/inject": "false"}}), "kaishare.dev/inject"),

@@ -114,5 +114,5 @@ async def test_the_proxy_of_the_api_server(tmp_path: Path) -> None:
             for path in ("/", "/metrics", "/page.js"):
                 status, body = await get(path)
                 assert status == 421
-                assert b'the host "api.example.com:6443"' in body
+                assert b'unknown host "api.example.com:6443"' in body
             assert (await get("/metrics", f"127.0.0.1:{plane.port}"))[0] == 200
