@@ -50,10 +50,10 @@ async def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, held: H
     async with serving(tmp_path, held, limits=limits) as live:
         deaf = await live.connect(receive_buffer=4096)
         deaf.be_deaf()
-        sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 2000))
+        sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 6000))
         await answered(live)
         await until(lambda: not open_connections(live), "it is closed")
-        assert len(live.logged("decision")) < 1000
+        assert len(live.logged("decision")) < 3000  # about 1,000 answers fill the buffers of this machine's kernel
         await answered(live)
         sending.cancel()
         await asyncio.wait([sending])
