@@ -53,7 +53,9 @@ async def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, held: H
         sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 6000))
         await answered(live)
         await until(lambda: not open_connections(live), "it is closed")
-        assert len(live.logged("decision")) < 3000  # about 1,000 answers fill the buffers of this machine's kernel
+        assert (
+            len(live.logged("decision")) < 3000
+        )  # about 1,000 answers fill the buffers of this machine's kernel
         await answered(live)
         sending.cancel()
         await asyncio.wait([sending])
