@@ -27,7 +27,7 @@ class SamplePipeline:
         self,
         *,
         pods: PodSource,
-        pod_shares: ShareResolver,
+        share_resolver: ShareResolver,
         judge: Judge,
         is_simulated: bool,
         interval: float,
@@ -42,7 +42,7 @@ class SamplePipeline:
         `interval` is in seconds. `on_evaluation` receives the evaluation of each sample.
         """
         self._pods = pods
-        self._pod_shares = pod_shares
+        self._share_resolver = share_resolver
         self._judge = judge
         self._is_simulated = is_simulated
         self._interval = interval
@@ -65,7 +65,7 @@ class SamplePipeline:
         over_share_policies: dict[str, OverSharePolicy] = {}
         if inventory is not None:
             attribution = attribute(sample, self._indexed(inventory))
-            pod_shares = self._pod_shares.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
+            pod_shares = self._share_resolver.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
             over_share_policies = self._over_share_policies.read(inventory, pod_shares, sample.taken_at)
         snapshot = build_snapshot(
             sample,

@@ -206,7 +206,7 @@ async def _serve_cluster(
 
     pipeline = SamplePipeline(
         pods=pods,
-        pod_shares=ShareResolver(kai_version=settings.kai_version),
+        share_resolver=ShareResolver(kai_version=settings.kai_version),
         judge=Judge(
             grace=settings.grace,
             longest_gap=INTERVALS_UNTIL_STALE * settings.interval,

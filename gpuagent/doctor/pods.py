@@ -93,11 +93,11 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
             " namespace: the pod must see exactly one GPU",
         )
     present = {gpu.uuid for gpu in gpus}
-    strange = sorted({gpu for gpu in gpu_by_group.values() if gpu and gpu not in present})
-    if strange and gpus:
+    absent_gpus = sorted({gpu for gpu in gpu_by_group.values() if gpu and gpu not in present})
+    if absent_gpus and gpus:
         yield problem(
             _RESERVATIONS,
-            f"reservation pods name GPUs that the driver does not list: {_listed(strange)}",
+            f"reservation pods name GPUs that the driver does not list: {_listed(absent_gpus)}",
             "a GPU is lost or hidden from the agent's container, or the pods belong to another node",
         )
     named = [

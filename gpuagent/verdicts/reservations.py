@@ -5,11 +5,12 @@ GPU, one of them is wrong or forged: a tenant whose KAI runs inside a vCluster w
 annotation. The problem is reported and suspends no verdict, since a tenant can cause it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
-from gpuagent.pods.inventory import Inventory, ReservationPod
+from gpuagent.pods.inventory import Inventory, NodePod, ReservationPod
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.placement import is_time_sliced
 from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
@@ -57,14 +58,15 @@ def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
         for pod in pods:
             first.setdefault(pod.namespace, pod)
             counts[pod.namespace] = counts.get(pod.namespace, 0) + 1
-        names = [
+        names = (
             _name(pod) + (f" and {counts[namespace] - 1} more there" if counts[namespace] > 1 else "")
             for namespace, pod in first.items()
-        ]
+        )
         yield Problem(
             Cause.RESERVATION_UNRESOLVED,
             "",
-            f"reservation pods name no GPU of this node: {_some(names)}; the GPU of their groups is unknown",
+            f"reservation pods name no GPU of this node: {_first_few(names, len(first))};"
+            " the GPU of their groups is unknown",
         )
 
 
@@ -82,8 +84,7 @@ def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Sna
             parts.append(f"reservation pod {_all(pods)} names this GPU")
         if own:
             namespaces = {holding.pod_share.pod.namespace: holding.pod_share.pod for holding in reversed(own)}
-            names = [f"{one_line(pod.namespace)}/{one_line(pod.name)}" for pod in namespaces.values()]
-            parts.append(f"a pod with whole GPUs uses this GPU: {_some(names)}")
+            parts.append(f"a pod with whole GPUs uses this GPU: {_all(namespaces)}")
         if parts:
             detail = "; ".join(parts)
             yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; only one of them can have the GPU")
@@ -106,14 +107,17 @@ def _order(pod: ReservationPod) -> tuple[bool, str, str, str]:
     return pod.is_tenants, pod.namespace, pod.name, pod.uid
 
 
-def _all(pods: Mapping[str, ReservationPod]) -> str:
-    return _some([_name(pod) for pod in pods.values()])
+def _all(pods: Mapping[str, ReservationPod] | Mapping[str, NodePod]) -> str:
+    """Name one pod of each namespace, for the first few namespaces."""
+    return _first_few(map(_name, pods.values()), len(pods))
 
 
-def _name(pod: ReservationPod) -> str:
+def _name(pod: ReservationPod | NodePod) -> str:
     return f"{one_line(pod.namespace)}/{one_line(pod.name)}"
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMESPACES
-    return ", ".join(names[:_MOST_NAMESPACES]) + (f" and {more} more namespaces" if more > 0 else "")
+def _first_few(names: Iterable[str], count: int) -> str:
+    """Join the first names of `count`; only these are computed."""
+    more = count - _MOST_NAMESPACES
+    text = ", ".join(islice(names, _MOST_NAMESPACES))
+    return f"{text} and {more} more namespaces" if more > 0 else text

@@ -58,7 +58,7 @@ class Desk:
         log = JsonLog(self.stream)
         self.books = SamplePipeline(
             pods=self.pods,
-            pod_shares=ShareResolver(),
+            share_resolver=ShareResolver(),
             judge=Judge(grace=10, longest_gap=15),
             is_simulated=False,
             interval=5,

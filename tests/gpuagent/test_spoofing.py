@@ -98,7 +98,7 @@ class Chain:
         self.flags = FlagEvents(self, clock=lambda: self.now)
         self.books = SamplePipeline(
             pods=self,
-            pod_shares=ShareResolver(),
+            share_resolver=ShareResolver(),
             judge=Judge(grace=10, longest_gap=15),
             is_simulated=False,
             interval=5,

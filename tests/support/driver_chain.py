@@ -52,7 +52,7 @@ class Chain:
         self.log = io.BytesIO()
         self.books = SamplePipeline(
             pods=Listed(self.inventory),
-            pod_shares=ShareResolver(),
+            share_resolver=ShareResolver(),
             judge=Judge(grace=10, longest_gap=60),
             is_simulated=False,
             interval=5,

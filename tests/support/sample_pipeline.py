@@ -31,7 +31,7 @@ class Pipeline:
         self.stream = io.BytesIO()
         self.books = SamplePipeline(
             pods=self,
-            pod_shares=ShareResolver(),
+            share_resolver=ShareResolver(),
             judge=Judge(grace=GRACE, longest_gap=15),
             is_simulated=False,
             interval=5,

@@ -13,7 +13,7 @@ from webhook.namespaces.source import ANY_MODE
 from webhook.policy.labels import Mode, NamespacePolicy, own_labels
 
 _RETRY_SECONDS: Final = 30.0
-"""Time until the next attempt after an unexpected error, such as a failed subprocess."""
+"""Time until the next attempt after an unexpected error, such as an I/O error."""
 
 
 class FilePolicies:
