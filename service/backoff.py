@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+_SPREAD: Final = 0.2
+"""Largest random part added to a wait of `KeyedBackoff`, as a fraction of the wait."""
+
 
 class TokenBucket:
     """A token bucket: starts full with `burst` tokens, and gains `per_second` tokens per second."""
@@ -62,9 +65,6 @@ class Backoff:
         """Record a success: forget all failures."""
         self._due_at = None
         self._wait = self._first
-
-
-_SPREAD: Final = 0.2
 
 
 class KeyedBackoff:

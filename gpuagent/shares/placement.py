@@ -124,6 +124,7 @@ class WholeGpus:
         inventory: Inventory,
         devices: Sequence[Gpu],
         holders: Mapping[str, Collection[str]],
+        groups: GroupGpus,
     ) -> Mapping[str, tuple[str, ...]]:
         """Find the GPUs of the pods with whole GPUs.
 
@@ -133,10 +134,10 @@ class WholeGpus:
             inventory: has those reservation pods, each of which has a whole GPU.
             devices: the node's GPUs.
             holders: GPUs on which each pod has a process, by pod UID.
+            groups: GPUs that KAI groups hold, by the same inventory.
         """
         present = self._present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
-        groups = GroupGpus(inventory)
         withheld = {uid: groups.withheld_from(inventory.pods[uid]) for uid in wanted}
         self._assigned = {
             uid: tuple(gpu for gpu in gpus if gpu not in withheld[uid])

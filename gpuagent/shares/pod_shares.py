@@ -153,8 +153,8 @@ class ShareResolver:
             _Resolution(pod, now, self._first.get(uid, now), inventory)
             for uid, (pod, now) in self._declared.items()
         ]
-        whole = self._whole.assign(wanted, inventory, devices, used)
         groups = GroupGpus(inventory)
+        whole = self._whole.assign(wanted, inventory, devices, used, groups)
         pod_shares = tuple(draft.pod_share(cards, whole.get(draft.pod.uid, ()), groups) for draft in drafts)
         self._last = (inventory, situation, pod_shares)
         return pod_shares
