@@ -20,7 +20,12 @@ from service.text import one_line
 from service.version import version
 
 _SECONDS: Final = 10.0
+_PAGE_SECONDS: Final = 120.0
+"""Longest time for one page of a list."""
+
 _LIST_SECONDS: Final = 120.0
+"""No further page is requested after this time."""
+
 _LIST_SILENT_SECONDS: Final = 30.0
 _LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
@@ -172,7 +177,7 @@ class KubeClient:
         """
         request_line = f"GET {path}"
         limit = aiohttp.ClientTimeout(
-            total=_LIST_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
+            total=_PAGE_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
         )
         async with self._open(
             "GET", path, params=params, headers={"Accept": accept}, limit=limit

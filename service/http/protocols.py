@@ -100,6 +100,14 @@ class HttpConnection(RequestHandler):
             cast(Any, transport).max_size = self._limits.read_bytes
         super().connection_made(transport)
 
+    async def start(self) -> None:
+        """Serve the connection's requests, unless the connection is lost before this task begins.
+
+        aiohttp 3 asserts that it is not, and asyncio then logs the failed assertion of a task without an owner.
+        """
+        if self._manager is not None:
+            await super().start()
+
     def data_received(self, data: bytes) -> None:
         """Parse received bytes and report complete and incomplete request heads.
 

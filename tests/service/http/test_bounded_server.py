@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -286,3 +287,15 @@ async def test_every_connection_of_a_burst_is_answered() -> None:
         clients = await asyncio.gather(*(running.connect() for _ in range(100)))
         answers = await asyncio.gather(*(client.get("/small") for client in clients))
         assert {status for status, _, _ in answers} == {200}
+
+
+async def test_a_connection_that_is_lost_before_its_task_begins_leaves_no_error() -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    async with serving() as running:
+        connection = running.server._new_protocol()
+        connection.connection_made(asyncio.Transport({"sslcontext": object()}))
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        gc.collect()
+    assert errors == []

@@ -24,6 +24,7 @@ PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
     [
         (RequestHandler, "_messages", "whole requests that wait for an answer, each with its body at index 1"),
         (RequestHandler, "_manager", "None once the connection is lost"),
+        (RequestHandler, "start", "serves the requests of a connection, as a task"),
         (RequestHandler, "_request_count", "grows with each request head, and with each error of the parser"),
         (RequestHandler, "data_received", "parses what came and appends to _messages"),
         (RequestHandler, "finish_response", "writes an answer to its end"),
