@@ -103,7 +103,7 @@ class HttpConnection(RequestHandler):
     async def start(self) -> None:
         """Serve the connection's requests, unless the connection is lost before this task begins.
 
-        aiohttp 3 asserts that it is not, and asyncio then logs the failed assertion of a task without an owner.
+        aiohttp 3 asserts that it is not; asyncio then logs the traceback of a task that is never awaited.
         """
         if self._manager is not None:
             await super().start()

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -294,7 +295,7 @@ async def test_a_connection_that_is_lost_before_its_task_begins_leaves_no_error(
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     async with serving() as running:
         connection = running.server._new_protocol()
-        connection.connection_made(asyncio.Transport({"sslcontext": object()}))
+        connection.connection_made(Mock(asyncio.Transport))
         connection.connection_lost(None)
         await asyncio.sleep(0)
         gc.collect()
