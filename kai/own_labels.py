@@ -1,15 +1,50 @@
-"""Namespace labels for pods above their share, and the values that they allow.
+"""kaishare's own labels and annotations, and the values of those that both services read.
 
-The webhook validates the labels; the agent applies them.
+The webhook validates the labels for pods above their share; the agent applies them.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
+# Labels of namespaces.
+PREFIX: Final = "kaishare.dev/"
+SCHEDULER: Final = "kaishare.dev/scheduler"
+FRACTION: Final = "kaishare.dev/gpu-fraction"
+MEMORY: Final = "kaishare.dev/gpu-memory"
+SHARE_FOR: Final = "kaishare.dev/share-for"
+MAX_FRACTION: Final = "kaishare.dev/max-gpu-fraction"
+MAX_MEMORY: Final = "kaishare.dev/max-gpu-memory"
+PRIORITY: Final = "kaishare.dev/priority"
+TOLERATION: Final = "kaishare.dev/gpu-toleration"
+ANNOUNCE: Final = "kaishare.dev/announce"
 OVER_SHARE: Final = "kaishare.dev/over-share"
 OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
 MODE: Final = "kaishare.dev/mode"
+
+SIZE_PREFIX: Final = "size.kaishare.dev/"
+"""Prefix of a size's label on a namespace, and of the annotation with the size's selector."""
+
+# Labels and annotations of pods.
+INJECT: Final = "kaishare.dev/inject"
+GPU_MARK: Final = "kaishare.dev/gpu"
+WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
+SIZE: Final = "kaishare.dev/size"
+"""As a label it selects a size. As an annotation it names the size that the pod got."""
+REASON: Final = "kaishare.dev/reason"
+"""Annotation that the webhook writes: the code of its decision. Nothing is decided by it."""
+POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        INJECT: "a label",
+        GPU_MARK: "a label",
+        SIZE: "a label",
+        WHOLE_GPU: "an annotation",
+        REASON: "an annotation",
+    }
+)
+
 MODE_OFF: Final = "off"
 """Value of `MODE` that switches kaishare off for a namespace: pods are neither changed nor evicted."""
 GRACE_FORM: Final = "an integer and s, m or h, from 30s to 24h"

@@ -6,7 +6,7 @@ Exit status: 0 for success, 1 for a negative result or an internal error, 2 for 
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,9 +20,10 @@ from service.version import version
 from webhook.certificates.options import add_certificate_options, parse_certificate_options
 from webhook.explain.explain import explain
 from webhook.explain.report import as_json, as_patch, as_text, as_yaml
-from webhook.namespaces.documents import Labels, PoliciesError, read_namespaces
+from webhook.namespaces.documents import PoliciesError, read_namespaces
 from webhook.policy.decide import Rules
-from webhook.policy.labels import NamespacePolicy, is_object_name
+from webhook.policy.labels import NO_METADATA, PolicyMetadata
+from webhook.policy.values import is_object_name
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 _CLUSTER = "cluster"
@@ -150,6 +151,14 @@ def _parser() -> argparse.ArgumentParser:
         help="preview a namespace label without setting it; KEY- removes one; may be repeated",
     )
     explaining.add_argument(
+        "--annotation",
+        action="append",
+        default=[],
+        type=read_by(_label),
+        metavar="KEY=VALUE",
+        help="preview a namespace annotation, the selector of a size; KEY- removes one; may be repeated",
+    )
+    explaining.add_argument(
         "-o",
         "--output",
         choices=sorted(_OUTPUTS),
@@ -223,17 +232,15 @@ def _rules(arguments: argparse.Namespace) -> Rules:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    if arguments.policies is None and not arguments.label:
-        raise UsageError("give --policies, --label, or both")
+    if arguments.policies is None and not (arguments.label or arguments.annotation):
+        raise UsageError("give --policies, --label, --annotation, or several of them")
     namespaces = _namespaces(arguments)
-    if arguments.label:
-        labels = dict(namespaces.get(arguments.namespace, {}))
-        for key, value in arguments.label:
-            labels.pop(key, None)
-            if value is not None:
-                labels[key] = value
-        namespaces[arguments.namespace] = labels
-    parsed = {name: NamespacePolicy.from_labels(name, labels) for name, labels in namespaces.items()}
+    if arguments.label or arguments.annotation:
+        metadata = namespaces.get(arguments.namespace, NO_METADATA)
+        namespaces[arguments.namespace] = PolicyMetadata.select(
+            _edited(metadata.labels, arguments.label), _edited(metadata.annotations, arguments.annotation)
+        )
+    parsed = {name: metadata.policy(name) for name, metadata in namespaces.items()}
     policies = {name: policy for name, policy in parsed.items() if policy is not None}
     documents = _documents(arguments.filename)
     explained = list(
@@ -247,7 +254,17 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 1 if any(item.is_denied for item in explained) else 0
 
 
-def _namespaces(arguments: argparse.Namespace) -> dict[str, Labels]:
+def _edited(texts: Mapping[str, str], edits: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """Return labels or annotations after edits; the value None removes a key."""
+    edited = dict(texts)
+    for key, value in edits:
+        edited.pop(key, None)
+        if value is not None:
+            edited[key] = value
+    return edited
+
+
+def _namespaces(arguments: argparse.Namespace) -> dict[str, PolicyMetadata]:
     if arguments.policies is None:
         return {}
     if arguments.policies != _CLUSTER:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from docs.tables import TABLES, written
-from webhook.policy.labels import LABELS, POD_KEYS
+from kai.own_labels import POD_KEYS
+from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Reason
 
 ROOT = Path(__file__).parents[2]

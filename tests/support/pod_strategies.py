@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kai import keys
+from kai import own_labels as labels_of
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
 from tests.support.pods import GPU
-from webhook.policy import labels as labels_of
 from webhook.policy.decide import Rules
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import LABELS, NamespacePolicy
 
 Json = Any
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -292,7 +292,7 @@ def namespace_labels(draw: Draw) -> dict[str, str]:
         if label == labels_of.SHARE_FOR or draw(one_in(4)):
             found[label] = draw(values)
     if draw(one_in(24)):
-        found[draw(st.sampled_from(sorted(labels_of.LABELS)))] = draw(odd_text)
+        found[draw(st.sampled_from(sorted(LABELS)))] = draw(odd_text)
     return found
 
 

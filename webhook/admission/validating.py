@@ -1,29 +1,30 @@
 """The validating webhooks: pods in namespaces with mode enforce, and the policy labels of namespaces."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
+from kai.own_labels import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY
 from kai.pod import MalformedPod, decode_pod, explain_shape
+from service.text import shorten
 from webhook.admission.handler import Outcome
 from webhook.admission.mutating import name_of
 from webhook.admission.review import BadReview, Review, allow, deny
 from webhook.namespaces.source import PolicySource
 from webhook.policy.decide import Rules
 from webhook.policy.labels import (
-    FRACTION,
-    MAX_FRACTION,
-    MAX_MEMORY,
-    MEMORY,
     LabelProblems,
     Mode,
+    PolicyMetadata,
     idle_labels,
     label_problems,
-    own_labels,
+    near_prefixes,
 )
 from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
 from webhook.policy.verify import Requester, verify
 
 _MODES: Final = frozenset({Mode.ENFORCE})
@@ -76,6 +77,7 @@ _MAX_PROBLEMS = 8
 class _Metadata(Struct):
     name: str | None = None
     labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
 
 
 class _Namespace(Struct):
@@ -91,27 +93,28 @@ class NamespaceValidator:
     name = "validate-namespaces"
 
     async def review(self, review: Review) -> Outcome:
-        """Admit or deny the policy labels of a namespace.
+        """Admit or deny the policy labels and the selectors of a namespace.
 
-        Only labels that the request sets or changes are checked. An invalid label that exists already must
-        not block other edits, such as the one that sets mode off.
+        Only what the request sets or changes is checked. An invalid label that exists already must not block
+        other edits, such as the one that sets mode off.
 
         Raises:
             BadReview: the namespace cannot be read.
         """
         if not review.is_about("Namespace", "CREATE", "UPDATE"):
             return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
-        labels, before = _labels(review.object, "object"), {}
+        after = _metadata(review.object, "object")
+        before = _Metadata()
         if review.operation == "UPDATE":
-            before = _labels(review.oldObject, "oldObject")
-        changed = {key for key, value in labels.items() if before.get(key) != value}
-        changed |= before.keys() - labels.keys()
-        if not changed:
-            return _admitted(review, Finding(Reason.LABELS_KEPT))
-        problems = label_problems(labels, changed)
+            before = _metadata(review.oldObject, "oldObject")
+        own, own_before = _own(after), _own(before)
+        warnings = [finding.warning for finding in _misspelt(after, before)]
+        if own == own_before:
+            return _admitted(review, Finding(Reason.LABELS_KEPT), warnings=warnings)
+        problems = label_problems(own, own_before)
         if problems.count:
             return _refused(review, problems)
-        warnings = [finding.warning for finding in _warnings(labels)]
+        warnings += [finding.warning for finding in _warnings(own, own_before)]
         return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
@@ -119,26 +122,42 @@ class NamespaceValidator:
         return Outcome(action=Action.ERROR, finding=finding, body=allow(review.uid))
 
 
-def _labels(document: Raw, field: str) -> dict[str, str]:
+def _metadata(document: Raw, field: str) -> _Metadata:
     try:
         namespace = _namespace.decode(document)
     except msgspec.ValidationError as error:
         raise BadReview(f"{field}: {explain_shape(error, 'the namespace')}") from None
     except RecursionError:
         raise BadReview(f"{field} is nested too deep") from None
-    metadata = namespace.metadata if namespace else None
-    labels = metadata.labels if metadata else None
-    own = own_labels(labels or {})
-    return {key: value or "" for key, value in own.items()}
+    return (namespace.metadata if namespace else None) or _Metadata()
 
 
-def _warnings(labels: Mapping[str, str]) -> Iterator[Finding]:
+def _own(metadata: _Metadata) -> PolicyMetadata:
+    return PolicyMetadata.select(metadata.labels, metadata.annotations)
+
+
+def _misspelt(after: _Metadata, before: _Metadata) -> Iterator[Finding]:
+    """Yield warnings for keys that the edit sets and whose prefix is nearly one of kaishare's."""
+    kinds = (("label", after.labels, before.labels), ("annotation", after.annotations, before.annotations))
+    for kind, texts, texts_before in kinds:
+        for key, prefix in near_prefixes(key for key in texts or () if key not in (texts_before or ())):
+            yield Finding(Reason.MISSPELT_PREFIX, {"key": f"{kind} {shorten(key)}", "prefix": prefix})
+
+
+def _warnings(after: PolicyMetadata, before: PolicyMetadata) -> Iterator[Finding]:
     """Yield warnings for valid labels that have no effect, or not the expected one."""
+    labels = after.labels
     if idle := idle_labels(labels):
         yield Finding(Reason.NO_QUEUE_LABEL, {"label": idle[0]})
     for share, cap, comparable in ((FRACTION, MAX_MEMORY, MAX_FRACTION), (MEMORY, MAX_FRACTION, MAX_MEMORY)):
         if share in labels and cap in labels and comparable not in labels:
             yield Finding(Reason.SHARE_BEYOND_CAP_UNIT, {"label": share, "cap": cap})
+    left = (key for key in after.annotations if key in before.labels and key not in labels)
+    for key in islice(left, _MAX_PROBLEMS):
+        yield Finding(Reason.SELECTOR_LEFT, {"key": key})
+    sizes = read_sizes(labels, after.annotations, NO_CAPS)
+    for first, second, what in islice(selector_overlaps(sizes), _MAX_PROBLEMS):
+        yield Finding(Reason.SIZES_OVERLAP, {"first": first.name, "second": second.name, "what": what})
 
 
 def _refused(review: Review, problems: LabelProblems) -> Outcome:

@@ -11,7 +11,7 @@ from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kube.watch import METADATA_ONLY
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
-from webhook.policy.labels import Mode, NamespacePolicy, own_labels
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
 from webhook.registration.objects import Webhook, WebhookConfiguration, read_configuration
 
@@ -63,6 +63,7 @@ _KAI_PODS: Final = ListSpec(
 class _Metadata(Struct, frozen=True):
     name: str
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
     deleted: str | None = msgspec.field(name="deletionTimestamp", default=None)
 
 
@@ -72,10 +73,11 @@ class _Named(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace with policy labels."""
+    """A namespace with policy labels or selectors of sizes."""
 
     name: str
     labels: Mapping[str, str]
+    metadata: PolicyMetadata
     policy: NamespacePolicy | None
     """The parsed policy; None if the namespace is not managed."""
 
@@ -246,7 +248,7 @@ def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
 
 def _namespace(item: bytes) -> Namespace | None:
     metadata = _named(item).metadata
-    labels = metadata.labels or {}
-    if metadata.deleted or not own_labels(labels):
+    own = PolicyMetadata.select(metadata.labels, metadata.annotations)
+    if metadata.deleted or not own:
         return None
-    return Namespace(metadata.name, labels, NamespacePolicy.from_labels(metadata.name, labels))
+    return Namespace(metadata.name, metadata.labels or {}, own, own.policy(metadata.name))

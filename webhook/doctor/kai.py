@@ -84,7 +84,9 @@ def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
     if installed.shares_gpus:
         return ok(_SHARING, "on, with limits enforced by HAMi-core" if installed.has_hami else "on")
     sharing = [
-        name for name, namespace in cluster.managed.items() if namespace.policy and namespace.policy.share
+        name
+        for name, namespace in cluster.managed.items()
+        if namespace.policy and (namespace.policy.share or namespace.policy.sizes)
     ]
     message = "off: KAI refuses every pod with a share"
     if sharing:

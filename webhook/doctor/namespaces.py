@@ -7,7 +7,7 @@ from kai import keys
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.cluster import Cluster, Namespace
-from webhook.policy.labels import Mode, idle_labels, label_problems, own_labels
+from webhook.policy.labels import Mode, idle_labels, label_problems
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
@@ -92,15 +92,14 @@ def keys_mode(value: str) -> str:
 def _invalid(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield a problem for each invalid label, and a warning for labels without effect."""
     namespaces = cluster.namespaces.items
-    policy_labels = {namespace.name: own_labels(namespace.labels) for namespace in namespaces}
-    problems = {name: label_problems(labels, labels.keys()) for name, labels in policy_labels.items()}
+    problems = {namespace.name: label_problems(namespace.metadata) for namespace in namespaces}
     invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
     lines = invalid[:MOST_LINES]
     for name, message in lines:
         yield problem(_POLICIES, f"{one_line(name)}: {one_line(message)}")
     more = sum(labels.count for labels in problems.values()) - len(lines)
     if more:
-        yield problem(_POLICIES, f"and {more} more invalid labels")
+        yield problem(_POLICIES, f"and {more} more invalid labels or selectors")
     idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
     if idle:
         yield warning(

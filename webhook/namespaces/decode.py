@@ -11,8 +11,7 @@ from msgspec import Struct
 from kai import keys
 from kube.watch import METADATA_ONLY
 from service.text import MALFORMED, one_line
-from webhook.namespaces.documents import Labels
-from webhook.policy.labels import NamespacePolicy, own_labels
+from webhook.policy.labels import NamespacePolicy, PolicyMetadata
 
 PATH: Final = "/api/v1/namespaces"
 MANAGED: Final = {"labelSelector": keys.QUEUE_LABEL}
@@ -20,8 +19,8 @@ LIST: Final = METADATA_ONLY
 ONE: Final = METADATA_ONLY.replace("List;", ";")
 
 _MOST_ALIKE = 1024
-_MOST_LABELS = 64
-"""Maximum number of labels of a namespace whose policy is cached; larger sets would fill the memory."""
+_LONGEST_CACHED = 8192
+"""Maximum size of the metadata whose policy is cached, in characters; larger ones would fill the memory."""
 
 
 class NamespaceError(ValueError):
@@ -42,6 +41,7 @@ class _Metadata(Struct):
     uid: str = ""
     ends_at: str | None = msgspec.field(name="deletionTimestamp", default=None)
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _Namespace(Struct):
@@ -51,31 +51,32 @@ class _Namespace(Struct):
 _namespace = msgspec.json.Decoder(_Namespace)
 
 
-def decode_labels(data: bytes) -> tuple[str, Labels]:
-    """Decode a namespace's name and policy labels.
+def decode_metadata(data: bytes) -> tuple[str, PolicyMetadata]:
+    """Decode a namespace's name and its policy's metadata.
 
     Raises:
         NamespaceError: the data is not an object with metadata.
     """
     metadata = _decode(data)
-    return metadata.name, own_labels(metadata.labels or {})
+    return metadata.name, PolicyMetadata.select(metadata.labels, metadata.annotations)
 
 
 def reader() -> Callable[[bytes], ManagedNamespace | None]:
     """Return a function that decodes a namespace; it returns None for a namespace that is not managed.
 
-    Parsed policies are cached by labels, because thousands of namespaces share a few sets of labels. The
-    function raises as `decode_labels`.
+    Parsed policies are cached by metadata, because thousands of namespaces share a few sets of labels. The
+    function raises as `decode_metadata`.
     """
     policy_of = lru_cache(maxsize=_MOST_ALIKE)(_nameless_policy)
 
     def read(data: bytes) -> ManagedNamespace | None:
         metadata = _decode(data)
-        own = own_labels(metadata.labels or {})
-        if len(own) <= _MOST_LABELS:
-            policy = policy_of(tuple(sorted(own.items())))
+        own = PolicyMetadata.select(metadata.labels, metadata.annotations)
+        labels, annotations = tuple(sorted(own.labels.items())), tuple(sorted(own.annotations.items()))
+        if sum(len(key) + len(value) for key, value in (*labels, *annotations)) <= _LONGEST_CACHED:
+            policy = policy_of(labels, annotations)
         else:
-            policy = NamespacePolicy.from_labels("", own)
+            policy = own.policy("")
         if policy is None:
             return None
         gets_event = policy.problems and not metadata.ends_at
@@ -85,8 +86,10 @@ def reader() -> Callable[[bytes], ManagedNamespace | None]:
     return read
 
 
-def _nameless_policy(labels: tuple[tuple[str, str], ...]) -> NamespacePolicy | None:
-    return NamespacePolicy.from_labels("", dict(labels))
+def _nameless_policy(
+    labels: tuple[tuple[str, str], ...], annotations: tuple[tuple[str, str], ...]
+) -> NamespacePolicy | None:
+    return PolicyMetadata(dict(labels), dict(annotations)).policy("")
 
 
 def _decode(data: bytes) -> _Metadata:

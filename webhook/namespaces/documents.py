@@ -1,35 +1,34 @@
 """Reads Namespace objects from files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from service.documents import DocumentError, document_files, flatten_lists, load_file
 from service.text import LONGEST_VALUE, one_line, quoted
-
-Labels = Mapping[str, str]
+from webhook.policy.labels import PolicyMetadata
 
 
 class PoliciesError(ValueError):
     """Policies cannot be read; the message is one line that names the input and the problem."""
 
 
-def read_namespaces(path: Path) -> dict[str, Labels]:
-    """Read the labels of every namespace in a file or directory.
+def read_namespaces(path: Path) -> dict[str, PolicyMetadata]:
+    """Read the policy's metadata of every namespace in a file or directory, managed or not.
 
     Raises:
         PoliciesError: a document is not a valid Namespace, or a namespace occurs twice.
     """
-    labels: dict[str, Labels] = {}
+    namespaces: dict[str, PolicyMetadata] = {}
     seen: dict[str, Path] = {}
     for file in _files(path):
-        for name, namespace_labels in _namespaces(file):
+        for name, metadata in _namespaces(file):
             if name in seen:
                 also = "twice" if seen[name] == file else f"also in {seen[name]}"
                 raise PoliciesError(f"{file}: namespace {quoted(name)} is {also}; name it once")
             seen[name] = file
-            labels[name] = namespace_labels
-    return labels
+            namespaces[name] = metadata
+    return namespaces
 
 
 def _files(path: Path) -> list[Path]:
@@ -41,7 +40,7 @@ def _files(path: Path) -> list[Path]:
         raise PoliciesError(f"{path}: {error.strerror}") from None
 
 
-def _namespaces(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _namespaces(file: Path) -> Iterator[tuple[str, PolicyMetadata]]:
     try:
         documents = list(flatten_lists(load_file(file)))
     except DocumentError as error:
@@ -50,7 +49,7 @@ def _namespaces(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield _namespace(file, document)
 
 
-def _namespace(file: Path, document: Any) -> tuple[str, Mapping[str, str]]:
+def _namespace(file: Path, document: Any) -> tuple[str, PolicyMetadata]:
     if not isinstance(document, dict) or document.get("kind") != "Namespace":
         kind = document.get("kind") if isinstance(document, dict) else document
         raise PoliciesError(
@@ -60,13 +59,20 @@ def _namespace(file: Path, document: Any) -> tuple[str, Mapping[str, str]]:
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(name, str) or not name:
         raise PoliciesError(f"{file}: a Namespace has no metadata.name")
-    labels = metadata.get("labels") or {}
-    if not isinstance(labels, dict):
-        raise PoliciesError(f"{file}: namespace {quoted(name)}: metadata.labels must be a map")
-    for key, value in labels.items():
+    place = f"{file}: namespace {quoted(name)}"
+    labels = _texts(place, metadata, "labels", "label")
+    return name, PolicyMetadata.select(labels, _texts(place, metadata, "annotations", "annotation"))
+
+
+def _texts(place: str, metadata: dict[str, Any], field: str, kind: str) -> dict[str, str]:
+    """Return a map of metadata; every key and value must be a string, as the API server demands."""
+    texts = metadata.get(field) or {}
+    if not isinstance(texts, dict):
+        raise PoliciesError(f"{place}: metadata.{field} must be a map")
+    for key, value in texts.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise PoliciesError(
-                f"{file}: namespace {quoted(name)}: label {one_line(str(key), LONGEST_VALUE)}:"
-                f" {one_line(str(value), LONGEST_VALUE)} must be a string; put it in quotes"
+                f"{place}: {kind} {one_line(str(key), LONGEST_VALUE)}: {one_line(str(value), LONGEST_VALUE)}"
+                " must be a string; put it in quotes"
             )
-    return name, labels
+    return texts

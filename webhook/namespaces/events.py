@@ -11,7 +11,8 @@ from kube.events import Event, ObjectReference
 from service.log import WARNING, JsonLog
 from service.tasks import LoopYield
 from webhook.namespaces.cluster import Managed
-from webhook.policy.labels import LabelProblem, NamespacePolicy
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.values import LabelProblem
 
 REASON: Final = "PolicyInvalid"
 NAME: Final = "kaishare-policy-invalid"

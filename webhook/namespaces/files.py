@@ -8,9 +8,9 @@ from typing import Final
 
 from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
 from service.tasks import LoopYield
-from webhook.namespaces.documents import Labels, PoliciesError, read_namespaces
+from webhook.namespaces.documents import PoliciesError, read_namespaces
 from webhook.namespaces.source import ANY_MODE
-from webhook.policy.labels import Mode, NamespacePolicy, own_labels
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 
 _RETRY_SECONDS: Final = 30.0
 """Time until the next attempt after an unexpected error, such as an I/O error."""
@@ -43,8 +43,8 @@ class FilePolicies:
         self._on_change = on_change
         self._on_broken = on_broken
         self._files = FileWatch(path)
-        self._labels: Mapping[str, Labels] = _read(path)
-        self._policies = dict(_policies(self._labels))
+        self._metadata: Mapping[str, PolicyMetadata] = read_namespaces(path)
+        self._policies = dict(_policies(self._metadata))
 
     async def find(
         self,
@@ -74,37 +74,32 @@ class FilePolicies:
                 continue
             retry_at = math.inf
             try:
-                await self._reload(await asyncio.to_thread(_read, self._path))
+                await self._reload(await asyncio.to_thread(read_namespaces, self._path))
             except PoliciesError as error:
                 self._on_broken(error)
             except Exception as error:  # noqa: BLE001 - after any error the last valid policies stay
                 self._on_broken(PoliciesError(f"{self._path}: {type(error).__name__}: {error}"))
                 retry_at = loop.time() + _RETRY_SECONDS
 
-    async def _reload(self, labels: Mapping[str, Labels]) -> None:
-        """Parse changed labels, yielding to other tasks, and then replace all policies at once."""
-        policies = {name: self._policies[name] for name in labels if name in self._policies}
-        changed = {name: own for name, own in labels.items() if self._labels.get(name) != own}
+    async def _reload(self, metadata: Mapping[str, PolicyMetadata]) -> None:
+        """Parse changed metadata, yielding to other tasks, and then replace all policies at once."""
+        policies = {name: self._policies[name] for name in metadata if name in self._policies}
+        changed = {name: own for name, own in metadata.items() if self._metadata.get(name) != own}
         loop_yield = LoopYield()
         for name, own in changed.items():
-            policy = NamespacePolicy.from_labels(name, own)
+            policy = own.policy(name)
             if policy is None:
                 policies.pop(name, None)
             else:
                 policies[name] = policy
             await loop_yield.maybe_yield()
-        self._labels, self._policies = labels, policies
+        self._metadata, self._policies = metadata, policies
         if self._on_change is not None:
             await self._on_change(policies)
 
 
-def _read(path: Path) -> dict[str, Labels]:
-    """Read the policy labels of every namespace in a file or directory; raises as `read_namespaces`."""
-    return {name: own_labels(labels) for name, labels in read_namespaces(path).items()}
-
-
-def _policies(labels: Mapping[str, Labels]) -> Iterator[tuple[str, NamespacePolicy]]:
-    for name, own in labels.items():
-        policy = NamespacePolicy.from_labels(name, own)
+def _policies(metadata: Mapping[str, PolicyMetadata]) -> Iterator[tuple[str, NamespacePolicy]]:
+    for name, own in metadata.items():
+        policy = own.policy(name)
         if policy is not None:
             yield name, policy

@@ -3,12 +3,13 @@
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from webhook.namespaces.decode import LIST, PATH, NamespaceError, decode_labels
-from webhook.namespaces.documents import Labels, PoliciesError
+from webhook.namespaces.decode import LIST, PATH, NamespaceError, decode_metadata
+from webhook.namespaces.documents import PoliciesError
+from webhook.policy.labels import PolicyMetadata
 
 
-async def list_namespaces(kubeconfig: str | None) -> dict[str, Labels]:
-    """Read the policy labels of every namespace, managed or not.
+async def list_namespaces(kubeconfig: str | None) -> dict[str, PolicyMetadata]:
+    """Read the policy's metadata of every namespace, managed or not.
 
     Args:
         kubeconfig: kubeconfig of the cluster; None uses the default of kube.access.find_access.
@@ -21,6 +22,6 @@ async def list_namespaces(kubeconfig: str | None) -> dict[str, Labels]:
             KubeClient(await find_access(kubeconfig)) as client,
             client.list_objects(PATH, accept=LIST) as namespaces,
         ):
-            return dict([decode_labels(item) async for item in namespaces])
+            return dict([decode_metadata(item) async for item in namespaces])
     except (AccessError, ApiError, Unreachable, NamespaceError) as error:
         raise PoliciesError(f"--policies cluster: {error}") from None

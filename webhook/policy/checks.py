@@ -12,14 +12,16 @@ from typing import Final, TypeVar
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, settings_of
+from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
 from kai.scopes import CLUSTER_SCOPED, GroupKind
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
 from service.text import quoted, shorten
-from webhook.policy.labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY, DefaultShare, NamespacePolicy
+from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
+from webhook.policy.values import PolicyShare
 
 _T = TypeVar("_T")
 SHARE_ANNOTATIONS = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
@@ -176,7 +178,7 @@ def _difference(share: Share, text: str) -> str | None:
 
 
 def hints(
-    pod: PodView, version: Version | None, *, injected: DefaultShare | None, container: Container | None
+    pod: PodView, version: Version | None, *, injected: PolicyShare | None, container: Container | None
 ) -> Iterator[Finding]:
     """Yield findings for a framework that would use more GPU memory than its container's share.
 
@@ -200,7 +202,7 @@ def hints(
         return  # KAI refuses the pod, and share_findings says why
 
 
-def cap_findings(policy: NamespacePolicy, pod: PodView, injected: DefaultShare | None) -> Iterator[Finding]:
+def cap_findings(policy: NamespacePolicy, pod: PodView, injected: PolicyShare | None) -> Iterator[Finding]:
     """Compare the pod's GPU requests (own share, injected share, whole GPUs) with the namespace's caps.
 
     Each request is compared separately. KAI releases differ in which combinations they refuse, and a value

@@ -27,10 +27,10 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
     --------------------------------------------------------  -----------------------------------------
     the policy's share, and nvidia.com/gpu beside it          `gpu-removed-again` *
     the pod has a share of its own                            `own-share`
-    the policy's share labels are invalid                     `policy-invalid`
-    the policy has no default share                           `no-default-share`
-    --inject-shares=false                                     `shares-off`
-    the policy's scheduler is default-scheduler               `scheduler-not-kai`
+    no size, and the policy's share labels are invalid        `policy-invalid`
+    no size, and the policy has no default share              `no-default-share`
+    --inject-shares=false, and the pod names no bad size      `shares-off`
+    the scheduler is default-scheduler, and no bad size       `scheduler-not-kai`
     the pod uses MIG devices                                  `mig`
     the pod uses ResourceClaims                               `resource-claims`
     a GPU amount is not a whole number                        `unclear-quantity`
@@ -40,11 +40,21 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
     one GPU, and the pod asks to keep it                      `whole-gpu-kept`
     no GPU, and share-for does not cover the pod              `no-gpu`
     no GPU, but another kind of GPU resource                  `other-gpu-resource`
+    the pod names a size that does not exist                  `size-unknown`
+    the selectors of several sizes match                      `size-ambiguous`
+    the size is invalid, or no size and a selector is         `policy-invalid`
+    no size applies, and the default share is invalid         `policy-invalid`
+    no size applies, and there is no default share            `no-default-share`
+    the size is 1                                             `size-whole-gpu`
     gpu-fraction-container-name names another container       `container-conflict`
     not the first container, and KAI is older than v0.9.12    `container-not-first`
     KAI does not support the pod's name                       `name-unsupported`
     one GPU                                                   `whole-gpu-converted` *
     no GPU                                                    `share-injected` *
+
+The share is that of the size which the pod's label names, else of the one size whose selector matches the
+pod's labels, else the default share (`_choose_share`). A pod that names a size counts as marked. If the pod's
+size is in doubt, the pod gets no share and its author a warning; `verify` denies such a pod.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,7 +67,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
 from kai.scopes import GroupKind
@@ -75,8 +85,10 @@ from webhook.policy.checks import (
     unknown_value_findings,
     writes_own_share,
 )
-from webhook.policy.labels import GPU_MARK, INJECT, WHOLE_GPU, DefaultShare, Mode, NamespacePolicy, ShareFor
-from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
+from webhook.policy.reasons import Action, Clipped, Finding, Reason
+from webhook.policy.sizes import Size, Source, named_size, selected_size
+from webhook.policy.values import PolicyShare
 
 MOST_WARNINGS: Final = 8
 MOST_GPU_CONTAINERS: Final = 256
@@ -147,6 +159,10 @@ class Decision(Struct, frozen=True, kw_only=True):
     """The changes to send (injected), or those that mode observe holds back (observed)."""
     warnings: tuple[Finding, ...] = ()
     """Warnings for the pod's author, sent only together with a patch."""
+    source: Source | None = None
+    """What decided the share; None if the pod gets none, and for pods that are skipped."""
+    size: Size | None = None
+    """The size that decided the share."""
 
     @property
     def reason(self) -> Reason:
@@ -163,8 +179,13 @@ def decide(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = 
         rules: the administrator's settings.
         warn: whether to compute warnings; False saves time where only the changes matter.
     """
+    return exempt(policy, rules) or decide_pod(policy, pod, rules, warn=warn)
+
+
+def decide_pod(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
+    """Decide about one pod of a namespace that is not exempt; otherwise as `decide`."""
     try:
-        return exempt(policy, rules) or _leave_alone(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
+        return _leave_alone(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
     except MalformedPod as error:
         return malformed(error)
 
@@ -229,12 +250,23 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool)
     action = Action.UNCHANGED
     if changes:
         action = Action.OBSERVED if policy.mode is Mode.OBSERVE else Action.INJECTED
+        changes = replace(changes, annotations={**share.annotations, **_record(pod, share)})
     return Decision(
         action=action,
         finding=share.finding,
         changes=changes,
         warnings=tuple(islice(_warnings(policy, pod, rules, share), MOST_WARNINGS)) if warn else (),
+        source=share.source,
+        size=share.size,
     )
+
+
+def _record(pod: PodView, share: "_ShareOutcome") -> dict[str, str]:
+    """Return the annotations that tell people what was decided; an annotation of the pod stays as it is."""
+    record = {REASON: share.finding.reason.code}
+    if share.size is not None:
+        record[SIZE] = share.size.name
+    return {key: value for key, value in record.items() if key not in pod.annotations}
 
 
 def _has_own_class(pod: PodView, rules: Rules) -> bool:
@@ -256,10 +288,23 @@ class _ShareOutcome(Struct, frozen=True):
     finding: Finding
     annotations: Mapping[str, str] = NOTHING
     removed: tuple[GpuKey, ...] = ()
-    default: DefaultShare | None = None
+    injected: PolicyShare | None = None
     """The policy's share; None if the pod does not end with it."""
     container: Container | None = None
     """The container that gets the share."""
+    source: Source | None = None
+    size: Size | None = None
+    """The size that decided; None if there is none."""
+    is_doubt: bool = False
+    """Whether the pod gets no share because its size is in doubt."""
+
+
+class _Chosen(Struct, frozen=True):
+    """The share that the policy has for a pod."""
+
+    share: PolicyShare
+    source: Source
+    size: Size | None = None
 
 
 def _no_share(reason: Reason, **details: object) -> _ShareOutcome:
@@ -267,23 +312,62 @@ def _no_share(reason: Reason, **details: object) -> _ShareOutcome:
 
 
 def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _ShareOutcome:
-    """Decide whether the pod gets the policy's share, and which GPU keys are removed in exchange."""
+    """Decide whether the pod gets a share of the policy, and which GPU keys are removed in exchange."""
     if writes_own_share(pod):
-        return _remove_restored_gpu(policy, pod, rules) or _no_share(Reason.OWN_SHARE)
-    if policy.share is None:
-        problem = policy.share_problem
-        return (
-            _no_share(Reason.POLICY_INVALID, problem=problem)
-            if problem
-            else _no_share(Reason.NO_DEFAULT_SHARE)
-        )
+        own = _ShareOutcome(Finding(Reason.OWN_SHARE), source=Source.OWN_SHARE)
+        return _remove_restored_gpu(policy, pod, rules) or own
+    is_named = SIZE in pod.labels
+    if policy.share is None and not policy.sizes and not is_named:
+        return _no_default_share(policy)
     exclusion = _share_exclusion(policy, pod, rules)
     if exclusion is not None:
-        return _no_share(exclusion)
-    candidate = _container_to_share(policy, pod)
+        doubt = named_size(policy.sizes, pod.labels).doubt if exclusion in _OF_NAMESPACE else None
+        return _no_share(exclusion) if doubt is None else _ShareOutcome(doubt, is_doubt=True)
+    candidate = _container_to_share(policy, pod, is_named=is_named)
     if isinstance(candidate, _ShareOutcome):
         return candidate
-    return _give_share(policy.share, pod, rules, *candidate)
+    chosen = _choose_share(policy, pod)
+    if isinstance(chosen, _ShareOutcome):
+        return chosen
+    return _give_share(policy, chosen, pod, rules, *candidate)
+
+
+def _choose_share(policy: NamespacePolicy, pod: PodView) -> _Chosen | _ShareOutcome:
+    """Return the share that the policy has for a pod, or why it has none."""
+    choose = named_size if SIZE in pod.labels else selected_size
+    choice = choose(policy.sizes, pod.labels)
+    if choice.doubt is not None:
+        return _ShareOutcome(choice.doubt, is_doubt=True)
+    size, source = choice.size, choice.source
+    if size is None or source is None:
+        if policy.share is None:
+            return _no_default_share(policy)
+        return _Chosen(policy.share, Source.DEFAULT_SHARE)
+    if size.share is None:
+        return _ShareOutcome(Finding(Reason.SIZE_WHOLE_GPU, {"size": size.name}), source=source, size=size)
+    return _Chosen(size.share, source, size)
+
+
+def _no_default_share(policy: NamespacePolicy) -> _ShareOutcome:
+    problem = policy.share_problem
+    if problem is None:
+        return _no_share(Reason.NO_DEFAULT_SHARE)
+    return _no_share(Reason.POLICY_INVALID, problem=problem)
+
+
+def size_doubts(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Finding]:
+    """Yield why the size of a pod without a share is in doubt: at most one finding."""
+    if (policy.sizes or SIZE in pod.labels) and not writes_own_share(pod):
+        yield from _doubts(policy, pod, _decide_share(policy, pod, rules))
+
+
+def _doubts(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome) -> Iterator[Finding]:
+    """Yield the doubt of an outcome, or that of the pod's label, which counts for every outcome."""
+    doubt = share.finding if share.is_doubt else None
+    if doubt is None and SIZE in pod.labels and share.source is None:
+        doubt = named_size(policy.sizes, pod.labels).doubt
+    if doubt is not None:
+        yield doubt
 
 
 def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _ShareOutcome | None:
@@ -293,22 +377,27 @@ def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) ->
     LimitRange with a default for nvidia.com/gpu therefore restores the removed key, in every container, and
     KAI refuses the pod. A LimitRange is not applied a third time (seen on Kubernetes 1.36.3).
     """
-    share, annotations = policy.share, pod.annotations
+    annotations = pod.annotations
     if (
-        share is None
-        or annotations.get(share.annotation) != share.value
+        keys.GPU_RESOURCE not in pod.gpu_resources
         or shares_written(pod) != 1
-        or keys.GPU_RESOURCE not in pod.gpu_resources
         or annotations.get(WHOLE_GPU) == "true"
         or _share_exclusion(policy, pod, rules) is not None
     ):
+        return None
+    chosen = _choose_share(policy, pod)
+    if isinstance(chosen, _ShareOutcome) or annotations.get(chosen.share.annotation) != chosen.share.value:
         return None
     named = annotations.get(keys.CONTAINER_NAME)
     container = next((container for container in pod.containers if container.name == named), None)
     if container is None:
         return None
-    settled = _give_share(share, pod, rules, container, Reason.GPU_REMOVED_AGAIN)
+    settled = _give_share(policy, chosen, pod, rules, container, Reason.GPU_REMOVED_AGAIN)
     return replace(settled, annotations=NOTHING) if settled.removed else None
+
+
+_OF_NAMESPACE: Final = (Reason.SHARES_OFF, Reason.SCHEDULER_NOT_KAI)
+"""Exclusions by settings. A pod that names a size in doubt is told that instead."""
 
 
 def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
@@ -322,8 +411,16 @@ def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Rea
     return Reason.RESOURCE_CLAIMS if pod.uses_claims else None
 
 
-def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Container, Reason] | _ShareOutcome:
-    """Return the container that the policy's share is for, with the reason; or why no container gets it."""
+def _container_to_share(
+    policy: NamespacePolicy, pod: PodView, *, is_named: bool
+) -> tuple[Container, Reason] | _ShareOutcome:
+    """Return the container that a share is for, with the reason; or why no container gets one.
+
+    Args:
+        policy: the policy of the pod's namespace.
+        pod: the pod.
+        is_named: whether the pod names a size, which marks it under every `share-for`.
+    """
     requests = _whole_gpu_requests(pod)
     if isinstance(requests, _ShareOutcome):
         return requests
@@ -339,7 +436,7 @@ def _container_to_share(policy: NamespacePolicy, pod: PodView) -> tuple[Containe
         return requests[0][1], Reason.WHOLE_GPU_CONVERTED
 
     is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
-    if not (is_marked or policy.share_for is ShareFor.ALL):
+    if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
         return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     other = _other_gpu_resource(pod)
     if other:
@@ -379,7 +476,12 @@ def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | _Sha
 
 
 def _give_share(
-    share: DefaultShare, pod: PodView, rules: Rules, container: Container, reason: Reason
+    policy: NamespacePolicy,
+    chosen: _Chosen,
+    pod: PodView,
+    rules: Rules,
+    container: Container,
+    reason: Reason,
 ) -> _ShareOutcome:
     """Give the share to the container, unless this KAI release would misplace it or refuse the pod."""
     if not container.name:
@@ -400,11 +502,19 @@ def _give_share(
     if len(removed) > 2 * MOST_GPU_CONTAINERS:
         return _no_share(Reason.MANY_GPU_CONTAINERS, most=MOST_GPU_CONTAINERS)
 
-    annotations = {share.annotation: share.value}
+    annotations = {chosen.share.annotation: chosen.share.value}
     if named is None:
         annotations[keys.CONTAINER_NAME] = container.name
-    finding = Finding(reason, {"container": container.name, "share": share})
-    return _ShareOutcome(finding, annotations, removed, share, container)
+    finding = Finding(
+        reason,
+        {
+            "container": Clipped(container.name),
+            "share": chosen.share,
+            "namespace": Clipped(policy.namespace),
+            "size": Clipped(chosen.size.name, lead=" (size ", tail=")") if chosen.size else "",
+        },
+    )
+    return _ShareOutcome(finding, annotations, removed, chosen.share, container, chosen.source, chosen.size)
 
 
 def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
@@ -458,15 +568,17 @@ def _tolerates_gpu_taint(pod: PodView) -> bool:
 
 def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _ShareOutcome) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
-    if share.finding.reason in (
-        Reason.CONTAINER_NOT_FIRST,
-        Reason.CONTAINER_CONFLICT,
-        Reason.NAME_UNSUPPORTED,
-    ):
+    reason = share.finding.reason
+    if reason in _NOT_GIVEN or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
         yield share.finding
-    if share.default is None:
+    yield from _doubts(policy, pod, share)
+    if share.injected is None:
         yield from share_findings(pod, rules.kai_version, sharing=rules.inject_shares)
-    yield from cap_findings(policy, pod, share.default)
+    yield from cap_findings(policy, pod, share.injected)
     yield from reserved_key_findings(pod)
     yield from unknown_value_findings(pod)
-    yield from hints(pod, rules.kai_version, injected=share.default, container=share.container)
+    yield from hints(pod, rules.kai_version, injected=share.injected, container=share.container)
+
+
+_NOT_GIVEN: Final = (Reason.CONTAINER_NOT_FIRST, Reason.CONTAINER_CONFLICT, Reason.NAME_UNSUPPORTED)
+"""Reasons that keep a share from a pod that would get it otherwise."""

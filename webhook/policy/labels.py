@@ -1,14 +1,15 @@
-"""Parses a namespace's labels into its `NamespacePolicy`.
+"""Parses a namespace's labels and annotations into its `NamespacePolicy`.
 
-`LABELS` is the only table of policy labels: parsing, validation and documentation use it. An invalid value is
-ignored, never clamped, and reported in `problems`. The other labels of the policy still apply.
+`LABELS` is the only table of policy labels: parsing, validation and documentation use it. Sizes have
+labels with names of the user's choice; `sizes.py` reads those. An invalid value is ignored, never clamped,
+and reported in `problems`. The rest of the policy still applies.
 """
 
 import difflib
 import heapq
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
@@ -16,45 +17,54 @@ from typing import Any, Final, TypeVar
 
 from kai import keys
 from kai.own_labels import (
+    ANNOUNCE,
+    FRACTION,
     GRACE_FORM,
+    MAX_FRACTION,
+    MAX_MEMORY,
+    MEMORY,
     MODE,
     OVER_SHARE,
     OVER_SHARE_GRACE,
+    POD_KEYS,
+    PREFIX,
+    PRIORITY,
+    SCHEDULER,
+    SHARE_FOR,
+    SIZE_PREFIX,
+    TOLERATION,
     OverShare,
     read_grace,
     read_over_share,
 )
-from service.text import printable, quoted, shorten
-
-_Value = TypeVar("_Value", str, str | None)
-
-PREFIX: Final = "kaishare.dev/"
-SCHEDULER: Final = "kaishare.dev/scheduler"
-FRACTION: Final = "kaishare.dev/gpu-fraction"
-MEMORY: Final = "kaishare.dev/gpu-memory"
-SHARE_FOR: Final = "kaishare.dev/share-for"
-MAX_FRACTION: Final = "kaishare.dev/max-gpu-fraction"
-MAX_MEMORY: Final = "kaishare.dev/max-gpu-memory"
-PRIORITY: Final = "kaishare.dev/priority"
-TOLERATION: Final = "kaishare.dev/gpu-toleration"
-
-# Labels and annotations of pods.
-INJECT: Final = "kaishare.dev/inject"
-GPU_MARK: Final = "kaishare.dev/gpu"
-WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
-POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {INJECT: "a label", GPU_MARK: "a label", WHOLE_GPU: "an annotation"}
+from service.text import printable, shorten
+from webhook.policy.sizes import NO_SIZES, Caps, Sizes, read_sizes, size_problems
+from webhook.policy.values import (
+    A_FRACTION,
+    A_NAME,
+    AN_AMOUNT,
+    LONGEST_NAME,
+    LONGEST_SHOWN,
+    LabelProblem,
+    PolicyShare,
+    read_fraction,
+    read_max_fraction,
+    read_mib,
+    read_name,
 )
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST_OBJECT_NAME = 253
-_LONGEST_NAME = 63  # maximum length of a label value
+_Value = TypeVar("_Value", str, str | None)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 _MOST_UNKNOWN: Final = 8
 """Maximum number of unknown labels reported for a namespace. Each costs a log line, a series and a search."""
-_LONGEST_SHOWN: Final = 120
-"""Maximum length of a key or value in a problem, in characters. API servers allow keys of 317 characters."""
-_FRACTION = re.compile(r"0\.[0-9]{1,2}")
-_INTEGER = re.compile(r"[1-9][0-9]{0,18}")
+
+_MOST_OF_SIZES: Final = 8
+"""Maximum number of invalid sizes and selectors described for one edit."""
+
+_LONGEST_PREFIX: Final = 40
+_IS_NEAR_OWN = re.compile("kai|share|size")
+"""A cheap condition for prefixes that may be misspelt ones of kaishare's."""
 
 
 class Mode(StrEnum):
@@ -74,33 +84,6 @@ class ShareFor(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelProblem:
-    """One invalid policy label."""
-
-    label: str
-    value: str
-    wrong: str
-    """The problem and the allowed values, as the end of a sentence that begins with label and value."""
-    against: str = ""
-    """The label that this one conflicts with; empty if there is no conflict."""
-
-    def __str__(self) -> str:
-        return f"{self.label}: {quoted(self.value)} {self.wrong}"
-
-
-@dataclass(frozen=True, slots=True)
-class DefaultShare:
-    """The share annotation that pods without a share get, with the value exactly as the label has it."""
-
-    annotation: str
-    value: str
-
-    def __str__(self) -> str:
-        unit = " MiB" if self.annotation == keys.GPU_MEMORY else ""
-        return f"{self.annotation} {self.value}{unit}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePolicy:
     """The policy of one namespace that has the queue label.
@@ -113,18 +96,22 @@ class NamespacePolicy:
     queue: str | None
     mode: Mode = Mode.DEFAULT
     scheduler: str = keys.SCHEDULER_NAME
-    share: DefaultShare | None = None
+    share: PolicyShare | None = None
+    """The default share."""
+    sizes: Sizes = NO_SIZES
     share_for: ShareFor = ShareFor.WHOLE_GPU
     max_fraction: float | None = None
     max_memory_mib: int | None = None
     priority: str | None = None
     inject_toleration: bool = False
+    announce: bool = True
+    """Whether the author of a pod is told that its whole GPU was converted."""
     over_share: OverShare = OverShare.REPORT
     over_share_grace_seconds: int | None = None
     problems: tuple[LabelProblem, ...] = ()
-    """Invalid labels, sorted by label; at most eight unknown labels."""
+    """Invalid labels and selectors, sorted by label; at most eight unknown labels and sixteen of sizes."""
     more_problems: int = 0
-    """Number of unknown labels that `problems` omits."""
+    """Number of problems that `problems` omits."""
 
     @property
     def state(self) -> str:
@@ -142,54 +129,115 @@ class NamespacePolicy:
         return None
 
     @classmethod
-    def from_labels(cls, namespace: str, labels: Mapping[str, str]) -> "NamespacePolicy | None":
-        """Parse a namespace's labels; None if the queue label is missing, so the namespace is not managed."""
+    def from_labels(
+        cls, namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str] = _NOTHING
+    ) -> "NamespacePolicy | None":
+        """Parse a namespace's metadata; None if the queue label is missing, so the namespace is not managed.
+
+        Args:
+            namespace: the namespace's name.
+            labels: its labels; those of others are ignored.
+            annotations: its annotations; those of others are ignored.
+        """
         if keys.QUEUE_LABEL not in labels:
             return None
         values, share, problems = _read_known(labels)
         unknown = _unknown_keys(labels)
         problems += _unknown_labels(unknown, labels)
         values.setdefault("queue", None)
+        sizes = read_sizes(labels, own_annotations(annotations), _caps(values))
         return cls(
             namespace=namespace,
             share=share,
-            problems=_in_order(problems),
-            more_problems=max(0, len(unknown) - _MOST_UNKNOWN),
+            sizes=sizes,
+            problems=_in_order([*problems, *sizes.problems]),
+            more_problems=max(0, len(unknown) - _MOST_UNKNOWN) + sizes.more_problems,
             **values,
         )
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyMetadata:
+    """The labels and annotations of a namespace that belong to its policy."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def select(
+        cls, labels: Mapping[str, str | None] | None, annotations: Mapping[str, str | None] | None
+    ) -> "PolicyMetadata":
+        """Select the policy's part of a namespace's metadata. Null counts as an empty text, as in Go."""
+        own = {key: value or "" for key, value in own_labels(labels or {}).items()}
+        return cls(own, {key: value or "" for key, value in own_annotations(annotations or {}).items()})
+
+    def policy(self, namespace: str) -> "NamespacePolicy | None":
+        """Parse the policy of the namespace; None if it is not managed."""
+        return NamespacePolicy.from_labels(namespace, self.labels, self.annotations)
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations)
+
+
+NO_METADATA: Final = PolicyMetadata()
+
+
+@dataclass(frozen=True, slots=True)
 class LabelProblems:
-    """The invalid labels of a namespace."""
+    """The invalid labels and selectors that an edit of a namespace introduces."""
 
     first: tuple[LabelProblem, ...]
-    """Invalid labels, sorted by label; at most eight unknown labels."""
+    """The first ones, sorted by label; at most eight unknown labels and eight of sizes."""
     count: int
-    """Number of all invalid labels."""
+    """Number of all of them."""
 
 
-def label_problems(labels: Mapping[str, str], changed: Set[str]) -> LabelProblems:
-    """Find the invalid policy labels of a namespace, managed or not.
+def label_problems(after: PolicyMetadata, before: PolicyMetadata = NO_METADATA) -> LabelProblems:
+    """Find the invalid policy labels and selectors of a namespace, managed or not.
 
     Args:
-        labels: the namespace's policy labels, as `own_labels` selects them.
-        changed: the labels to check. A label that conflicts with one of them is checked, too.
+        after: the namespace's metadata.
+        before: the metadata before an edit. Only what the edit sets or changes is checked, and what conflicts
+            with it. Without it, everything is checked.
     """
-    _, _, known = _read_known(labels)
-    problems = [problem for problem in known if problem.label in changed or problem.against in changed]
-    unknown = changed & labels.keys() - LABELS.keys()
+    labels = after.labels
+    changed = changed_keys(labels, before.labels)
+    values, _, known = _read_known(labels)
+    problems = [
+        problem for problem in known if problem.label in changed or not changed.isdisjoint(problem.against)
+    ]
+    unknown = changed.intersection(_unknown_keys(labels))
     first_unknown = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN))
-    problems_in_order = _in_order(problems + _unknown_labels(first_unknown, labels))
-    return LabelProblems(problems_in_order, len(problems) + len(unknown))
+    of_sizes, count = size_problems(
+        labels,
+        after.annotations,
+        _caps(values),
+        changed=changed,
+        added=labels.keys() - before.labels.keys(),
+        changed_annotations=changed_keys(after.annotations, before.annotations),
+        most=_MOST_OF_SIZES,
+    )
+    problems_in_order = _in_order(problems + _unknown_labels(first_unknown, labels) + of_sizes)
+    return LabelProblems(problems_in_order, len(problems) + len(unknown) + count)
+
+
+def changed_keys(after: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
+    """Return the keys that an edit sets, changes or removes."""
+    changed = {key for key, value in after.items() if before.get(key) != value}
+    return changed | (before.keys() - after.keys())
 
 
 def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Select the policy labels: the queue label, and every label with the prefix `kaishare.dev/`."""
-    own = {key: value for key, value in labels.items() if key.startswith(PREFIX)}
+    """Select the policy labels: the queue label, and every label with a prefix of kaishare's."""
+    own = {key: value for key, value in labels.items() if key.startswith((PREFIX, SIZE_PREFIX))}
     if keys.QUEUE_LABEL in labels:
         own[keys.QUEUE_LABEL] = labels[keys.QUEUE_LABEL]
     return own
+
+
+def own_annotations(annotations: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Select the annotations of a policy: the selectors of sizes."""
+    return {key: value for key, value in annotations.items() if key.startswith(SIZE_PREFIX)}
 
 
 def idle_labels(labels: Mapping[str, str]) -> list[str]:
@@ -201,6 +249,25 @@ def idle_labels(labels: Mapping[str, str]) -> list[str]:
         return []
     effective = {OVER_SHARE, OVER_SHARE_GRACE} | ({MODE} if labels.get(MODE) == Mode.OFF else set())
     return sorted(own_labels(labels).keys() - effective)
+
+
+def near_prefixes(keys_: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield keys whose prefix is nearly one of kaishare's, with the prefix that is probably meant.
+
+    At most eight prefixes are compared, because one comparison takes 20 µs.
+    """
+    own = (PREFIX.rstrip("/"), SIZE_PREFIX.rstrip("/"))
+    compared = 0
+    for key in keys_:
+        prefix = key.partition("/")[0]
+        if prefix in own or not _IS_NEAR_OWN.search(prefix[:_LONGEST_PREFIX]) or "/" not in key:
+            continue
+        compared += 1
+        if compared > _MOST_UNKNOWN:
+            return
+        near = difflib.get_close_matches(prefix[:_LONGEST_PREFIX], own, n=1, cutoff=0.8)
+        if near:
+            yield key, f"{near[0]}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,29 +282,6 @@ class PolicyLabel:
     """Parses a value; returns None for an invalid one."""
 
 
-def is_object_name(text: str) -> bool:
-    """Whether a text is a valid object name: a DNS-1123 subdomain of at most 253 characters."""
-    return len(text) <= _LONGEST_OBJECT_NAME and _NAME.fullmatch(text) is not None
-
-
-def _name(value: str) -> str | None:
-    return value if len(value) <= _LONGEST_NAME and _NAME.fullmatch(value) else None
-
-
-def _fraction(value: str) -> str | None:
-    return value if _FRACTION.fullmatch(value) and float(value) >= 0.02 else None
-
-
-def _mib(value: str) -> int | None:
-    return int(value) if _INTEGER.fullmatch(value) and int(value) < 1 << 63 else None
-
-
-def _max_fraction(value: str) -> float | None:
-    if value == "1":
-        return 1.0
-    return None if _fraction(value) is None else float(value)
-
-
 def _one_of(choices: type[StrEnum]) -> Callable[[str], StrEnum | None]:
     members = {member.value: member for member in choices}
     return members.get
@@ -247,30 +291,35 @@ def _inject(value: str) -> bool | None:
     return True if value == "inject" else None
 
 
-_A_NAME = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
-_A_FRACTION = "0.02 to 0.99 with at most two decimals"
-_AN_AMOUNT = "MiB as a plain positive integer, such as 2000"
+def _boolean(value: str) -> bool | None:
+    return {"true": True, "false": False}.get(value)
+
 
 _TABLE = (
-    PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {_A_NAME}", "not managed", _name),
+    PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {A_NAME}", "not managed", read_name),
     PolicyLabel(MODE, "mode", "default, observe, enforce, off", "default", _one_of(Mode)),
-    PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {_A_NAME}", "kai-scheduler", _name),
-    PolicyLabel(FRACTION, "fraction", _A_FRACTION, "no default share", _fraction),
-    PolicyLabel(MEMORY, "memory", f"{_AN_AMOUNT}; not together with {FRACTION}", "no default share", _mib),
+    PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {A_NAME}", "kai-scheduler", read_name),
+    PolicyLabel(FRACTION, "fraction", A_FRACTION, "no default share", read_fraction),
+    PolicyLabel(MEMORY, "memory", f"{AN_AMOUNT}; not together with {FRACTION}", "no default share", read_mib),
     PolicyLabel(SHARE_FOR, "share_for", "whole-gpu, marked, all", "whole-gpu", _one_of(ShareFor)),
-    PolicyLabel(MAX_FRACTION, "max_fraction", f"{_A_FRACTION}, or 1", "no cap", _max_fraction),
-    PolicyLabel(MAX_MEMORY, "max_memory_mib", _AN_AMOUNT, "no cap", _mib),
-    PolicyLabel(PRIORITY, "priority", f"a PriorityClass name: {_A_NAME}", "none injected", _name),
+    PolicyLabel(MAX_FRACTION, "max_fraction", f"{A_FRACTION}, or 1", "no cap", read_max_fraction),
+    PolicyLabel(MAX_MEMORY, "max_memory_mib", AN_AMOUNT, "no cap", read_mib),
+    PolicyLabel(PRIORITY, "priority", f"a PriorityClass name: {A_NAME}", "none injected", read_name),
     PolicyLabel(TOLERATION, "inject_toleration", "inject", "no toleration added", _inject),
+    PolicyLabel(ANNOUNCE, "announce", "true, false", "true", _boolean),
     PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", read_over_share),
     PolicyLabel(OVER_SHARE_GRACE, "over_share_grace_seconds", GRACE_FORM, "the agent's setting", read_grace),
 )
 LABELS: Final[Mapping[str, PolicyLabel]] = MappingProxyType({label.key: label for label in _TABLE})
 
 
+def _caps(values: Mapping[str, Any]) -> Caps:
+    return Caps(values.get("max_fraction"), values.get("max_memory_mib"))
+
+
 def _read_known(
     labels: Mapping[str, str],
-) -> tuple[dict[str, Any], DefaultShare | None, list[LabelProblem]]:
+) -> tuple[dict[str, Any], PolicyShare | None, list[LabelProblem]]:
     """Parse the labels of the table; return values by field, the default share, and the problems."""
     values: dict[str, Any] = {}
     problems: list[LabelProblem] = []
@@ -281,7 +330,7 @@ def _read_known(
         parsed = label.read(value)
         if parsed is None:
             wrong = f"is not allowed; allowed: {label.allowed}"
-            problems.append(LabelProblem(key, shorten(value, _LONGEST_SHOWN), wrong))
+            problems.append(LabelProblem(key, shorten(value, LONGEST_SHOWN), wrong))
         else:
             values[label.field] = parsed
     fraction, memory = values.pop("fraction", None), values.pop("memory", None)
@@ -301,7 +350,7 @@ def _unknown_labels(unknown: list[str], labels: Mapping[str, str]) -> list[Label
     The number is limited because one search takes a fifth of a millisecond.
     """
     return [
-        LabelProblem(printable(key, _LONGEST_SHOWN), shorten(labels[key], _LONGEST_SHOWN), _unknown(key))
+        LabelProblem(printable(key, LONGEST_SHOWN), shorten(labels[key], LONGEST_SHOWN), _unknown(key))
         for key in heapq.nsmallest(_MOST_UNKNOWN, unknown)
     ]
 
@@ -314,7 +363,7 @@ def _unknown(key: str) -> str:
     if key in POD_KEYS:
         return f"belongs on pods (as {POD_KEYS[key]}), not on a namespace"
     names = {label.rpartition("/")[2]: label for label in LABELS}
-    near = difflib.get_close_matches(key.removeprefix(PREFIX)[:_LONGEST_NAME], names, n=1)
+    near = difflib.get_close_matches(key.removeprefix(PREFIX)[:LONGEST_NAME], names, n=1)
     if near:
         return f"is for an unknown label; the nearest known label is {names[near[0]]}"
     return "is for an unknown label; known: " + ", ".join(LABELS)
@@ -322,14 +371,14 @@ def _unknown(key: str) -> str:
 
 def _default_share(
     labels: Mapping[str, str], fraction: str | None, memory: int | None, values: Mapping[str, Any]
-) -> tuple[DefaultShare | None, LabelProblem | None]:
+) -> tuple[PolicyShare | None, LabelProblem | None]:
     """Determine the default share from two labels and two caps; return the share, or the problem with it."""
     if FRACTION in labels and MEMORY in labels:
         return None, LabelProblem(
             MEMORY,
-            shorten(labels[MEMORY], _LONGEST_SHOWN),
+            shorten(labels[MEMORY], LONGEST_SHOWN),
             f"conflicts with {FRACTION}: remove one of the two; until then neither is injected",
-            FRACTION,
+            (FRACTION,),
         )
     if fraction is not None:
         cap = values.get("max_fraction")
@@ -338,9 +387,9 @@ def _default_share(
                 FRACTION,
                 fraction,
                 f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}",
-                MAX_FRACTION,
+                (MAX_FRACTION,),
             )
-        return DefaultShare(keys.GPU_FRACTION, fraction), None
+        return PolicyShare(keys.GPU_FRACTION, fraction), None
     if memory is not None:
         cap = values.get("max_memory_mib")
         if cap is not None and memory > cap:
@@ -348,7 +397,7 @@ def _default_share(
                 MEMORY,
                 str(memory),
                 f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}",
-                MAX_MEMORY,
+                (MAX_MEMORY,),
             )
-        return DefaultShare(keys.GPU_MEMORY, str(memory)), None
+        return PolicyShare(keys.GPU_MEMORY, str(memory)), None
     return None, None

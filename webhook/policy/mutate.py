@@ -4,7 +4,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from kai.pod import MalformedPod, PodView, decode_pod
-from webhook.policy.decide import NOT_MANAGED, Decision, Rules, decide, exempt, malformed
+from webhook.policy.decide import NOT_MANAGED, Decision, Rules, decide_pod, exempt, malformed
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import Operation, PatchError, apply_to_pod, operations
 from webhook.policy.reasons import Action, Finding, Reason
@@ -45,7 +45,7 @@ def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) 
         pod = decode_pod(document)
     except MalformedPod as error:
         return Mutation(decision=malformed(error))
-    decision = decide(policy, pod, rules)
+    decision = decide_pod(policy, pod, rules)
     if not decision.changes:
         return Mutation(decision=decision, pod=pod)
     planned = operations(decision.changes, pod)
@@ -61,7 +61,7 @@ def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) 
 def _problem(policy: NamespacePolicy, pod: PodView, planned: list[Operation], rules: Rules) -> str | None:
     """Describe what is wrong with a patch; None if the patched pod needs no further change."""
     try:
-        second = decide(policy, apply_to_pod(planned, pod), rules, warn=False)
+        second = decide_pod(policy, apply_to_pod(planned, pod), rules, warn=False)
     except PatchError as error:
         return str(error)
     if second.changes:

@@ -1,5 +1,6 @@
 """The actions and reasons of decisions: one list for metrics, logs, audit annotations, warnings and docs."""
 
+from collections.abc import Sequence
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -42,12 +43,65 @@ class Group(StrEnum):
 
     LEFT_ALONE = "The pod is left alone"
     SHARE = "The pod is managed: its share"
+    SIZE = "The pod's size is in doubt: no share; a warning, and a denial under enforce"
     WARNING = "Warnings"
     WARNING_OR_DENIAL = "Warnings that are denials under enforce"
     DENIED = "Denials under enforce"
     ADMITTED = "Admitted by a validating webhook"
     LABELS = "A namespace's labels are refused"
     FAILED = "Something failed on kaishare's side"
+
+
+class Clipped:
+    """A detail of a sentence that may be shortened in a warning, such as the name of a container."""
+
+    __slots__ = ("_lead", "_tail", "_text")
+
+    def __init__(self, text: str, *, lead: str = "", tail: str = "") -> None:
+        """Create a detail; `lead` and `tail` are never shortened."""
+        self._text = text
+        self._lead = lead
+        self._tail = tail
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def __str__(self) -> str:
+        return f"{self._lead}{self._text}{self._tail}"
+
+    def within(self, limit: int) -> str:
+        """Return the detail with at most `limit` characters between its lead and its tail."""
+        return f"{self._lead}{shorten(self._text, limit)}{self._tail}"
+
+
+class NameList:
+    """Names in a sentence: all of them, or as many as fit into a warning."""
+
+    __slots__ = ("_lead", "_names", "_none")
+
+    def __init__(self, names: Sequence[str], *, lead: str = "", none: str = "none") -> None:
+        """Create a list.
+
+        Args:
+            names: the names, most important first.
+            lead: text before the names.
+            none: text if there are no names.
+        """
+        self._names = names
+        self._lead = lead
+        self._none = none
+
+    def __str__(self) -> str:
+        return self._lead + ", ".join(self._names) if self._names else self._none
+
+    def within(self, limit: int) -> str:
+        """Return the text with as many names as fit into the limit in characters, at least one."""
+        text = str(self)
+        count = len(self._names)
+        while len(text) > limit and count > 1:
+            count -= 1
+            text = f"{self._lead}{', '.join(self._names[:count])} and {len(self._names) - count} more"
+        return text
 
 
 class Reason(Enum):
@@ -81,9 +135,20 @@ class Reason(Enum):
     WHOLE_GPU_CONVERTED = (
         Group.SHARE,
         "whole-gpu-converted",
-        "the whole GPU of container {container} becomes {share}",
+        "container {container}: one whole GPU became {share} by namespace {namespace}{size}",
     )
-    SHARE_INJECTED = Group.SHARE, "share-injected", "container {container} gets {share}"
+    SHARE_INJECTED = (
+        Group.SHARE,
+        "share-injected",
+        "container {container} gets {share} by namespace {namespace}{size}",
+    )
+    SIZE_WHOLE_GPU = Group.SHARE, "size-whole-gpu", "size {size} is a whole GPU: nothing is converted"
+    SIZE_UNKNOWN = Group.SIZE, "size-unknown", "size {size} is not defined here; {sizes}"
+    SIZE_AMBIGUOUS = (
+        Group.SIZE,
+        "size-ambiguous",
+        "several sizes select this pod, so set its label kaishare.dev/size: {sizes}",
+    )
     GPU_REMOVED_AGAIN = (
         Group.SHARE,
         "gpu-removed-again",
@@ -220,6 +285,21 @@ class Reason(Enum):
         "no-queue-label",
         "{label} has no effect until the namespace has kai.scheduler/queue",
     )
+    SELECTOR_LEFT = (
+        Group.WARNING,
+        "selector-left",
+        "the annotation {key} stays without its label: remove it, too",
+    )
+    SIZES_OVERLAP = (
+        Group.WARNING,
+        "sizes-overlap",
+        "sizes {first} and {second} have {what}; a pod that both select gets no share",
+    )
+    MISSPELT_PREFIX = (
+        Group.WARNING,
+        "misspelt-prefix",
+        "the {key} has no effect; kaishare's prefix is {prefix}",
+    )
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,
         "share-beyond-cap-unit",
@@ -230,6 +310,9 @@ class Reason(Enum):
         "unknown-value",
         "{key} is {value}, which has no effect; allowed: {allowed}",
     )
+
+
+_WARNING_PREFIX = "kaishare: "
 
 
 class Finding(Struct, frozen=True):
@@ -252,5 +335,25 @@ class Finding(Struct, frozen=True):
 
     @property
     def warning(self) -> str:
-        """The sentence as an admission warning, cut to `LONGEST_WARNING` characters."""
-        return shorten(f"kaishare: {self.sentence}", LONGEST_WARNING)
+        """The sentence as an admission warning of at most `LONGEST_WARNING` characters.
+
+        Lists of names lose names, then details marked as `Clipped` lose their ends, then the sentence is cut.
+        """
+        warning = _WARNING_PREFIX + self.sentence
+        if len(warning) > LONGEST_WARNING:
+            excess = len(warning) - LONGEST_WARNING
+            warning = _WARNING_PREFIX + Finding(self.reason, _fitted(self.details, excess)).sentence
+        return shorten(warning, LONGEST_WARNING)
+
+
+def _fitted(details: dict[str, Any], excess: int) -> dict[str, Any]:
+    """Shorten details by a number of characters, as far as their types allow."""
+    fitted = dict(details)
+    for key, value in details.items():
+        if isinstance(value, NameList):
+            fitted[key] = value.within(len(str(value)) - excess)
+    clipped = {key: value for key, value in details.items() if isinstance(value, Clipped)}
+    limit = max(map(len, clipped.values()), default=0)
+    while limit > 1 and sum(max(0, len(value) - limit) for value in clipped.values()) < excess:
+        limit -= 1
+    return fitted | {key: value.within(limit) for key, value in clipped.items()}

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.gpu_resources import names_device_class
+from kai.own_labels import INJECT
 from kai.pod import PodView
 from service.text import quoted
 from webhook.policy.checks import (
@@ -33,8 +34,8 @@ from webhook.policy.checks import (
     own_share_key,
     reserved_key_findings,
 )
-from webhook.policy.decide import Rules, exempt
-from webhook.policy.labels import INJECT, Mode, NamespacePolicy
+from webhook.policy.decide import Rules, exempt, size_doubts
+from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
 
 MOST_DENIALS: Final = 8
@@ -170,6 +171,7 @@ def _denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Fi
         current = quoted(queue) if queue else "not set"
         yield Finding(Reason.WRONG_QUEUE, {"queue": current, "allowed": policy.queue})
     yield from cluster_scoped_owners(pod.owners, rules.cluster_scoped)
+    yield from size_doubts(policy, pod, rules)
     yield from cap_findings(policy, pod, None)
     yield from reserved_key_findings(pod)
 

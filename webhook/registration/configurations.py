@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from kai import keys
 from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
-from kai.own_labels import EXCLUDED_NAMESPACES, MODE
+from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.checks import RESERVED_ANNOTATIONS, RESERVED_PREFIXES, SHARE_ANNOTATIONS
-from webhook.policy.labels import INJECT, PREFIX, Mode
+from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
 
 CONFIGURATION_NAME: Final = "kai-00-kaishare"
@@ -207,12 +207,14 @@ def validating_configuration(
         "failurePolicy": "Ignore",
         "namespaceSelector": {},
         "objectSelector": {},
-        # Only the new object matters, because a removed label cannot be invalid.
+        # Only the new object matters, because a removed label or annotation cannot be invalid.
         "matchConditions": [
             {
                 "name": "has-policy-labels",
                 "expression": "has(object.metadata.labels) && object.metadata.labels.exists(key,"
-                f" key == '{keys.QUEUE_LABEL}' || key.startsWith('{PREFIX}'))",
+                f" key == '{keys.QUEUE_LABEL}' || {_starts('key', [PREFIX, SIZE_PREFIX])})"
+                " || has(object.metadata.annotations) && object.metadata.annotations.exists(key,"
+                f" {_starts('key', [SIZE_PREFIX])})",
             }
         ],
         "rules": [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")],

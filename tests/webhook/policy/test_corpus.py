@@ -21,6 +21,7 @@ import pytest
 from certs.directory import ensure, load_pair
 from kai import keys
 from kai.admission import refusal
+from kai.own_labels import GPU_MARK
 from kai.version import Version
 from service.documents import DocumentError, flatten_lists, load_file
 from service.http.listeners import Address
@@ -42,7 +43,7 @@ from webhook.explain.manifests import FoundPod, as_json, find_pods
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
 from webhook.policy.decide import Rules
-from webhook.policy.labels import GPU_MARK, NamespacePolicy
+from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.patch import apply_to_document
 from webhook.policy.reasons import Action

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from kai import keys
 from kai.admission import refusal, share_container
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, WHOLE_GPU
 from kai.pod import PodView
 from service.log import JsonLog
 from tests.support.pod_strategies import (
@@ -44,7 +44,7 @@ from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview, Review, decode
 from webhook.metrics import Metrics
 from webhook.policy.decide import Rules
-from webhook.policy.labels import GPU_MARK, INJECT, MODE, WHOLE_GPU, NamespacePolicy
+from webhook.policy.labels import MODE, NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.patch import TOLERATION, apply_to_document
 from webhook.policy.reasons import LONGEST_WARNING, Action, Finding, Reason

@@ -1,0 +1,226 @@
+"""Parses label selectors in the form of `kubectl get -l` and matches them against labels.
+
+The accepted texts and their meaning are those of `labels.Parse` (k8s.io/apimachinery v0.34
+pkg/labels/selector.go). Parsing takes linear time; a null byte is refused, while Go ends the text there.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from service.text import quoted
+
+LONGEST: Final = 1024
+"""Maximum length of a selector, in characters."""
+
+_LONGEST_PREFIX = 253
+_LONGEST_NAME = 63
+_SPACE = " \t\r\n"
+_TOKEN = re.compile(r"==|!=|[=!(),<>]|[^ \t\r\n=!(),<>]+")
+_PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_INTEGER = re.compile(r"[0-9]+")
+_LARGEST = (1 << 63) - 1
+_SYMBOLS = frozenset({"=", "==", "!=", "!", "(", ")", ",", "<", ">"})
+_BINARY = frozenset({"=", "==", "!=", "<", ">", "in", "notin"})
+_END = ""
+
+
+class SelectorError(ValueError):
+    """A text is not a label selector; the message says what is wrong, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A condition on the value of one label. The value of a label that an object lacks is None."""
+
+    key: str
+    values: frozenset[str | None]
+    is_in: bool
+    """Whether the label's value must be one of `values`; if False, it must be none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A condition that the value of one label is an integer above or below a bound."""
+
+    key: str
+    bound: int
+    is_above: bool
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels meet the condition."""
+        value = _integer(labels.get(self.key, ""))
+        return value is not None and (value > self.bound if self.is_above else value < self.bound)
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A parsed label selector: all its conditions must be met."""
+
+    text: str
+    requirements: tuple[Requirement, ...]
+    comparisons: tuple[Comparison, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the selector selects an object with these labels."""
+        for requirement in self.requirements:
+            if (labels.get(requirement.key) in requirement.values) is not requirement.is_in:
+                return False
+        return all(comparison.matches(labels) for comparison in self.comparisons)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The labels that the selector reads."""
+        return frozenset(condition.key for condition in self.conditions)
+
+    @cached_property
+    def conditions(self) -> frozenset[Requirement | Comparison]:
+        """The conditions without order and repetitions; equal for selectors of equal meaning in this form."""
+        return frozenset((*self.requirements, *self.comparisons))
+
+    @cached_property
+    def equalities(self) -> frozenset[tuple[str, str]]:
+        """The label values that the selector asks for with `=`, `==` or a single value of `in`."""
+        return frozenset(
+            (requirement.key, value)
+            for requirement in self.requirements
+            if requirement.is_in and len(requirement.values) == 1
+            for value in requirement.values
+            if value is not None
+        )
+
+
+def parse_selector(text: str) -> Selector:
+    """Parse a label selector.
+
+    Raises:
+        SelectorError: the text is longer than `LONGEST`, has no condition, or is not a selector.
+    """
+    if len(text) > LONGEST:
+        raise SelectorError(f"has {len(text)} characters; allowed: {LONGEST}")
+    if "\0" in text:
+        raise SelectorError("contains a null character")
+    conditions = _Parser([token for token in _TOKEN.findall(text) if token not in _SPACE]).parse()
+    if not conditions:
+        raise SelectorError("is empty, and an empty selector selects nothing")
+    return Selector(
+        text,
+        tuple(condition for condition in conditions if isinstance(condition, Requirement)),
+        tuple(condition for condition in conditions if isinstance(condition, Comparison)),
+    )
+
+
+class _Parser:
+    """Reads tokens from left to right; the words `in` and `notin` are operators only behind a key."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._position = 0
+
+    def parse(self) -> list[Requirement | Comparison]:
+        conditions: list[Requirement | Comparison] = []
+        if self._next == _END:
+            return conditions
+        while True:
+            conditions.append(self._condition())
+            if self._next == _END:
+                return conditions
+            self._expect(",")
+
+    @property
+    def _next(self) -> str:
+        return self._tokens[self._position] if self._position < len(self._tokens) else _END
+
+    def _take(self) -> str:
+        token = self._next
+        self._position += 1
+        return token
+
+    def _expect(self, symbol: str) -> None:
+        if self._next != symbol:
+            raise self._unexpected(f'"{symbol}"')
+        self._position += 1
+
+    def _unexpected(self, expected: str) -> SelectorError:
+        place = quoted(self._next) if self._next else "the end"
+        return SelectorError(f"has {place} where {expected} is expected")
+
+    def _word(self, expected: str) -> str:
+        if self._next == _END or self._next in _SYMBOLS:
+            raise self._unexpected(expected)
+        return self._take()
+
+    def _condition(self) -> Requirement | Comparison:
+        is_negated = self._next == "!"
+        if is_negated:
+            self._take()
+        key = _checked_key(self._word("a label key"))
+        if is_negated:
+            return Requirement(key, frozenset({None}), is_in=True)
+        if self._next in (_END, ","):
+            return Requirement(key, frozenset({None}), is_in=False)
+        if self._next not in _BINARY:
+            raise self._unexpected("one of = == != in notin < >")
+        operator = self._take()
+        if operator in ("in", "notin"):
+            return Requirement(key, frozenset(self._values()), is_in=operator == "in")
+        value = _checked_value("" if self._next in (_END, ",") else self._word("a label value"))
+        if operator in ("<", ">"):
+            return Comparison(key, _bound(value), is_above=operator == ">")
+        return Requirement(key, frozenset({value}), is_in=operator != "!=")
+
+    def _values(self) -> list[str]:
+        """Read a list in parentheses. `()`, `(,)` and `(a,)` contain the empty value; `(a,,)` is refused."""
+        self._expect("(")
+        if self._next == ")":
+            self._take()
+            return [""]
+        values: list[str] = []
+        while True:
+            if self._next == ",":
+                self._take()
+                if not values:
+                    values.append("")
+                if self._next in (",", ")"):
+                    values.append("")
+                    if self._take() == ")":
+                        return values
+            else:
+                values.append(_checked_value(self._word("a label value")))
+                if self._next == ")":
+                    self._take()
+                    return values
+                if self._next != ",":
+                    raise self._unexpected('"," or ")"')
+
+
+def _checked_key(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    is_prefix = len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix) is not None
+    if (slash and not is_prefix) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
+        raise SelectorError(f"has {quoted(key)} where a label key is expected")
+    return key
+
+
+def _checked_value(value: str) -> str:
+    if value and (len(value) > _LONGEST_NAME or _NAME.fullmatch(value) is None):
+        raise SelectorError(f"has {quoted(value)} where a label value is expected")
+    return value
+
+
+def _bound(value: str) -> int:
+    bound = _integer(value)
+    if bound is None:
+        raise SelectorError(f"has {quoted(value)} where an integer is expected")
+    return bound
+
+
+def _integer(text: str) -> int | None:
+    """Parse a label's value as a 64-bit integer; values of labels have no sign and at most 63 characters."""
+    if len(text) > _LONGEST_NAME or _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if number <= _LARGEST else None

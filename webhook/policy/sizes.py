@@ -1,0 +1,385 @@
+"""Reads the sizes of a namespace and finds the size of a pod.
+
+A size is a share with a name: the label `size.kaishare.dev/NAME` of the namespace. The annotation with the
+same key is its selector. The first sixteen names in byte order count; the work for one pod does not depend on
+the number of further ones.
+"""
+
+import difflib
+import heapq
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from kai import keys
+from kai.own_labels import MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX
+from service.text import printable, quoted, shorten
+from webhook.policy.reasons import Finding, NameList, Reason
+from webhook.policy.selectors import Selector, SelectorError, parse_selector
+from webhook.policy.values import LONGEST_NAME, LONGEST_SHOWN, LabelProblem, PolicyShare, read_fraction
+
+MOST_SIZES: Final = 16
+LONGEST_SIZE_NAME: Final = 40
+A_SIZE: Final = (
+    "0.02 to 0.99 with at most two decimals; 1 for a whole GPU; a positive integer with Mi or Gi, such as 8Gi"
+)
+"""Allowed values of a size."""
+
+A_SELECTOR: Final = (
+    "a label selector as for kubectl get -l, such as app=web or app in (api,web), of at most 1024 characters"
+)
+_WHOLE = "1"
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_MEMORY = re.compile(r"([1-9][0-9]{0,17})(Mi|Gi)")
+_WRITTEN_KEYS: Final = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
+"""Labels that the webhook itself writes: a selector would match differently in a reinvocation."""
+
+_LONGEST_QUOTED = 24
+"""Maximum length of a size's name in a message about a pod, so that the names of sizes fit beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size of a namespace."""
+
+    name: str
+    share: PolicyShare | None
+    """The share; None for a whole GPU, and if the size is invalid."""
+    selector: Selector | None = None
+    """The pods that get the size without naming it; None if there is no selector, or if it is invalid."""
+    problem: LabelProblem | None = None
+    """Why pods do not get the size; None for a valid size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of one namespace."""
+
+    by_name: Mapping[str, Size] = field(default_factory=dict)
+    """The first sixteen sizes in byte order of their names, valid or not."""
+    beyond: frozenset[str] = frozenset()
+    """The names after the sixteenth."""
+    selecting: tuple[Size, ...] = ()
+    """The sizes with a valid selector."""
+    selector_problem: str = ""
+    """The first problem of a selector; empty if all are valid."""
+    problems: tuple[LabelProblem, ...] = ()
+    """The invalid labels and annotations, at most sixteen, sorted by key."""
+    more_problems: int = 0
+    """Number of problems that `problems` omits."""
+
+    def __bool__(self) -> bool:
+        return bool(self.by_name)
+
+
+NO_SIZES: Final = Sizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The caps of a namespace; None if there is none."""
+
+    max_fraction: float | None = None
+    max_memory_mib: int | None = None
+
+
+NO_CAPS: Final = Caps()
+
+
+class Source(StrEnum):
+    """What decided a pod's share."""
+
+    OWN_SHARE = "own-share"
+    SIZE_LABEL = "size-label"
+    SIZE_SELECTOR = "size-selector"
+    DEFAULT_SHARE = "default-share"
+
+
+class Choice(Struct, frozen=True):
+    """The size of a pod, or why its size is in doubt; neither if no size applies."""
+
+    size: Size | None = None
+    source: Source | None = None
+    doubt: Finding | None = None
+
+
+NO_CHOICE: Final = Choice()
+
+
+def named_size(sizes: Sizes, labels: Mapping[str, str]) -> Choice:
+    """Return the size that a pod's label names."""
+    name = labels.get(SIZE)
+    if name is None:
+        return NO_CHOICE
+    size = sizes.by_name.get(name)
+    if size is not None:
+        return _valid(size, Source.SIZE_LABEL)
+    if name in sizes.beyond:
+        return _invalid(f"{SIZE_PREFIX}{shorten(name)}: {_TOO_MANY}")
+    near = difflib.get_close_matches(name[:LONGEST_NAME], sizes.by_name, n=1)
+    others = [other for other in sizes.by_name if other not in near]
+    lead = "nearest first: " if near else "sizes: "
+    names = NameList([*near, *others], lead=lead, none="the namespace has no sizes")
+    return Choice(doubt=Finding(Reason.SIZE_UNKNOWN, {"size": quoted(name, _LONGEST_QUOTED), "sizes": names}))
+
+
+def selected_size(sizes: Sizes, labels: Mapping[str, str]) -> Choice:
+    """Return the size whose selector matches a pod's labels."""
+    selected = [size for size in sizes.selecting if size.selector and size.selector.matches(labels)]
+    if len(selected) > 1:
+        names = NameList([size.name for size in selected])
+        return Choice(doubt=Finding(Reason.SIZE_AMBIGUOUS, {"sizes": names}))
+    if selected:
+        return _valid(selected[0], Source.SIZE_SELECTOR)
+    return _invalid(sizes.selector_problem) if sizes.selector_problem else NO_CHOICE
+
+
+def _valid(size: Size, source: Source) -> Choice:
+    return Choice(size, source) if size.problem is None else _invalid(str(size.problem))
+
+
+def _invalid(problem: str) -> Choice:
+    return Choice(doubt=Finding(Reason.POLICY_INVALID, {"problem": problem}))
+
+
+def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps) -> Sizes:
+    """Read the sizes of a namespace.
+
+    Args:
+        labels: the namespace's policy labels.
+        annotations: its annotations with the prefix of sizes.
+        caps: its caps, which bound sizes, too.
+    """
+    reading = _Reading.of(labels, annotations, caps)
+    if not (reading.names or annotations):
+        return NO_SIZES
+    by_name = {size.name: size for size in reading.first}
+    count = len(reading.problems) + len(reading.beyond) + len(reading.orphans)
+    told = reading.problems[:MOST_SIZES]
+    told += reading.describe_beyond(reading.beyond, MOST_SIZES - len(told))
+    told += reading.describe_orphans(reading.orphans, MOST_SIZES - len(told))
+    return Sizes(
+        by_name=by_name,
+        beyond=frozenset(reading.beyond),
+        selecting=tuple(size for size in reading.first if size.selector is not None),
+        selector_problem=reading.selector_problem,
+        problems=tuple(sorted(told, key=lambda problem: problem.label)),
+        more_problems=count - len(told),
+    )
+
+
+def size_problems(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    caps: Caps,
+    *,
+    changed: Set[str],
+    added: Set[str],
+    changed_annotations: Set[str],
+    most: int,
+) -> tuple[list[LabelProblem], int]:
+    """Find the problems that an edit of a namespace introduces; return the first ones and their number.
+
+    Args:
+        labels: the namespace's policy labels after the edit.
+        annotations: its annotations with the prefix of sizes after the edit.
+        caps: its caps after the edit.
+        changed: the labels that the edit sets, changes or removes.
+        added: those that did not exist before.
+        changed_annotations: the annotations that the edit sets, changes or removes.
+        most: maximum number of problems to describe.
+    """
+    reading = _Reading.of(labels, annotations, caps)
+    problems = [
+        problem
+        for problem in reading.problems
+        if (problem.label in (changed_annotations | added if problem.is_annotation else changed))
+        or not changed.isdisjoint(problem.against)
+    ]
+    excess = {name for name in reading.beyond if SIZE_PREFIX + name in changed}
+    if reading.beyond:
+        excess |= {name for name in reading.names if SIZE_PREFIX + name in added}
+    orphans = [name for name in reading.orphans if SIZE_PREFIX + name in changed_annotations]
+    count = len(problems) + len(excess) + len(orphans)
+    problems += reading.describe_beyond(excess, most - len(problems))
+    problems += reading.describe_orphans(orphans, most - len(problems))
+    return problems, count
+
+
+def selector_overlaps(sizes: Sizes) -> Iterator[tuple[Size, Size, str]]:
+    """Yield the sizes that probably select the same pods: two sizes, and what their selectors share.
+
+    Two selectors overlap if they are equal, or if both ask for the same value of one label.
+    """
+    by_conditions: dict[frozenset[object], Size] = {}
+    by_equality: dict[tuple[str, str], Size] = {}
+    for size in sizes.selecting:
+        if size.selector is None:
+            continue
+        other = by_conditions.setdefault(frozenset(size.selector.conditions), size)
+        if other is not size:
+            yield other, size, "the same selector"
+            continue
+        for key, value in sorted(size.selector.equalities):
+            other = by_equality.setdefault((key, value), size)
+            if other is not size:
+                yield other, size, f"{key}={value} in their selectors"
+                break
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The names of a namespace's sizes, and the first sixteen sizes with their problems."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    names: list[str]
+    """All names, in the order of the labels."""
+    first: list[Size]
+    beyond: list[str]
+    orphans: list[str]
+    """Names of annotations without a label of the same key."""
+    problems: list[LabelProblem]
+    """Problems of the first sixteen sizes."""
+    selector_problem: str
+
+    @classmethod
+    def of(cls, labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps) -> "_Reading":
+        names = [key.removeprefix(SIZE_PREFIX) for key in labels if key.startswith(SIZE_PREFIX)]
+        first_names = heapq.nsmallest(MOST_SIZES, names, key=_bytes)
+        among_first = set(first_names)
+        problems: list[LabelProblem] = []
+        sizes = [_read_size(name, labels, annotations, caps, problems) for name in first_names]
+        beyond = [name for name in names if name not in among_first]
+        invalid = next((str(problem) for problem in problems if problem.is_annotation), "")
+        unread = next((name for name in beyond if SIZE_PREFIX + name in annotations), None)
+        if not invalid and unread is not None:
+            invalid = f"{SIZE_PREFIX}{shorten(unread)}: {_TOO_MANY}"
+        orphans = [
+            key.removeprefix(SIZE_PREFIX)
+            for key in annotations
+            if key.startswith(SIZE_PREFIX) and key not in labels
+        ]
+        return cls(labels, annotations, names, sizes, beyond, orphans, problems, invalid)
+
+    def describe_beyond(self, names: Iterable[str], most: int) -> list[LabelProblem]:
+        """Describe labels after the sixteenth."""
+        return [
+            _problem(SIZE_PREFIX + name, self.labels, f"is one size too many: {_TOO_MANY}")
+            for name in heapq.nsmallest(most, names, key=_bytes)
+        ]
+
+    def describe_orphans(self, names: Iterable[str], most: int) -> list[LabelProblem]:
+        """Describe annotations without a label; looks for one near name for each."""
+        return [
+            _problem(SIZE_PREFIX + name, self.annotations, self._without_label(name), is_annotation=True)
+            for name in heapq.nsmallest(most, names, key=_bytes)
+        ]
+
+    def _without_label(self, name: str) -> str:
+        near = difflib.get_close_matches(name[:LONGEST_NAME], [size.name for size in self.first], n=1)
+        if near:
+            return f"has no label of the same key; the nearest label is {SIZE_PREFIX}{near[0]}"
+        return f"has no label of the same key: label the namespace {SIZE_PREFIX}{shorten(name)}=SHARE first"
+
+
+_TOO_MANY: Final = f"a namespace has at most {MOST_SIZES} sizes, the first in alphabetical order"
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _read_size(
+    name: str,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    caps: Caps,
+    problems: list[LabelProblem],
+) -> Size:
+    """Read one size and add its problems to the list."""
+    key = SIZE_PREFIX + name
+    share, problem = _read_value(key, labels, caps)
+    if len(name) > LONGEST_SIZE_NAME or _NAME.fullmatch(name) is None:
+        wrong = (
+            f"is for a name that is not allowed; allowed: a-z, 0-9 and - in at most {LONGEST_SIZE_NAME}"
+            " characters, - neither first nor last"
+        )
+        problem = _problem(key, labels, wrong)
+    if problem is not None:
+        problems.append(problem)
+        share = None
+    selector = None
+    if key in annotations:
+        try:
+            selector = _read_selector(annotations[key])
+        except SelectorError as error:
+            wrong = f"is not a selector: it {error}; allowed: {A_SELECTOR}"
+            problems.append(_problem(key, annotations, wrong, is_annotation=True))
+    return Size(name, share, selector, problem)
+
+
+def _read_selector(text: str) -> Selector:
+    selector = parse_selector(text)
+    written = next((key for key in _WRITTEN_KEYS if key in selector.keys), None)
+    if written is not None:
+        raise SelectorError(f"reads {written}, which the webhook itself writes")
+    return selector
+
+
+def _read_value(
+    key: str, labels: Mapping[str, str], caps: Caps
+) -> tuple[PolicyShare | None, LabelProblem | None]:
+    """Read a size's value; return its share (None for a whole GPU), or the problem with it."""
+    value = labels[key]
+    memory = _MEMORY.fullmatch(value)
+    if memory is not None:
+        mib = int(memory[1]) * (1024 if memory[2] == "Gi" else 1)
+        if mib < 1 << 63:
+            return PolicyShare(keys.GPU_MEMORY, str(mib)), _memory_above_cap(key, labels, mib, caps)
+    elif value == _WHOLE or read_fraction(value) is not None:
+        share = None if value == _WHOLE else PolicyShare(keys.GPU_FRACTION, value)
+        return share, _fraction_above_cap(key, labels, float(value), caps)
+    return None, _problem(key, labels, f"is not allowed; allowed: {A_SIZE}")
+
+
+def _fraction_above_cap(
+    key: str, labels: Mapping[str, str], fraction: float, caps: Caps
+) -> LabelProblem | None:
+    if caps.max_fraction is not None:
+        if fraction <= caps.max_fraction:
+            return None
+        wrong = f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}"
+        return _problem(key, labels, wrong, against=(MAX_FRACTION,))
+    if caps.max_memory_mib is None:
+        return None
+    wrong = f"cannot be compared with {MAX_MEMORY}: write the size in Mi or Gi, or set {MAX_FRACTION}"
+    return _problem(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
+
+
+def _memory_above_cap(key: str, labels: Mapping[str, str], mib: int, caps: Caps) -> LabelProblem | None:
+    if caps.max_memory_mib is not None:
+        if mib <= caps.max_memory_mib:
+            return None
+        wrong = f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}"
+        return _problem(key, labels, wrong, against=(MAX_MEMORY,))
+    if caps.max_fraction is None:
+        return None
+    wrong = f"cannot be compared with {MAX_FRACTION}: write the size as a fraction, or set {MAX_MEMORY}"
+    return _problem(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
+
+
+def _problem(
+    key: str,
+    values: Mapping[str, str],
+    wrong: str,
+    *,
+    against: tuple[str, ...] = (),
+    is_annotation: bool = False,
+) -> LabelProblem:
+    value = shorten(values[key], LONGEST_SHOWN)
+    return LabelProblem(printable(key, LONGEST_SHOWN), value, wrong, against, is_annotation)

@@ -1,0 +1,81 @@
+"""Reads the values of policy labels, and describes invalid ones.
+
+Each reader takes the text of one value and returns None if the value is not allowed.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kai import keys
+from service.text import quoted
+
+A_NAME: Final = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
+A_FRACTION: Final = "0.02 to 0.99 with at most two decimals"
+AN_AMOUNT: Final = "MiB as a plain positive integer, such as 2000"
+LONGEST_SHOWN: Final = 120
+"""Maximum length of a key or value in a problem, in characters. API servers allow keys of 317 characters."""
+
+LONGEST_NAME: Final = 63
+"""Maximum length of a label's value, in characters."""
+_LONGEST_OBJECT_NAME = 253
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_FRACTION = re.compile(r"0\.[0-9]{1,2}")
+_INTEGER = re.compile(r"[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelProblem:
+    """One invalid policy label, or the invalid selector of a size, which is an annotation."""
+
+    label: str
+    value: str
+    wrong: str
+    """The problem and the allowed values, as the end of a sentence that begins with label and value."""
+    against: tuple[str, ...] = ()
+    """The labels that this one conflicts with."""
+    is_annotation: bool = False
+
+    def __str__(self) -> str:
+        kind = "annotation " if self.is_annotation else ""
+        return f"{kind}{self.label}: {quoted(self.value)} {self.wrong}"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyShare:
+    """A share that a policy gives to pods: the annotation to write, and its value."""
+
+    annotation: str
+    value: str
+
+    def __str__(self) -> str:
+        unit = " MiB" if self.annotation == keys.GPU_MEMORY else ""
+        return f"{self.annotation} {self.value}{unit}"
+
+
+def is_object_name(text: str) -> bool:
+    """Whether a text is a valid object name: a DNS-1123 subdomain of at most 253 characters."""
+    return len(text) <= _LONGEST_OBJECT_NAME and _NAME.fullmatch(text) is not None
+
+
+def read_name(value: str) -> str | None:
+    """Read the name of a queue, scheduler or PriorityClass."""
+    return value if len(value) <= LONGEST_NAME and _NAME.fullmatch(value) else None
+
+
+def read_fraction(value: str) -> str | None:
+    """Read a fraction of a GPU; the text is kept as written."""
+    return value if _FRACTION.fullmatch(value) and float(value) >= 0.02 else None
+
+
+def read_mib(value: str) -> int | None:
+    """Read an amount of memory in MiB."""
+    return int(value) if _INTEGER.fullmatch(value) and int(value) < 1 << 63 else None
+
+
+def read_max_fraction(value: str) -> float | None:
+    """Read a cap in GPUs: a fraction, or 1."""
+    if value == "1":
+        return 1.0
+    return None if read_fraction(value) is None else float(value)
