@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.own_labels import EXCLUDED_NAMESPACES
+from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 from webhook.policy.labels import Mode, NamespacePolicy, own_labels
@@ -60,10 +61,9 @@ _KAI_PODS: Final = ListSpec(
 )
 
 
-class _Metadata(Struct, frozen=True):
-    name: str
+class _Metadata(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
-    deleted: str | None = msgspec.field(name="deletionTimestamp", default=None)
+    deletion_timestamp: str | None = None
 
 
 class _Named(Struct, frozen=True):
@@ -247,6 +247,6 @@ def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
 def _namespace(item: bytes) -> Namespace | None:
     metadata = _named(item).metadata
     labels = metadata.labels or {}
-    if metadata.deleted or not own_labels(labels):
+    if metadata.deletion_timestamp or not own_labels(labels):
         return None
     return Namespace(metadata.name, labels, NamespacePolicy.from_labels(metadata.name, labels))
