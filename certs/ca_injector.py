@@ -17,7 +17,7 @@ from certs.bundle import BundleHistory, merged
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from kube.objects import ObjectMeta
+from kube.objects import VersionedMeta
 from kube.watch import Resource, Watch, WatchTiming
 from service.backoff import TokenBucket
 from service.text import MALFORMED
@@ -36,7 +36,7 @@ _SECONDS_A_PATCH: Final = 10.0
 """Minimum mean interval between patches of one configuration, in case another writer overwrites it."""
 
 
-class _Metadata(ObjectMeta, frozen=True):
+class _Metadata(VersionedMeta, frozen=True):
     annotations: dict[str, str] | None = None
 
 

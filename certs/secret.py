@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from kube.objects import ObjectMeta
+from kube.objects import VersionedMeta
 from service.text import MALFORMED, one_line
 
 _MERGE: Final = "application/merge-patch+json"
@@ -39,7 +39,7 @@ class Stored:
 
 
 class _Secret(Struct):
-    metadata: ObjectMeta
+    metadata: VersionedMeta
     data: dict[str, str] | None = None
 
 

@@ -13,5 +13,10 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     name: str
     namespace: str = ""
     """Empty for an object that is not namespaced."""
+
+
+class VersionedMeta(ObjectMeta, frozen=True):
+    """`metadata` of an object that is read to be patched."""
+
     resource_version: str = ""
-    """Empty for an object that is not stored, as in the answer to a dry run."""
+    """Precondition of the patch; empty if the API server sent none."""
