@@ -17,6 +17,7 @@ from certs.bundle import BundleHistory, merged
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from kube.objects import VersionedMeta
 from kube.watch import Resource, Watch, WatchTiming
 from service.backoff import TokenBucket
 from service.text import MALFORMED
@@ -35,8 +36,7 @@ _SECONDS_A_PATCH: Final = 10.0
 """Minimum mean interval between patches of one configuration, in case another writer overwrites it."""
 
 
-class _Metadata(Struct):
-    resourceVersion: str = ""  # noqa: N815 - as in JSON
+class _Metadata(VersionedMeta, frozen=True):
     annotations: dict[str, str] | None = None
 
 
@@ -76,7 +76,7 @@ def read(body: bytes) -> BundledConfiguration | None:
         return None
     annotations = configuration.metadata.annotations or {}
     return BundledConfiguration(
-        version=configuration.metadata.resourceVersion,
+        version=configuration.metadata.resource_version,
         bundles=tuple(
             (webhook.name, _decoded(webhook.clientConfig.caBundle))
             for webhook in configuration.webhooks or ()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.watch import WatchTiming
+from service.backoff import JITTER_AROUND, Backoff, jittered
 
 LOOK_EVERY_SECONDS: Final = 10.0
 """Maximum interval between two reads of the Secret."""
@@ -99,8 +99,8 @@ class CertificateManager:
         shortest = min(lifetimes.leaf / 10, lifetimes.bundle_wait / 4, lifetimes.ca / _LONGEST_LIFE_TIMES)
         self._every = max(_SHORTEST, min(LOOK_EVERY_SECONDS, shortest.total_seconds()))
         self._due_at = clock()
-        self._failures_in_a_row = 0
-        """Number of consecutive failed attempts to update the CAs."""
+        self._backoff = Backoff(first=_FIRST_PAUSE, most=LOOK_EVERY_SECONDS, jitter=JITTER_AROUND)
+        """Back-off of failed attempts to update the CAs."""
         self._failures = 0
         self._problems: dict[str, str] = {}
         """The current problem of each part; empty if it is resolved."""
@@ -188,12 +188,12 @@ class CertificateManager:
         except Unreachable as error:
             problem = str(error)
         self._say("secret", problem)
-        self._failures_in_a_row = self._failures_in_a_row + 1 if problem else 0
-        pause = self._every
         if problem:
-            pause = min(LOOK_EVERY_SECONDS, _FIRST_PAUSE * 2 ** min(self._failures_in_a_row - 1, 8))
-        spread = random.uniform(0.8, 1.2)  # noqa: S311 - only keeps replicas apart
-        self._due_at = self._clock() + pause * spread
+            pause = self._backoff.step()
+        else:
+            self._backoff.reset()
+            pause = jittered(self._every, JITTER_AROUND)
+        self._due_at = self._clock() + pause
 
     async def _step(self) -> None:
         stored = await self._secret.read()

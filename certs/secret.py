@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from kube.objects import VersionedMeta
 from service.text import MALFORMED, one_line
 
 _MERGE: Final = "application/merge-patch+json"
@@ -37,12 +38,8 @@ class Stored:
     data: Mapping[str, bytes] = field(repr=False)
 
 
-class _Metadata(Struct):
-    resourceVersion: str = ""  # noqa: N815 - as in JSON
-
-
 class _Secret(Struct):
-    metadata: _Metadata
+    metadata: VersionedMeta
     data: dict[str, str] | None = None
 
 
@@ -105,10 +102,10 @@ class SecretStore:
             secret = _secret.decode(body)
         except MALFORMED as error:
             raise Unreachable(f"GET {self._path}: not a Secret: {one_line(str(error))}") from None
-        if not secret.metadata.resourceVersion:
+        if not secret.metadata.resource_version:
             raise Unreachable(f"GET {self._path}: not a Secret: no resourceVersion")
         return Stored(
-            version=secret.metadata.resourceVersion,
+            version=secret.metadata.resource_version,
             data={key: _decoded(text) for key, text in (secret.data or {}).items()},
         )
 

@@ -32,7 +32,7 @@ class SamplePipeline:
         is_simulated: bool,
         interval: float,
         clock: Callable[[], float],
-        changes: TransitionLog,
+        transition_log: TransitionLog,
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
@@ -47,7 +47,7 @@ class SamplePipeline:
         self._is_simulated = is_simulated
         self._interval = interval
         self._clock = clock
-        self._changes = changes
+        self._transition_log = transition_log
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_evaluation = on_evaluation
@@ -94,9 +94,9 @@ class SamplePipeline:
             good_at=good_at,
             good_wall_time=good_wall_time,
         )
-        self._changes.snapshot(snapshot)
-        self._changes.over_share_policies(self._over_share_policies.notes)
-        self._changes.transitions(transitions)
+        self._transition_log.snapshot(snapshot)
+        self._transition_log.over_share_policies(self._over_share_policies.notes)
+        self._transition_log.transitions(transitions)
         self.log_problems()
         self._on_evaluation(evaluation)
 
@@ -112,7 +112,7 @@ class SamplePipeline:
 
     def log_problems(self) -> None:
         """Log problems that appeared or disappeared, including those that depend on time alone."""
-        self._changes.problems(self.status().problems)
+        self._transition_log.problems(self.status().problems)
 
     def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
         if inventory is None:

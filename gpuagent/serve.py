@@ -216,7 +216,7 @@ async def _serve_cluster(
         is_simulated=node.source.is_simulated,
         interval=settings.interval,
         clock=time.monotonic,
-        changes=TransitionLog(log),
+        transition_log=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,

@@ -136,7 +136,10 @@ class Owner(Struct, gc=False):
 
 
 class Metadata(Struct):
-    """`metadata` of a pod; the fields have their JSON names."""
+    """`metadata` of a pod; the fields have their JSON names.
+
+    All fields may be missing or null, as in a pod that a user creates and the API server has not checked yet.
+    """
 
     name: str | None = None
     generateName: str | None = None

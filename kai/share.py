@@ -56,10 +56,11 @@ class Share:
             return None
         if fraction is not None and memory is not None:
             raise ValueError("cannot request both GPU and GPU memory")
+        devices = annotations.get(keys.NUM_DEVICES)
         return cls(
             fraction=None if fraction is None else fraction_of(fraction),
-            memory_mib=None if memory is None else _memory_of(memory),
-            devices=_devices_of(annotations.get(keys.NUM_DEVICES)),
+            memory_mib=None if memory is None else _positive_integer(memory, "gpu-memory"),
+            devices=1 if devices is None else _positive_integer(devices, "fraction count"),
             container=annotations.get(keys.CONTAINER_NAME),
         )
 
@@ -111,25 +112,18 @@ def fraction_of(text: str) -> float:
     return value
 
 
-def _memory_of(text: str) -> int:
+def _positive_integer(text: str, what: str) -> int:
+    """Read a positive integer.
+
+    Raises:
+        ValueError: KAI's validator refuses the value; the message is KAI's own and begins with `what`.
+    """
     try:
         value = parse_uint(text)
     except ValueError:
         value = 0
     if value == 0:
-        raise ValueError("gpu-memory annotation value must be a positive integer greater than 0")
-    return value
-
-
-def _devices_of(text: str | None) -> int:
-    if text is None:
-        return 1
-    try:
-        value = parse_uint(text)
-    except ValueError:
-        value = 0
-    if value == 0:
-        raise ValueError("fraction count annotation value must be a positive integer greater than 0")
+        raise ValueError(f"{what} annotation value must be a positive integer greater than 0")
     return value
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import msgspec
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
-from service.backoff import TokenBucket
+from service.backoff import JITTER_DOWN, Backoff, TokenBucket
 from service.text import printable, shorten_utf8
 
 _LONGEST_MESSAGE: Final = 1024
@@ -168,7 +167,8 @@ class EventWriter:
 
     async def run(self) -> None:
         """Write queued Events until cancelled; the remaining ones are lost."""
-        pause = self._timing.first_pause
+        timing = self._timing
+        backoff = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
         while True:
             if not self._waiting:
                 self._idle.set()
@@ -180,11 +180,9 @@ class EventWriter:
             _, waiting = self._waiting.popitem(last=False)
             wait = await self._write(waiting)
             if wait is None:
-                pause = self._timing.first_pause
-                continue
-            spread = random.uniform(0.5, 1.0)  # noqa: S311 - only keeps a thousand agents apart
-            await asyncio.sleep(max(pause * spread, wait))
-            pause = min(pause * 2, self._timing.longest_pause)
+                backoff.reset()
+            else:
+                await asyncio.sleep(backoff.step(at_least=wait))
 
     def _queue(self, new: _Waiting) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""

@@ -9,7 +9,6 @@ close at once or fall silent, and long outages.
 """
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,6 +19,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.watch_events import ObjectMetadata, read_event, read_metadata
+from service.backoff import JITTER_DOWN, Backoff
 from service.tasks import LoopYield
 
 T = TypeVar("T")
@@ -146,26 +146,25 @@ class Watch(Generic[T]):
 
     async def run(self) -> None:
         """Keep the objects in sync until cancelled."""
-        pause = self._timing.first_pause
+        timing = self._timing
+        backoff = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
         previous_cause = ""
         while True:
             self._opened_at = None
             end = await self._once()
             self.restarts[end.cause] += 1
             duration = 0.0 if self._opened_at is None else self._clock() - self._opened_at
-            is_healthy = duration >= self._timing.healthy_after
+            is_healthy = duration >= timing.healthy_after
             is_usual = end.cause in _USUAL and (is_healthy or end.cause != previous_cause)
             previous_cause = end.cause
             if is_healthy:
-                pause = self._timing.first_pause
+                backoff.reset()
             if not is_usual:
                 self._report(end.problem)
             elif is_healthy:
                 self._report("")
                 continue
-            spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads the load of many agents
-            await asyncio.sleep(max(pause * spread, end.retry_after))
-            pause = min(pause * 2, self._timing.longest_pause)
+            await asyncio.sleep(backoff.step(at_least=end.retry_after))
 
     def _report(self, problem: str) -> None:
         if problem != self.problem:

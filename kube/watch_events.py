@@ -15,7 +15,10 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 class ObjectMetadata(Struct):
-    """The metadata of an object that a watch needs."""
+    """The metadata of an object that a watch needs.
+
+    It is not `kube.objects.ObjectMeta`, because the bookmarks of a watch have no name.
+    """
 
     name: str = ""
     namespace: str = ""
@@ -32,6 +35,8 @@ class _Event(Struct):
 
 
 class _AnnotatedMetadata(Struct):
+    """The metadata of a bookmark; annotations of other objects are not decoded."""
+
     annotations: dict[str, str] = {}
 
 

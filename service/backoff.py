@@ -1,12 +1,26 @@
 """Rate limiting and back-off."""
 
+import math
 import random
 import time
 from collections.abc import Callable
 from typing import Final
 
-_SPREAD: Final = 0.2
-"""Largest random part added to a wait of `KeyedBackoff`, as a fraction of the wait."""
+Jitter = tuple[float, float]
+"""Smallest and largest random factor of a wait. It keeps clients that failed together apart."""
+
+NO_JITTER: Final = (1.0, 1.0)
+JITTER_DOWN: Final = (0.5, 1.0)
+"""For a wait whose length is a maximum."""
+JITTER_AROUND: Final = (0.8, 1.2)
+"""For a wait whose length is a mean."""
+JITTER_UP: Final = (1.0, 1.2)
+"""For a wait whose length is a minimum."""
+
+
+def jittered(seconds: float, jitter: Jitter) -> float:
+    """Return the wait times a random factor."""
+    return seconds * random.uniform(*jitter)  # noqa: S311 - spreads load, no secret
 
 
 class TokenBucket:
@@ -42,28 +56,52 @@ class TokenBucket:
 class Backoff:
     """Exponential back-off: waits `first` seconds after the first failure, then doubles up to `most`."""
 
-    def __init__(self, *, first: float = 1.0, most: float = 60.0) -> None:
+    __slots__ = ("_due_at", "_first", "_jitter", "_most", "_wait")
+
+    def __init__(self, *, first: float = 1.0, most: float = 60.0, jitter: Jitter = NO_JITTER) -> None:
+        """Create a back-off without a failure.
+
+        Args:
+            first: seconds of the first wait.
+            most: seconds of the longest wait, before jitter.
+            jitter: range of the random factor of each wait.
+        """
         self._first = first
         self._most = most
+        self._jitter = jitter
         self._wait = first
-        self._due_at: float | None = None
+        self._due_at = -math.inf
+
+    @property
+    def due_at(self) -> float:
+        """End of the current wait, in the seconds of the given times; minus infinity if there is none."""
+        return self._due_at
 
     def is_due(self, now: float) -> bool:
         """Whether no failure is recorded or the wait is over."""
-        return self._due_at is None or now >= self._due_at
+        return now >= self._due_at
 
-    def failed(self, now: float) -> None:
-        """Record a failure: start a wait, and double the next one."""
-        self._due_at = now + self._wait
+    def step(self, at_least: float = 0.0) -> float:
+        """Return the seconds of the next wait, with jitter, and double the one after it.
+
+        Args:
+            at_least: shortest wait in seconds, such as a Retry-After.
+        """
+        seconds = max(jittered(self._wait, self._jitter), at_least)
         self._wait = min(self._wait * 2, self._most)
+        return seconds
+
+    def back_off(self, now: float, at_least: float = 0.0) -> None:
+        """Start the next wait, as after a failure; arguments as for `step`."""
+        self._due_at = now + self.step(at_least)
 
     def end_wait(self) -> None:
         """End the current wait; the length of the next wait does not change."""
-        self._due_at = None
+        self._due_at = -math.inf
 
-    def succeeded(self) -> None:
-        """Record a success: forget all failures."""
-        self._due_at = None
+    def reset(self) -> None:
+        """Forget all failures, as after a success."""
+        self._due_at = -math.inf
         self._wait = self._first
 
 
@@ -79,16 +117,15 @@ class KeyedBackoff:
         """
         self._first = first
         self._most = most
-        self._holds: dict[str, tuple[float, float]] = {}
-        """By key: the end of the wait, and its length without jitter, in seconds."""
+        self._backoffs: dict[str, Backoff] = {}
 
     def __len__(self) -> int:
         """Return the number of remembered keys."""
-        return len(self._holds)
+        return len(self._backoffs)
 
     def is_backing_off(self, key: str, now: float) -> bool:
         """Whether the key's wait is not over."""
-        return key in self._holds and now < self._holds[key][0]
+        return key in self._backoffs and not self._backoffs[key].is_due(now)
 
     def fail(self, key: str, now: float, at_least: float = 0.0) -> None:
         """Record a failure: start the key's first wait, or one twice as long as the last.
@@ -98,11 +135,9 @@ class KeyedBackoff:
             now: monotonic seconds.
             at_least: shortest wait in seconds, such as a Retry-After.
         """
-        self._holds = {
-            other: wait for other, wait in self._holds.items() if now < wait[0] + self._most or other == key
+        self._backoffs = {
+            other: backoff for other, backoff in self._backoffs.items() if now < backoff.due_at + self._most
         }
-        before = self._holds.get(key)
-        is_new = before is None or now >= before[0] + self._most
-        seconds = self._first if is_new or before is None else min(2 * before[1], self._most)
-        spread = random.uniform(1.0, 1.0 + _SPREAD)  # noqa: S311 - jitter between nodes, no secret
-        self._holds[key] = (now + max(seconds * spread, at_least), seconds)
+        if key not in self._backoffs:
+            self._backoffs[key] = Backoff(first=self._first, most=self._most, jitter=JITTER_UP)
+        self._backoffs[key].back_off(now, at_least)

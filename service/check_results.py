@@ -1,12 +1,15 @@
-"""Results of the checks of `doctor`, and their report as text or JSON. Pure functions."""
+"""Results of the checks of `doctor`, and their report as text or JSON."""
 
 import json
+import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from service.command import write_output
 from service.text import printable, width
 
 _LEAST: Final = 40
@@ -63,6 +66,29 @@ def unknown(check: str, what: str, advice: str = "") -> CheckResult:
 def exit_status(findings: Sequence[CheckResult]) -> int:
     """Return 1 if a check found a problem, else 0."""
     return int(any(finding.state is State.PROBLEM for finding in findings))
+
+
+def write_report(
+    findings: Sequence[CheckResult], *, output: str, about: Mapping[str, Any], heading: str = ""
+) -> int:
+    """Write all results to standard output; return the exit status.
+
+    Args:
+        findings: results in the order of the report.
+        output: `text`, wrapped to the width of a terminal, or `json`.
+        about: see `as_json`.
+        heading: see `as_text`.
+
+    Raises:
+        UsageError: standard output cannot be written.
+    """
+    if output == "json":
+        text = as_json(findings, about)
+    else:
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        text = as_text(findings, heading=heading, columns=columns)
+    write_output(text)
+    return exit_status(findings)
 
 
 def as_text(findings: Sequence[CheckResult], *, heading: str = "", columns: int | None = None) -> str:

@@ -11,7 +11,7 @@ from gpuagent.pods.inventory import NodePod
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Change, Transition, Verdict
 from kube.events import Event, ObjectReference, event_name
-from service.backoff import TokenBucket
+from service.backoff import Backoff, TokenBucket
 
 COMPONENT: Final = "kaishare-agent"
 
@@ -40,7 +40,8 @@ class EventBounds:
 class _Pending:
     """Event state of one key: the last Event, and a transition that waits for its turn."""
 
-    wait: float
+    backoff: Backoff
+    """Time until the next Event about a raised flag."""
     pending: Transition | None = None
     emitted_at: float | None = None
     """Time of the last Event about a raised flag; None if there was none."""
@@ -89,9 +90,12 @@ class FlagEvents:
         key = transition.verdict.key
         entry = self._pending.get(key)
         if entry is None:
-            entry = self._pending[key] = _Pending(wait=self._bounds.first_wait)
+            entry = self._pending[key] = _Pending(
+                Backoff(first=self._bounds.first_wait, most=self._bounds.longest_wait)
+            )
         elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= self._bounds.longest_wait:
-            entry.wait, entry.emitted_at = self._bounds.first_wait, None
+            entry.backoff.reset()
+            entry.emitted_at = None
         entry.changed_at = now
         if event_reason(transition) is None or (
             # The raised flag was never reported, so its end is not reported either.
@@ -105,7 +109,7 @@ class FlagEvents:
         # A cleared flag is reported at once: it follows an Event about the raised flag, so it happens only
         # once.
         is_end = entry.pending is not None and entry.pending.change is Change.CLEARED
-        is_time = is_end or entry.emitted_at is None or now - entry.emitted_at >= entry.wait
+        is_time = is_end or entry.backoff.is_due(now)
         return is_time and self._bucket.take()
 
     def _emit(
@@ -114,8 +118,7 @@ class FlagEvents:
         entry.pending = None
         entry.is_flag_known = transition.change is Change.FLAGGED
         if entry.is_flag_known:
-            if entry.emitted_at is not None:
-                entry.wait = min(2 * entry.wait, self._bounds.longest_wait)
+            entry.backoff.back_off(now)
             entry.emitted_at = now
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:

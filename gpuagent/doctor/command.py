@@ -3,8 +3,6 @@
 import asyncio
 import io
 import os
-import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +22,8 @@ from gpuagent.sampling.processes import Processes
 from kai.version import Version
 from kube.access import Access, AccessError, find_access
 from kube.check import API_SERVER
-from service.check_results import CheckResult, as_json, as_text, exit_status, problem, unknown
-from service.command import UsageError, write_output
+from service.check_results import CheckResult, problem, unknown, write_report
+from service.command import UsageError
 from service.documents import DocumentError
 from service.log import JsonLog
 from service.log_capture import capture_libraries
@@ -67,14 +65,12 @@ def run(settings: DoctorSettings) -> int:
         findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
     finally:
         probe.close()
-    if settings.output == "json":
-        text = as_json(findings, {"node": settings.node or None, "simulated": source.is_simulated})
-    else:
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        heading = _SIMULATED if source.is_simulated else ""
-        text = as_text(findings, heading=heading, columns=columns)
-    status = exit_status(findings)
-    write_output(text)
+    status = write_report(
+        findings,
+        output=settings.output,
+        about={"node": settings.node or None, "simulated": source.is_simulated},
+        heading=_SIMULATED if source.is_simulated else "",
+    )
     if probe.is_hung:
         os._exit(status)  # a normal exit would wait for the hanging call
     return status

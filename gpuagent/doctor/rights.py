@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from gpuagent.pods import related
+from gpuagent.pods.lookups import Kind
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
@@ -35,36 +37,25 @@ class Right:
         return f"{self.verb} {self.resource}{group}{part}"
 
 
+def _right_to_get(kind: Kind, *, is_needed: bool = False) -> Right:
+    resource, _, group = kind.resource.partition(".")
+    return Right(verb="get", resource=resource, group=group, without=kind.without, is_needed=is_needed)
+
+
 _PODS: Final = "no GPU memory can be attributed to pods"
 _EVENTS: Final = "flags appear in metrics, log and page only"
 
 RIGHTS: Final = (
     Right(verb="list", resource="pods", without=_PODS, is_needed=True),
     Right(verb="watch", resource="pods", without=_PODS, is_needed=True),
-    Right(
-        verb="get",
-        resource="bindrequests",
-        group="scheduling.run.ai",
-        without="shares come from the pods' own annotations, which their owners can edit",
-        is_needed=True,
-    ),
+    _right_to_get(related.BIND_REQUESTS, is_needed=True),
     Right(verb="create", resource="events", without=_EVENTS, is_needed=True),
     Right(verb="patch", resource="events", without=_EVENTS, is_needed=True),
-    Right(
-        verb="get",
-        resource="nodes",
-        without="GPU memory is the driver's figure instead of the node label that KAI uses",
-    ),
-    Right(
-        verb="get",
-        resource="namespaces",
-        without="namespaces cannot enable eviction or set their own grace",
-    ),
+    _right_to_get(related.NODES),
+    _right_to_get(related.NAMESPACES),
     Right(verb="create", resource="pods", subresource="eviction", without="no pod can be evicted"),
 )
-CONFIG_MAPS: Final = Right(
-    verb="get", resource="configmaps", without="shares and GPUs in KAI's ConfigMaps are unknown"
-)
+CONFIG_MAPS: Final = _right_to_get(related.CONFIG_MAPS)
 
 
 class _Status(Struct):

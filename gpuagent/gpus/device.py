@@ -64,10 +64,10 @@ class Device:
                 raise
             except CallFailed as failed:
                 self._handle = None
-                self._retry.failed(now)
+                self._retry.back_off(now)
                 self.failure = failed.with_traceback(None)
             else:
-                self._retry.succeeded()
+                self._retry.reset()
                 self.failure = None
                 return gpu, problems
         return None, (self.problem(self.scope),)

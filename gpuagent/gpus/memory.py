@@ -63,9 +63,9 @@ class MemoryReader:
         except CallFailed as failed:
             self.failure = failed.with_traceback(None)
             if self.is_refused:
-                self._retry.failed(now)
+                self._retry.back_off(now)
             return None
-        self._retry.succeeded()
+        self._retry.reset()
         self.failure = None
         return figures
 

@@ -94,7 +94,7 @@ class ProcessLists:
         except (GpuLost, DriverGone):
             raise
         except REFUSALS as refused:
-            self._retry.failed(now)
+            self._retry.back_off(now)
             why = (
                 "this driver lists no processes; virtual GPUs and WSL never do"
                 if isinstance(refused, NotOffered)
@@ -105,7 +105,7 @@ class ProcessLists:
         except CallFailed as failed:
             detail = f"{failed}: the process list could not be read"
             return Merged(None, Cause.NVML, detail, failed.with_traceback(None))
-        self._retry.succeeded()
+        self._retry.reset()
         for which, entries in lists.items():
             if not all(_is_credible(entry, total) for entry in entries):
                 self._driver.errors.add(which.value, "Garbage")
@@ -145,10 +145,10 @@ class ProcessLists:
                 try:
                     lists[which] = self._driver.processes(device, which)
                 except NotOffered:
-                    self._not_offered[which].failed(now)
+                    self._not_offered[which].back_off(now)
                     self._tells_more[which] = False
                 else:
-                    self._not_offered[which].succeeded()
+                    self._not_offered[which].reset()
                     self._tells_more[which] = bool(lists[which]) and not set(lists[which]) <= set(compute)
         return lists
 

@@ -76,10 +76,10 @@ class GpuReader:
                 restart_may_help=not isinstance(failed, DriverGone) and self._may_be_mended(failed),
             )
         if reading.gpus:
-            self._retry.succeeded()
+            self._retry.reset()
         else:
             self._shut_down()
-            self._retry.failed(now)
+            self._retry.back_off(now)
             self._nothing = reading
         return reading
 
@@ -138,14 +138,14 @@ class GpuReader:
         missing = (expected if is_other else None, *sorted(lost))
         if not lost and not is_other:
             self._missing = ()
-            self._restart.succeeded()
+            self._restart.reset()
             return False
         if missing != self._missing:
             self._missing = missing
-            self._restart.succeeded()
+            self._restart.reset()
         if not self._restart.is_due(now):
             return False
-        self._restart.failed(now)
+        self._restart.back_off(now)
         return True
 
     def _restarted(self, devices: list[Device], now: float) -> list[Device]:

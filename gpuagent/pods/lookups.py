@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from gpuagent.pods.objects import KubernetesObject, ObjectError
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from service.backoff import JITTER_AROUND, Backoff, jittered
 
 _AT_ONCE: Final = 2  # each TLS connection takes 256 KiB
 _NAMES_SHOWN: Final = 3
@@ -106,9 +106,13 @@ class _Hold:
     namespace: str
     reason: UnavailableReason
     detail: str
-    until: float
-    seconds: float
+    backoff: Backoff
     is_reported: bool
+
+    @property
+    def until(self) -> float:
+        """End of the current wait, on the monotonic clock."""
+        return self.backoff.due_at
 
 
 _ANSWERS: Final = (UnavailableReason.DENIED, UnavailableReason.NOT_SERVED)
@@ -295,7 +299,7 @@ class Fetcher:
             entry.tries += 1
             waits = self._timing.missing
             return waits[entry.tries - 1] if entry.tries <= len(waits) else math.inf
-        return kind.again_seconds * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
+        return jittered(kind.again_seconds, JITTER_AROUND)
 
     def _hold(
         self,
@@ -323,14 +327,18 @@ class Fetcher:
             if is_error:
                 self._retry_after(ref, before)
             return  # another object of the same batch came first
-        seconds = min(before.seconds * 2, longest) if is_same and before is not None else first
+        backoff = (
+            before.backoff
+            if is_same and before is not None
+            else Backoff(first=first, most=longest, jitter=JITTER_AROUND)
+        )
+        backoff.back_off(self._clock(), retry_after)
         self._holds[key] = _Hold(
             kind=ref.kind,
             namespace=namespace,
             reason=reason,
             detail=detail,
-            until=self._clock() + max(seconds * random.uniform(0.8, 1.2), retry_after),  # noqa: S311
-            seconds=seconds,
+            backoff=backoff,
             is_reported=not is_error or (is_same and bool(detail)),  # a single failure is not reported
         )
         if is_error:

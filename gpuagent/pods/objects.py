@@ -29,7 +29,11 @@ class Owner(Struct, frozen=True):
 
 
 class Metadata(Struct, frozen=True, rename="camel"):
-    """`metadata` of any object."""
+    """`metadata` of any object, from the API server or from a user's file.
+
+    All fields may be missing or null, unlike in `kube.objects.ObjectMeta`: a file is not checked by an API
+    server, and its errors are reported with the field's name.
+    """
 
     name: str | None = None
     namespace: str | None = None

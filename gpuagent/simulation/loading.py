@@ -45,6 +45,8 @@ class _Named(msgspec.Struct):
 
 
 class _Metadata(_Named):
+    """`metadata` in a scenario; stricter than the API server's, where labels and annotations may be null."""
+
     namespace: str = "default"
     uid: str = ""
     labels: dict[str, str] = {}

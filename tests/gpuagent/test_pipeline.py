@@ -63,7 +63,7 @@ class Desk:
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
-            changes=TransitionLog(log),
+            transition_log=TransitionLog(log),
         )
         metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
         self.port = HttpServer(

@@ -103,7 +103,7 @@ class Chain:
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
-            changes=TransitionLog(JsonLog(io.BytesIO())),
+            transition_log=TransitionLog(JsonLog(io.BytesIO())),
             on_evaluation=self.take,
         )
 

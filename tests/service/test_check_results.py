@@ -16,6 +16,7 @@ from service.check_results import (
     problem,
     unknown,
     warning,
+    write_report,
 )
 
 FINDINGS = [
@@ -82,3 +83,10 @@ def test_no_name_acts_on_the_terminal(findings: list[CheckResult], columns: int 
     if columns is None:
         assert text.count("\n") == len(findings) + sum(bool(one.advice) for one in findings) + 1
     assert as_json(findings, {"node": "\x1b"}).isascii()
+
+
+def test_a_report_is_written_in_the_format_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert write_report(FINDINGS, output="text", about={"node": "n1"}, heading="made up") == 1
+    assert capsys.readouterr().out == as_text(FINDINGS, heading="made up")
+    assert write_report([ok("a", "b")], output="json", about={"node": "n1"}, heading="made up") == 0
+    assert capsys.readouterr().out == as_json([ok("a", "b")], {"node": "n1"})

@@ -57,7 +57,7 @@ class Chain:
             is_simulated=False,
             interval=5,
             clock=self.clock,
-            changes=TransitionLog(JsonLog(self.log)),
+            transition_log=TransitionLog(JsonLog(self.log)),
         )
         self.metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
 

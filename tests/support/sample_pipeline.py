@@ -36,7 +36,7 @@ class Pipeline:
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
-            changes=TransitionLog(JsonLog(self.stream)),
+            transition_log=TransitionLog(JsonLog(self.stream)),
             reservations=Reservations(grace=GRACE),
             on_evaluation=self.judged.append,
         )

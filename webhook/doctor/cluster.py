@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.own_labels import EXCLUDED_NAMESPACES
+from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
@@ -60,11 +61,10 @@ _KAI_PODS: Final = ListSpec(
 )
 
 
-class _Metadata(Struct, frozen=True):
-    name: str
+class _Metadata(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    deleted: str | None = msgspec.field(name="deletionTimestamp", default=None)
+    deletion_timestamp: str | None = None
 
 
 class _Named(Struct, frozen=True):
@@ -249,6 +249,6 @@ def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
 def _namespace(item: bytes) -> Namespace | None:
     metadata = _named(item).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
-    if metadata.deleted or not own:
+    if metadata.deletion_timestamp or not own:
         return None
     return Namespace(metadata.name, metadata.labels or {}, own, own.policy(metadata.name))

@@ -2,8 +2,6 @@
 
 import asyncio
 import io
-import shutil
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +14,8 @@ from kube.access import Access, AccessError, InCluster, find_access
 from kube.check import reach
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from service.check_results import CheckResult, State, as_json, as_text, exit_status
-from service.command import UsageError, write_output
+from service.check_results import CheckResult, State, write_report
+from service.command import UsageError
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import MALFORMED
@@ -62,13 +60,8 @@ def run(settings: DoctorSettings) -> int:
     """
     capture_libraries(JsonLog(io.BytesIO()))  # the checks report the errors that libraries would log
     server, findings = asyncio.run(_examine(settings))
-    if settings.output == "json":
-        text = as_json(findings, {"server": server, "configuration": settings.configuration})
-    else:
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        text = as_text(findings, columns=columns)
-    write_output(text)
-    return exit_status(findings)
+    about = {"server": server, "configuration": settings.configuration}
+    return write_report(findings, output=settings.output, about=about)
 
 
 async def _examine(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:

@@ -12,6 +12,7 @@ from kai import keys
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from kube.objects import ObjectMeta
 from service.check_results import CheckResult, State, ok, problem, unknown
 from service.text import MALFORMED, one_line
 from webhook.doctor.cluster import Cluster, Namespace
@@ -25,7 +26,7 @@ _NO_RIGHT = re.compile(r'cannot create resource "pods"')
 _BY_A_WEBHOOK = re.compile(r"admission webhook|calling webhook")
 
 
-class _Metadata(Struct):
+class _Metadata(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 

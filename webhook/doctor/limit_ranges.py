@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
+from kube.objects import ObjectMeta
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
@@ -23,11 +24,6 @@ _LIMIT_RANGES: Final = ListSpec(
 Amounts = dict[str, str | int] | None
 
 
-class _Metadata(Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
 class _Limits(Struct, frozen=True):
     default: Amounts = None
     requests: Amounts = msgspec.field(name="defaultRequest", default=None)
@@ -38,7 +34,7 @@ class _Spec(Struct, frozen=True):
 
 
 class _LimitRange(Struct, frozen=True):
-    metadata: _Metadata
+    metadata: ObjectMeta
     spec: _Spec = _Spec()
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from kai.pod import Owner
+from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
@@ -23,10 +24,8 @@ _MIRROR_OWNER: Final = ("", "Node")
 """Group and kind of a mirror pod's owner: the kubelet sets its node as the owner."""
 
 
-class _Metadata(Struct, frozen=True):
-    name: str
-    namespace: str = ""
-    owners: list[Owner] | None = msgspec.field(name="ownerReferences", default=None)
+class _Metadata(ObjectMeta, frozen=True):
+    owner_references: list[Owner] | None = None
 
 
 class _Owned(Struct, frozen=True):
@@ -79,7 +78,7 @@ def _with_owner(item: bytes, managed: frozenset[str], resource: str) -> str | No
     if metadata.namespace not in managed:
         return None
     title = f"{resource.removesuffix('s')} {metadata.namespace}/{metadata.name}"
-    for owner in metadata.owners or ():
+    for owner in metadata.owner_references or ():
         is_mirror = resource == "pods" and (owner.group, owner.kind) == _MIRROR_OWNER
         if not is_mirror and is_cluster_scoped(owner, CLUSTER_SCOPED_OWNERS):
             return f"{title} of {owner.kind} {owner.name}"

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
+from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import counted, listed
@@ -54,11 +55,9 @@ class _Owner(Struct, frozen=True):
     controller: bool | None = None
 
 
-class _Metadata(Struct, frozen=True):
-    name: str
-    namespace: str = ""
+class _Metadata(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
-    owners: list[_Owner] | None = msgspec.field(name="ownerReferences", default=None)
+    owner_references: list[_Owner] | None = None
 
 
 class _Owning(Struct, frozen=True):
@@ -118,7 +117,7 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterato
 
 def _misplaced_owner(item: bytes, managed: Managed, kind: str) -> Misplaced | None:
     metadata = _owning(item).metadata
-    if any(owner.controller for owner in metadata.owners or ()):
+    if any(owner.controller for owner in metadata.owner_references or ()):
         return None  # KAI uses the topmost owner
     queue = (metadata.labels or {}).get(keys.QUEUE_LABEL, "")
     return _misplaced(managed, metadata, f"{kind.removesuffix('s')} ", queue)

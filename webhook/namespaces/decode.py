@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
+from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from service.text import MALFORMED, one_line
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata
@@ -36,10 +37,9 @@ class ManagedNamespace:
     """UID for Events; empty if the namespace gets none, because it has no problem or is being deleted."""
 
 
-class _Metadata(Struct):
-    name: str
+class _Metadata(ObjectMeta, frozen=True):
     uid: str = ""
-    ends_at: str | None = msgspec.field(name="deletionTimestamp", default=None)
+    deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
@@ -79,7 +79,7 @@ def reader() -> Callable[[bytes], ManagedNamespace | None]:
             policy = own.policy("")
         if policy is None:
             return None
-        gets_event = policy.problems and not metadata.ends_at
+        gets_event = policy.problems and not metadata.deletion_timestamp
         named = replace(policy, namespace=metadata.name)
         return ManagedNamespace(policy=named, uid=metadata.uid if gets_event else "")
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
+from kube.objects import ObjectMeta
 
 _SCHEDULER = "schedulerName"
 _EVERY = "*"
@@ -133,14 +134,10 @@ class Webhook(Struct, frozen=True, rename="camel"):
         )
 
 
-class _Metadata(Struct, frozen=True):
-    name: str
-
-
 class WebhookConfiguration(Struct, frozen=True):
     """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
 
-    metadata: _Metadata
+    metadata: ObjectMeta
     webhooks: list[Webhook] | None = None
 
     @property
