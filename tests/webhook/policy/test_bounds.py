@@ -46,7 +46,7 @@ LABELS = {
     "observed": {**SHARE, "kaishare.dev/mode": "observe", "kaishare.dev/max-gpu-memory": "2000"},
 }
 MAX_ANSWER = 96 * KIB
-"""Bytes of an answer: a patch of some 520 operations in base64, and eight warnings."""
+"""Bytes of an answer: a patch of about 520 operations in base64, and eight warnings."""
 MAX_LINE = 16 * KIB
 """Bytes of a line of the log."""
 
@@ -196,7 +196,7 @@ def test_an_answer_does_not_grow_with_its_review(answer: Answer, name: str) -> N
     assert body is None or len(body) < MAX_ANSWER
 
 
-def test_every_field_that_is_read_of_a_pod_has_a_hostile_kind() -> None:
+def test_every_pod_field_that_is_read_has_a_hostile_value() -> None:
     read = {
         f"{struct.__name__}.{field.name}"
         for struct in (PodDocument, Metadata, Owner, Spec, Container, Resources)
