@@ -89,10 +89,10 @@ class Participant:
         """On what was read, perhaps a while ago."""
         if not self.read_version:
             return
-        found = found_in(tuple(self.read_data.items()))
-        seen = self.held_for(found.next, world.second) if found.next else None
+        contents = found_in(tuple(self.read_data.items()))
+        seen = self.held_for(contents.next, world.second) if contents.next else None
         decision = decide(
-            found,
+            contents,
             known=self.ring,
             now=world.now,
             lifetimes=LIVES,
@@ -196,7 +196,7 @@ def test_without_the_wait_a_leaf_would_be_distrusted(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("years", [2, -2, 40])
-def test_a_clock_that_jumps_by_years_and_back_is_lived_through(years: int) -> None:
+def test_the_rotation_survives_a_clock_that_jumps_by_years_and_back(years: int) -> None:
     world = World()
     participants = [Participant(lag=0), Participant(lag=0)]
 

@@ -60,7 +60,7 @@ async def refusal(client: KubeClient, namespace: str) -> str:
     return ""
 
 
-async def test_the_api_servers_counters_raise_what_is_about_them(
+async def test_the_api_servers_counters_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     async with (
@@ -102,7 +102,7 @@ async def test_the_api_servers_counters_raise_what_is_about_them(
     }
 
 
-async def test_the_webhook_raises_what_it_reads_in_the_cluster(
+async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     invalid = managed_namespace("alerts-invalid", gpu_fraction="2")
@@ -127,7 +127,7 @@ async def test_the_webhook_raises_what_it_reads_in_the_cluster(
         if alert["labels"]["alertname"] == "KaisharePolicyInvalid"
     }
     assert ("alerts-invalid", "kaishare.dev/gpu-fraction") in invalid_labels
-    # A watch begins anew every 40 s: to a Prometheus this young it may seem silent, which is not yet an alert.
+    # A watch restarts every 40 s; a just started Prometheus may count it as silent, which is no alert yet.
     assert {(alert["labels"]["alertname"], alert["state"]) for alert in alerts} <= {
         ("KaisharePolicyInvalid", "pending"),
         ("KaishareOrderWrong", "pending"),

@@ -36,8 +36,8 @@ async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
 async def counted(asker: Asker, action: str) -> set[str]:
     """The policies that did this at least once, by the API server's own metrics."""
     text = (await asker.send("GET", "/metrics")).body["text"]
-    found = [dict(re.findall(r'(\w+)="([^"]*)"', match["labels"])) for match in _COUNTED.finditer(text)]
-    return {labels["policy"] for labels in found if labels["enforcement_action"] == action}
+    label_sets = [dict(re.findall(r'(\w+)="([^"]*)"', match["labels"])) for match in _COUNTED.finditer(text)]
+    return {labels["policy"] for labels in label_sets if labels["enforcement_action"] == action}
 
 
 async def until_counted(asker: Asker, policies: set[str]) -> None:
@@ -70,15 +70,15 @@ async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers
     wrong["spec"]["validations"][0]["expression"] = "object.spec.schedulersName == ''"
     try:
         await asker.apply(wrong)
-        found = {
+        warnings = {
             item["metadata"]["name"]: await type_check(asker, where(item))
             for item in [*made, wrong]
             if item["kind"].endswith("Policy")
         }
     finally:
         await take_off(asker, [*made, wrong])
-    assert "schedulersName" in found.pop("wrong")
-    assert set(found.values()) == {""}, found
+    assert "schedulersName" in warnings.pop("wrong")
+    assert set(warnings.values()) == {""}, warnings
 
 
 async def type_check(asker: Asker, path: str) -> str:
@@ -89,7 +89,7 @@ async def type_check(asker: Asker, path: str) -> str:
         status = policy.get("status", {})
         if status.get("observedGeneration") == policy["metadata"]["generation"]:
             warnings = status.get("typeChecking", {}).get("expressionWarnings", [])
-            return " ".join(one["warning"] for one in warnings)
+            return " ".join(warning["warning"] for warning in warnings)
         await asyncio.sleep(0.05)
     raise AssertionError(f"{path} was not looked at")
 

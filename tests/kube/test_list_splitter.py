@@ -107,7 +107,7 @@ def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
 @given(st.binary(max_size=200))
 @example(b"[" * 5000)
 @example(b'{"a":' * 5000)
-def test_nonsense_is_refused_in_one_line(document: bytes) -> None:
+def test_invalid_input_is_refused_in_one_line(document: bytes) -> None:
     with pytest.raises(MalformedList) as caught:
         split(document, [7])
     assert str(caught.value).isprintable()
@@ -142,7 +142,7 @@ HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
         (HEAD + b'"more":"' + b"x" * 100_000, "more than 65536 bytes beside its objects"),
     ],
 )
-def test_what_is_no_list_is_refused_with_the_reason(document: bytes, why: str) -> None:
+def test_an_invalid_list_is_refused_with_the_reason(document: bytes, why: str) -> None:
     with pytest.raises(MalformedList, match=why):
         split(document, [50])
 

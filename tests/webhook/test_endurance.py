@@ -49,7 +49,7 @@ async def test_thousands_of_reviews(tmp_path: Path) -> None:
 
 
 def verdict(sent: Sent, reply: Reply) -> str:
-    """What became of a review; a patch must apply to the object it is for."""
+    """Return the outcome of a review; a patch must apply to the review's object."""
     if reply.status == 400:
         assert reply.body.count(b"\n") == 1
         return "refused"

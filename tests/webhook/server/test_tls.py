@@ -61,12 +61,12 @@ def test_without_files_in_memory_a_private_one_serves_and_is_gone(
 
 
 @pytest.mark.usefixtures("no_memory_files", "no_disk")
-def test_with_neither_it_is_an_error() -> None:
+def test_without_memory_files_and_disk_serving_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         ServingContext(pair())
 
 
 def test_a_key_of_another_certificate_is_an_error() -> None:
-    one, other = pair(), pair()
+    first, second = pair(), pair()
     with pytest.raises(OSError, match="KEY_VALUES_MISMATCH"):
-        ServingContext(KeyPair(one.certificate_pem, other.key_pem))
+        ServingContext(KeyPair(first.certificate_pem, second.key_pem))
