@@ -167,7 +167,7 @@ def test_validity_begins_a_little_early_and_has_the_requested_length() -> None:
     assert issued.not_valid_after_utc == NOW + timedelta(days=7)
 
 
-def test_time_may_come_in_any_zone() -> None:
+def test_times_may_have_any_time_zone() -> None:
     local = NOW.astimezone(timezone(timedelta(hours=-9)))
     assert leaf(now=local).not_after == leaf().not_after
 
@@ -205,7 +205,7 @@ def test_only_the_ca_that_signed_counts_as_issuer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rsa", "p384"])
-def test_a_foreign_ca_issues_what_openssl_accepts(tmp_path: Path, kind: str) -> None:
+def test_openssl_accepts_the_leaf_of_a_foreign_ca(tmp_path: Path, kind: str) -> None:
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier(b"chosen by hand")
     usage = extension(CA.pair, x509.KeyUsage)[0]

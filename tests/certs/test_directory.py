@@ -475,7 +475,7 @@ def test_missing_permissions_are_named(unprivileged: Path) -> None:
         directory.chmod(0o700)
 
 
-def test_a_given_pair_is_loaded_whatever_its_names(directory: Path) -> None:
+def test_a_given_pair_may_have_any_names(directory: Path) -> None:
     chain = SOMEBODYS.certificate_pem + FOREIGN.pair.certificate_pem
     put(directory, server_pem=chain, server_key=SOMEBODYS.key_pem)
     pair = load_pair(directory / "server.pem", directory / "server.key", now=NOW)

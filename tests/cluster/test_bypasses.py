@@ -29,6 +29,7 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.gpu_node import GpuNode
 from tests.support.guard import GUARD, is_refused, put_on, until_all
 from tests.support.kube_user import APPLY, Asker, where
+from tests.support.pods import container
 from tests.support.webhook_process import until
 
 ALICE = {"user": "alice", "group": "system:authenticated"}
@@ -126,15 +127,6 @@ def item(kind: str, name: str, **more: Any) -> Item:
 
 def config_map(name: str, **metadata: Any) -> Item:
     return item("ConfigMap", name, metadata=metadata)
-
-
-def container(*, name: str = "main", limits: Mapping[str, str] | None = None, **more: Any) -> Item:
-    return {
-        "name": name,
-        "image": "example.invalid/image",
-        **({"resources": {"limits": dict(limits)}} if limits else {}),
-        **more,
-    }
 
 
 def pod_spec(*containers: Item, **spec: Any) -> Item:

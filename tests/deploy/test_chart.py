@@ -138,7 +138,7 @@ def capabilities_of(item: dict[str, Any], variant: dict[str, Any]) -> dict[str, 
     return {"add": ["SYS_ADMIN"]} if is_wanted else {}
 
 
-def test_pods_are_restricted_but_for_the_hosts_processes(variant: dict[str, Any]) -> None:
+def test_pods_are_restricted_except_for_the_hosts_processes(variant: dict[str, Any]) -> None:
     for item in rendered(variant, tests=True):
         if item["kind"] not in ("Deployment", "DaemonSet", "Pod"):
             continue
@@ -208,7 +208,7 @@ def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None
                 assert rule["resources"] == ["events"] or rule["resourceNames"]
 
 
-def test_a_pod_can_finish_what_is_in_flight_after_the_drain(variant: dict[str, Any]) -> None:
+def test_the_grace_period_covers_the_drain_and_the_reviews_in_flight(variant: dict[str, Any]) -> None:
     for item in rendered(variant):
         if item["kind"] == "Deployment":
             spec = item["spec"]["template"]["spec"]
@@ -293,7 +293,7 @@ def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
         )
 
 
-def test_the_agent_gets_the_rights_that_its_doctor_asks_for() -> None:
+def test_the_agent_has_the_permissions_that_its_doctor_checks() -> None:
     def find_allocation(objects: list[Object], right: Right) -> bool:
         resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
         return any(
@@ -445,7 +445,7 @@ def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> N
     assert own["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_ports_but_the_admission_port_are_for_the_monitoring_namespace() -> None:
+def test_only_the_admission_port_is_open_to_other_namespaces_than_monitoring() -> None:
     objects = rendered({"networkPolicies": {"monitoringNamespace": "observers"}})
     source = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observers"}}}]
     assert one(objects, "NetworkPolicy", "kaishare-webhook")["spec"]["ingress"] == [
@@ -466,7 +466,7 @@ def test_monitors_keep_the_labels_that_attribute_memory() -> None:
         assert endpoint["honorLabels"] is True
 
 
-def test_alerts_and_dashboard_are_the_ones_of_deploy() -> None:
+def test_the_charts_alerts_and_dashboard_equal_those_of_deploy() -> None:
     objects = rendered(
         {"alerts": {"enabled": True, "labels": {"release": "prometheus"}}, "dashboard": {"enabled": True}}
     )
@@ -513,13 +513,13 @@ def plain_guards() -> list[Object]:
     return sorted(policies, key=lambda item: str(item["metadata"]["name"]))
 
 
-def test_the_guard_is_the_one_of_deploy() -> None:
+def test_the_charts_guard_equals_that_of_deploy() -> None:
     assert guards({"enabled": True}) == plain_guards()
     assert guards({"enabled": False}) == []
 
 
 @pytest.mark.parametrize(("action", "actions"), [("warn", ["Warn", "Audit"]), ("deny", ["Deny"])])
-def test_the_guards_action_is_that_of_every_binding(action: str, actions: list[str]) -> None:
+def test_every_binding_has_the_guards_action(action: str, actions: list[str]) -> None:
     expected = plain_guards()
     for item in expected:
         if item["kind"] == "ValidatingAdmissionPolicyBinding":
@@ -670,7 +670,7 @@ def without_empty(value: Any) -> Any:
     return value
 
 
-def test_a_value_that_may_be_null_is_then_empty() -> None:
+def test_a_null_value_counts_as_empty() -> None:
     """helm removes a value that is set to null, and with it the chart's default."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     null = optional_values(SCHEMA, values, lambda _: None)

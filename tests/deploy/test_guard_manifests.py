@@ -56,7 +56,7 @@ def test_the_protected_keys_are_queue_and_share() -> None:
 
 
 @pytest.mark.parametrize("policy", ["keys", "queues", "owners", "references"])
-def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
+def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
     """Beside the constants above, expressions name keys themselves."""
     text = (GUARD / "policies" / f"{policy}.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]
@@ -107,7 +107,7 @@ def test_every_policy_is_bound_and_fails_closed() -> None:
     assert len(policies) + len(bindings) == len(documents)
 
 
-def test_the_folder_itself_is_its_first_step() -> None:
+def test_the_guard_folder_equals_the_audit_overlay() -> None:
     assert named(GUARD) == named(GUARD / "audit")
 
 

@@ -159,7 +159,7 @@ async def test_pages_without_end_are_given_up(
             assert [item async for item in pods] == []
 
 
-async def test_a_list_is_read_no_further_than_its_reader_wants(server: ApiServer, client: KubeClient) -> None:
+async def test_a_list_is_read_on_demand(server: ApiServer, client: KubeClient) -> None:
     written = 0
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -289,7 +289,7 @@ BYTES = st.one_of(
 
 @given(garbage=BYTES)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
+async def test_any_bytes_from_a_server_are_an_answer_or_a_known_error(
     served: ssl.SSLContext, account: Path, garbage: bytes
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -315,7 +315,7 @@ async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
                 assert str(answer).isprintable()
 
 
-async def test_the_api_servers_time_goes_on_whatever_this_machines_clock_does(
+async def test_the_api_servers_time_does_not_depend_on_the_local_clock(
     server: ApiServer, account: Path
 ) -> None:
     ticks = [100.0]

@@ -62,7 +62,7 @@ async def test_a_token(server: ApiServer, cluster: dict[str, str], tmp_path: Pat
         assert client.server == f"https://127.0.0.1:{server.port}"
 
 
-async def test_a_token_file_beside_it_that_changes(
+async def test_a_relative_token_file_is_read_again(
     server: ApiServer, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     server.token = "first"

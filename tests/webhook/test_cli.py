@@ -76,7 +76,7 @@ def test_a_manifests_own_namespace_overrides_the_option(
     assert out.startswith("Pod a in namespace training\n")
 
 
-def test_explain_takes_json_lists_and_a_directory(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
+def test_explain_reads_json_lists_and_a_directory(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -57,7 +57,7 @@ BAD = [
 
 @pytest.mark.parametrize("before", [None, {}, QUEUE], ids=["create", "first labels", "update"])
 @pytest.mark.parametrize(("label", "value", "allowed"), BAD)
-async def test_a_bad_value_is_refused_with_what_is_allowed(
+async def test_a_bad_value_is_refused_with_the_allowed_values(
     webhook: RunningWebhook, label: str, value: str, allowed: str, before: dict[str, str] | None
 ) -> None:
     message = await message_of(webhook, QUEUE | {label: value}, before)
@@ -113,7 +113,7 @@ async def test_labels_that_exclude_each_other(webhook: RunningWebhook) -> None:
         assert "conflicts with kaishare.dev/gpu-fraction" in message
 
 
-async def test_a_share_above_its_own_cap_whichever_is_typed_last(webhook: RunningWebhook) -> None:
+async def test_a_share_above_its_own_cap_is_refused_in_any_order(webhook: RunningWebhook) -> None:
     above = ours(gpu_fraction="0.5", max_gpu_fraction="0.25")
     for before in (None, ours(gpu_fraction="0.5"), ours(max_gpu_fraction="0.25")):
         message = await message_of(webhook, above, before)

@@ -56,7 +56,7 @@ LEFT_ALONE = [
 
 @pytest.mark.parametrize("mode", ["default", "observe", "enforce"])
 @pytest.mark.parametrize("case", LEFT_ALONE, ids=lambda case: case[0])
-def test_left_alone(case: tuple[str, dict[str, Any], str], mode: str) -> None:
+def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: str) -> None:
     _, document, reason = case
     decision = decided(document, DEFAULT_SHARE | {"kaishare.dev/mode": mode})
     assert outcome(decision) == ("skipped", reason)

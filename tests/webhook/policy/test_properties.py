@@ -447,7 +447,7 @@ DEEP_PLACES = ("futureField", "spec.env", "spec.tolerations", "spec.claims", "me
 
 
 @pytest.mark.parametrize("place", DEEP_PLACES)
-def test_no_depth_is_one_level_too_deep(place: str) -> None:
+def test_nesting_of_any_depth_is_no_error(place: str) -> None:
     # What one decoder still reads, another that runs deeper in the stack may not: so every depth is tried.
     policy = NamespacePolicy.from_labels("team-a", LABELS)
     annotations: dict[str, Any] = {keys.SHARED_GPU_CONFIGMAP: "taken"}

@@ -26,7 +26,7 @@ STATUSES = {"a header too large": 431, "too many headers": 431, "a line too long
 
 
 @pytest.mark.parametrize("title", GARBAGE)
-async def test_bytes_that_are_no_request_get_one_line_and_an_id(live: Live, title: str) -> None:
+async def test_invalid_bytes_get_one_line_and_an_id(live: Live, title: str) -> None:
     connection = await live.connect()
     await connection.send(GARBAGE[title])
     reply = await connection.reply()

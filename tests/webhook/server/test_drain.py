@@ -228,7 +228,7 @@ async def test_a_review_that_takes_too_long_is_cut_off_and_logged(
     assert [line["count"] for line in live.logged("requests cut off")] == [1]
 
 
-async def test_a_new_connection_may_send_its_first_review_though_the_server_stops(tmp_path: Path) -> None:
+async def test_a_new_connection_may_send_its_first_review_while_the_server_stops(tmp_path: Path) -> None:
     async with serving(tmp_path, HeldPolicies()) as live:
         assert live.server is not None
         new = await live.connect()

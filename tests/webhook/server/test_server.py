@@ -103,9 +103,7 @@ async def test_only_the_creation_of_pods_is_patched(
      {"metadata": [], "spec": {"containers": []}}, {"metadata": {"labels": {"a": 1}}, "spec": {"containers": []}},
      {"metadata": {"annotations": "x"}, "spec": {"containers": []}}],
 )  # fmt: skip
-async def test_a_pod_of_another_shape_goes_through_unchanged(
-    webhook: RunningWebhook, document: object
-) -> None:
+async def test_a_malformed_pod_is_admitted_unchanged(webhook: RunningWebhook, document: object) -> None:
     response = await webhook.review(review_of(document))
     assert response == {"uid": response["uid"], "allowed": True}
     assert await webhook.figure(

@@ -42,7 +42,7 @@ def test_a_key_is_never_on_disk() -> None:
 
 
 @pytest.mark.usefixtures("no_memory_files")
-def test_without_files_in_memory_a_private_one_serves_and_is_gone(
+def test_without_memory_files_a_private_file_is_used_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
