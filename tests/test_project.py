@@ -1,4 +1,4 @@
-"""What a stranger relies on: the demo, the environment's script, the requirement files."""
+"""The first steps of a new user: the demo, the environment's script, the requirement files."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What the authority issues, held against openssl and cryptography's own verifier."""
+"""Certificates of the authority, verified with openssl and with cryptography's verifier."""
 
 import shutil
 import subprocess
@@ -69,7 +69,7 @@ def key_pem(key: CertificateIssuerPrivateKeyTypes, passphrase: bytes = b"") -> b
 
 
 def openssl_verify(directory: Path, ca: bytes, certificate: bytes, *options: str) -> str:
-    """Verify strictly as of `NOW` and return what openssl says, "" when it accepts."""
+    """Verify strictly as of `NOW` and return openssl's error; "" if it accepts."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("NOT VERIFIED: there is no openssl binary to check the chain with")

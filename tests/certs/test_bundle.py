@@ -1,4 +1,4 @@
-"""Bundles: what they should hold, and since when they have been seen holding it."""
+"""Bundles: their certificates, and the time for which each certificate has been in them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
 def ca(name: str = "kaishare webhook CA", days: int = 1) -> bytes:
-    """The certificate of a CA that ends so many days from now."""
+    """Return the certificate of a CA that expires in that many days."""
     made = Authority.create(now=NOW - timedelta(days=9), lifetime=timedelta(days=9 + days), common_name=name)
     return made.pair.certificate_pem
 

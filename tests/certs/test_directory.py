@@ -25,7 +25,7 @@ FOREIGN = Authority.create(now=NOW, common_name="Example CA")
 
 
 class Crash(BaseException):
-    """Stands for the process being killed."""
+    """Stands for the kill of the process."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def assert_sound(served: Served, *, now: datetime = NOW, names: Sequence[str] = NAMES) -> None:
-    """The four files belong together, and the certificate is good for the names now."""
+    """Assert that the four files belong together and that the certificate is valid for the names now."""
     directory = served.certificate.parent
     assert served.ca == directory / "ca.crt"
     ca = Authority.load((directory / "ca.crt").read_bytes(), (directory / "ca.key").read_bytes())
@@ -70,7 +70,7 @@ def assert_sound(served: Served, *, now: datetime = NOW, names: Sequence[str] = 
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """The one line in which a call is refused."""
+    """Return the error of a call, which must be one line."""
     with pytest.raises(CertificateError) as caught:
         call()
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""What is to be done with the CAs of an installation, and with a replica's leaf."""
+"""The next step for the CAs of an installation and for a replica's leaf."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 
 
 def made(age: timedelta) -> Authority:
-    """A CA of that age."""
+    """Return a CA of that age."""
     return Authority.create(now=NOW - age, lifetime=LIVES.ca)
 
 
@@ -44,7 +44,7 @@ def stored(ring: CASet) -> dict[str, bytes]:
 
 
 def is_new(authority: Authority | None) -> bool:
-    """Whether it was made just now."""
+    """Return whether a CA was made just now."""
     assert authority is not None
     return authority.pair.certificate.not_valid_before_utc == NOW - BACKDATING
 
@@ -211,7 +211,7 @@ def leaf_of(issuer: Authority, age: timedelta = timedelta(0)) -> Leaf:
 
 
 def renewed(leaf: Leaf | None, ring: CASet, **held_minutes: float) -> tuple[Leaf | None, str]:
-    """The next leaf where the bundle has held the CAs `fresh`, `due`, … for so long."""
+    """Return the next leaf and its reason; the bundle has held the CAs `fresh`, `due`, … for those minutes."""
     known = {"fresh": FRESH, "due": DUE, "other": OTHER}
     minutes_by_ca = {known[name].pair.certificate_pem: minutes for name, minutes in held_minutes.items()}
 

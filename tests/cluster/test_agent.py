@@ -36,7 +36,7 @@ RIGHTS = (
 
 
 async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
-    """Wait until something holds of the pods that the agent shows; return how long it took."""
+    """Wait until the agent's pods satisfy a condition; return the seconds that it took."""
     began = time.monotonic()
     while not holds((await asyncio.to_thread(running.shares))["pods"]):
         assert time.monotonic() - began < 20, running.log.read_text()

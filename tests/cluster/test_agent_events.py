@@ -1,4 +1,4 @@
-"""Flags become Events that people find on their pods, and a vCluster can copy to its tenant."""
+"""Flags become Events on their pods, which a vCluster can copy to its tenant."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def stopped(running: Agent) -> Iterator[Agent]:
 
 
 def shape(event: dict[str, Any]) -> dict[str, Any]:
-    """Which fields an Event has, and those values that a vCluster and kubectl go by."""
+    """Return the fields of an Event, and the values that a vCluster and kubectl use."""
     metadata = event["metadata"]
     about = event["involvedObject"]
     return {

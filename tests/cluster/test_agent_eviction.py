@@ -42,7 +42,7 @@ async def read_pod(admin: Administrator, name: str) -> dict[str, Any]:
 
 
 async def budget(admin: Administrator, allowed: int) -> str:
-    """A PodDisruptionBudget for every pod here, in the state that its controller would find."""
+    """Create a PodDisruptionBudget for every pod of the namespace, with the status that its controller would write."""
     made = await admin.create(
         {
             "apiVersion": "policy/v1",
@@ -64,7 +64,7 @@ async def budget(admin: Administrator, allowed: int) -> str:
 
 
 async def make_ready(admin: Administrator, name: str) -> None:
-    """As a kubelet does; a budget that holds lets pods go that are not ready (seen on 1.36.3)."""
+    """Mark a pod as Ready, as a kubelet does; a budget does not protect pods that are not Ready (seen on 1.36.3)."""
     conditions = [{"type": "Ready", "status": "True"}]
     await admin.merge(f"{path(name)}/status", {"status": {"conditions": conditions}})
 

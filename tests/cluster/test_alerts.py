@@ -1,4 +1,4 @@
-"""Alerts about what only a real API server can tell: its own counters, and what the webhook reads in it."""
+"""Alerts that need a real API server: on its own counters, and on objects that the webhook reads from it."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ APPLIES_TO_NOTHING = [{"op": "remove", "path": "/spec/nothing"}]
 
 
 def scraped(plane: ControlPlane) -> dict[str, Any]:
-    """The API server, as an administrator of it may see it."""
+    """Return the scrape configuration of the API server with an administrator's token."""
     plane.access()  # writes the token
     return {
         "job_name": "apiserver",
@@ -50,7 +50,7 @@ async def raised(running: Prometheus, *names: str) -> None:
 
 
 async def refusal(client: KubeClient, namespace: str) -> str:
-    """Why a pod is refused; empty where it is not."""
+    """Return the reason for the denial of a pod; empty if it is admitted."""
     pod = json.dumps(bare_pod("alerting")).encode()
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:

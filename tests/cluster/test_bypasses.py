@@ -65,7 +65,7 @@ Item = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def tenancy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own: the garbage collector would delete objects of other tests."""
+    """Run a separate control plane, because the garbage collector would delete objects of other tests."""
     assets = assets_folder()
     if assets is None:
         pytest.skip(HOW)
@@ -469,7 +469,7 @@ async def test_a_developer_binds_no_pod(asker: Asker) -> None:
 
 
 async def pods_of(asker: Asker, name: str, count: int = 1) -> list[Item]:
-    """The pods of a workload, once there are so many."""
+    """Wait until a workload has that many pods; return them."""
 
     async def whole() -> list[Item]:
         listing = await asker.send("GET", PODS, labelSelector=f"app={name}")
@@ -482,7 +482,7 @@ async def pods_of(asker: Asker, name: str, count: int = 1) -> list[Item]:
 
 @contextlib.asynccontextmanager
 async def created(asker: Asker, made: Item) -> AsyncIterator[Item]:
-    """An object of Alice's, deleted at the end with its dependents by the garbage collector."""
+    """Create an object as Alice; the garbage collector deletes it with its dependents at the end."""
     answer = await asker.create(made, **ALICE)
     assert answer.status == 201, answer.message
     try:

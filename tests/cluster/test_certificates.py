@@ -1,4 +1,4 @@
-"""Certificates that the webhook makes for itself in a real cluster, and everything that happens to them."""
+"""Self-signed certificates of the webhook in a real cluster: creation, rotation, damage and repair."""
 
 import asyncio
 import base64
@@ -111,7 +111,7 @@ async def start(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> As
 
 
 async def put_secret(admin: Administrator, data: Mapping[str, bytes | None]) -> None:
-    """Have a Secret that holds this and nothing else."""
+    """Write a Secret with exactly this data."""
     with contextlib.suppress(ApiError):
         await admin.delete(SECRET)
     texts = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
@@ -125,7 +125,7 @@ async def secret(admin: Administrator) -> dict[str, bytes]:
 
 
 async def bundles(admin: Administrator) -> list[bytes]:
-    """Of all our webhooks."""
+    """Return the bundle of every webhook of kaishare."""
     stored = [await admin.read(MUTATING), await admin.read(VALIDATING)]
     webhooks = [webhook for each in stored for webhook in each["webhooks"]]
     return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in webhooks]
@@ -149,7 +149,7 @@ async def until_ready(replica: Serving) -> None:
 
 
 async def rotations(replica: Serving) -> dict[str, float]:
-    """What a replica did to certificates, by result; leaves aside."""
+    """Return a replica's certificate rotations by result, without renewed leaves."""
     series = await replica.series()
     prefix = 'kaishare_certificate_rotations_total{result="'
     counts = {
@@ -165,7 +165,7 @@ def unused_port() -> int:
 
 
 def leaf_of(replica: Serving) -> bytes:
-    """The certificate it serves now, in DER."""
+    """Return the certificate that a replica serves now, in DER."""
     address = (replica.admission.host, replica.admission.port)
     return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(address))
 
@@ -182,7 +182,7 @@ def is_of(leaf: bytes, ca: bytes) -> bool:
 def configurations(
     target: UrlTarget | ServiceTarget, validating: UrlTarget | None = None, *, ca_bundle: bytes = b""
 ) -> list[Any]:
-    """As a chart installs them: without a caBundle."""
+    """Return the configurations as a chart installs them: without a caBundle."""
     return [
         mutating_configuration(target, ca_bundle=ca_bundle),
         validating_configuration(validating or target, ca_bundle=ca_bundle),
@@ -226,7 +226,7 @@ async def test_a_fresh_installation_gets_a_ca_and_is_ready_when_it_is_trusted(
 
 
 async def until_failed(replica: Serving) -> None:
-    """Wait until a failure shows where alerts look for it."""
+    """Wait until the metric that the alerts use has a failure."""
 
     async def has_failed() -> bool:
         series = await replica.series()

@@ -1,4 +1,4 @@
-"""The chart on a real API server: installed, used with its own service accounts, upgraded, taken away."""
+"""The chart on a real API server: installed, used with its own service accounts, upgraded, uninstalled."""
 
 import asyncio
 import base64
@@ -102,7 +102,7 @@ def held_to(profile: str) -> dict[str, Any]:
 
 
 def pods(values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The pods that objects of a kind would make, or are."""
+    """Return the pods or pod templates of all objects of a kind."""
     items = [item for item in rendered(values, tests=True) if item["kind"] == kind]
     return [item["spec"].get("template", item) for item in items]
 

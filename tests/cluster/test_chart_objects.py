@@ -1,4 +1,4 @@
-"""Every object that the chart can make, really created on a real API server."""
+"""Every object that the chart can render, created on a real API server."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -18,7 +18,7 @@ _OF_DEPLOYMENTS = ("/apis/apps/v1/namespaces/{}/replicasets", "/api/v1/namespace
 
 @pytest.fixture
 async def client(admin: Administrator) -> AsyncIterator[KubeClient]:
-    """An administrator's, in a cluster that knows the kinds of others and has the release's namespace."""
+    """Return an administrator's client; the cluster has the foreign kinds and the release's namespace."""
     await define_others_kinds(admin.client)
     home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     await ensure_namespaces(admin.client, home)

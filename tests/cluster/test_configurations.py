@@ -67,7 +67,7 @@ def pod(**metadata: Any) -> dict[str, Any]:
 
 
 async def create(client: KubeClient, namespace: str, made: dict[str, Any]) -> int:
-    """Ask for a pod that is then not kept; return the status."""
+    """Create a pod as a dry run; return the status."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
         await client.request("POST", path, params={"dryRun": "All"}, body=json.dumps(made).encode())

@@ -1,4 +1,4 @@
-"""Events on a real API server: their form is accepted, and two rights are enough."""
+"""Events on a real API server: their form is accepted, and two permissions are enough."""
 
 import json
 

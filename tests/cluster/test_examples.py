@@ -1,4 +1,4 @@
-"""The examples in a cluster: each pod is kept as `explain` says beforehand."""
+"""The examples in a cluster: each stored pod equals the output of `explain`."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ FIRST = managed_namespace("examples", gpu_fraction="0.5", priority="train")
 
 
 def explained() -> list[dict[str, Any]]:
-    """What `explain` says of the workloads."""
+    """Return the output of `explain` for the workloads."""
     command = ["-m", "webhook", "explain", "--policies", NAMESPACES, "-f", WORKLOADS, "-o", "json"]
     done = subprocess.run([sys.executable, *command], capture_output=True, check=True, timeout=30)
     explanations: list[dict[str, Any]] = json.loads(done.stdout)
@@ -46,7 +46,7 @@ async def test_pods_are_stored_as_explain_prints_them(
 
 
 async def compare(admin: Administrator, each: dict[str, Any]) -> None:
-    """Look up the pod of one workload, and compare what `explain` shows of it with what is kept."""
+    """Look up the pod of one workload, and compare the output of `explain` with the stored pod."""
 
     async def pods() -> list[dict[str, Any]]:
         items = (await admin.read(f"/api/v1/namespaces/{each['namespace']}/pods"))["items"]
@@ -72,7 +72,7 @@ async def compare(admin: Administrator, each: dict[str, Any]) -> None:
 
 
 def assert_decisions_are_the_same(webhook: Serving, expected: list[dict[str, Any]]) -> None:
-    """Action and reason in the log are those that `explain` gives."""
+    """Assert that actions and reasons in the log equal those of `explain`."""
     logged = {
         (line["namespace"], line["action"], line["reason"])
         for line in webhook.logged("decision")
@@ -83,7 +83,7 @@ def assert_decisions_are_the_same(webhook: Serving, expected: list[dict[str, Any
 
 
 async def clean_up(plane: ControlPlane, admin: Administrator, namespaces: set[str]) -> None:
-    """Delete what was made; no garbage collector runs here."""
+    """Delete the created objects; no garbage collector runs here."""
     await kubectl(plane, "delete", "-f", WORKLOADS, "--wait=false", "--cascade=orphan")
     for namespace in sorted(namespaces):
         await admin.delete(f"/apis/apps/v1/namespaces/{namespace}/replicasets")

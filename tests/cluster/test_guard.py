@@ -1,4 +1,4 @@
-"""The host guard on a real API server, refusing: what a tenant tries, and what must go on as before."""
+"""The host guard on a real API server in deny: attempts of tenants, and requests that must be admitted."""
 
 import asyncio
 import copy
@@ -364,7 +364,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def as_sent(pod: dict[str, Any]) -> dict[str, Any]:
-    """A recorded pod as it was sent: without what the API server and the scheduler wrote."""
+    """Return a recorded pod without the fields that the API server and the scheduler wrote."""
     sent = admissible(pod)
     kept = ("name", "namespace", "labels", "annotations")
     sent["metadata"] = {key: value for key, value in pod["metadata"].items() if key in kept}
@@ -532,7 +532,7 @@ async def test_the_message_of_a_refused_update_fits_into_an_event(asker: Asker) 
 
 
 async def tell(asker: Asker, note: str) -> Answer:
-    """Write an Event as vCluster's syncer does: it cuts nothing."""
+    """Write an Event as vCluster's syncer does, without cutting its message."""
     event = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -566,19 +566,19 @@ async def tell(asker: Asker, note: str) -> Answer:
 async def test_an_annotation_that_names_no_queue_allows_none(
     asker: Asker, queues: str | None, words: str
 ) -> None:
-    answer = await asked_with(asker, queues, lambda answer: words in answer.message)
+    answer = await created_with(asker, queues, lambda answer: words in answer.message)
     assert answer.status == 403, answer
     assert words in answer.message
 
 
 @pytest.mark.parametrize("queues", ["team-a", "b,team-a", " b , team-a ", "b\nteam-a\n", "b team-a"])
 async def test_queues_are_separated_by_commas_blanks_or_lines(asker: Asker, queues: str) -> None:
-    answer = await asked_with(asker, queues, lambda answer: not answer.message)
+    answer = await created_with(asker, queues, lambda answer: not answer.message)
     assert answer.status == 201, answer
 
 
-async def asked_with(asker: Asker, queues: str | None, is_it: Callable[[Answer], bool]) -> Answer:
-    """Ask for a pod of queue team-a where these are allowed, until the API server has seen it."""
+async def created_with(asker: Asker, queues: str | None, is_it: Callable[[Answer], bool]) -> Answer:
+    """Create a pod of queue team-a under these allowed queues until the API server has seen them."""
     space = "vcluster-team-c"
     await asker.apply(host(space, queues))
     pod = synced_pod(namespace=space)
@@ -586,7 +586,7 @@ async def asked_with(asker: Asker, queues: str | None, is_it: Callable[[Answer],
 
 
 async def until(ask: Callable[[], Awaitable[Answer]], is_it: Callable[[Answer], bool]) -> Answer:
-    """Ask until the answer is as it should be; the last one, after ten seconds."""
+    """Repeat a request until its answer is the expected one; return the last answer after ten seconds."""
     ends = time.monotonic() + 10
     while True:
         answer = await ask()

@@ -1,4 +1,4 @@
-"""The steps before the guard refuses anything, and its end."""
+"""The steps of the guard before it denies, and its removal."""
 
 import asyncio
 import re
@@ -34,14 +34,14 @@ async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
 
 
 async def counted(asker: Asker, action: str) -> set[str]:
-    """The policies that did this at least once, by the API server's own metrics."""
+    """Return the policies that took an action at least once, from the API server's metrics."""
     text = (await asker.send("GET", "/metrics")).body["text"]
     label_sets = [dict(re.findall(r'(\w+)="([^"]*)"', match["labels"])) for match in _COUNTED.finditer(text)]
     return {labels["policy"] for labels in label_sets if labels["enforcement_action"] == action}
 
 
 async def until_counted(asker: Asker, policies: set[str]) -> None:
-    """Send the probes until these policies have been audited; every one must pass without a word."""
+    """Send the probes until these policies have been audited; every probe must pass without a warning."""
     ends = time.monotonic() + 20
     while not policies <= await counted(asker, "audit"):
         assert time.monotonic() < ends
@@ -82,7 +82,7 @@ async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers
 
 
 async def type_check(asker: Asker, path: str) -> str:
-    """What kube-controller-manager says of a policy's expressions, when it has looked."""
+    """Return kube-controller-manager's warnings on a policy's expressions, once it has checked them."""
     ends = time.monotonic() + 20
     while time.monotonic() < ends:
         policy = (await asker.send("GET", path)).body
@@ -95,7 +95,7 @@ async def type_check(asker: Asker, path: str) -> str:
 
 
 async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
-    """What failurePolicy Fail means is the binding's validationActions too (verified on Kubernetes 1.36.3)."""
+    """The binding's validationActions apply to failurePolicy Fail, too (verified on Kubernetes 1.36.3)."""
     audited = {item["metadata"]["name"]: item for item in rendered(GUARD)}
     broken, binding = audited["kaishare-guard-keys"], audited["kaishare-guard-keys-vclusters"]
     for item in (broken, binding):

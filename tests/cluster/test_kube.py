@@ -1,4 +1,4 @@
-"""kube/ against a real API server: what the loopback one of other tests takes for granted."""
+"""kube/ against a real API server: the behaviour that the loopback server of other tests assumes."""
 
 import json
 import tracemalloc

@@ -200,7 +200,7 @@ async def make(admin: Administrator, name: str, label: str = "") -> str:
 
 
 def most_requests(seconds: float) -> int:
-    """The bound for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries."""
+    """Return the bound of requests for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries."""
     return int(REQUESTS_A_TRY * (4 + seconds / 0.05))
 
 

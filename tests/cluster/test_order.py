@@ -30,7 +30,7 @@ def ours(name: str = CONFIGURATION_NAME) -> dict[str, Any]:
 
 
 def of_kai(name: str = "mutating-kai-admission") -> dict[str, Any]:
-    """As KAI's operator writes it since v0.13.0, but for the namespaces that it is about."""
+    """Return KAI's configuration as its operator writes it since v0.13.0, except for the namespaces."""
     made = mutating_configuration(NOWHERE, name=name)
     (hook,) = made["webhooks"]
     hook |= {

@@ -40,14 +40,14 @@ EVENTS = right("events", "create", "patch")
 
 
 class Namespaces:
-    """Makes namespaces, which stay: no controller runs here that would end them. Their labels do not."""
+    """Makes namespaces and removes their labels at the end; no controller runs here that could delete namespaces."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._labelled: dict[str, set[str]] = {}
 
     async def make(self, name: str, **labels: str) -> None:
-        """Make a managed one, or one more time; `gpu_fraction` is kaishare.dev/gpu-fraction."""
+        """Make a managed namespace, or reset it; `gpu_fraction` is kaishare.dev/gpu-fraction."""
         made = managed_namespace(name, **labels)
         try:
             await self._client.request("POST", PATH, body=json.dumps(made).encode())
@@ -58,7 +58,7 @@ class Namespaces:
         self._labelled.setdefault(name, set()).update(made["metadata"]["labels"])
 
     async def label(self, name: str, labels: dict[str, str | None]) -> None:
-        """Set labels, or take them away."""
+        """Set labels; None removes a label."""
         self._labelled.setdefault(name, set()).update(labels)
         body = json.dumps({"metadata": {"labels": labels}}).encode()
         kind = "application/merge-patch+json"
@@ -166,7 +166,7 @@ async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
 
 @contextlib.asynccontextmanager
 async def webhook(plane: ControlPlane, token: str, folder: Path) -> AsyncIterator[Serving]:
-    """Ours, as in a pod, with its policies from the cluster."""
+    """Run the webhook as in a pod, with its policies from the cluster."""
     pod = in_a_pod(plane, token, folder)
     options = ("--certs", str(folder / "tls"), "--host-name", "127.0.0.1")
     async with serving(folder / "log", *options, program=pod.program, environment=pod.environment) as running:
@@ -178,7 +178,7 @@ async def is_ready(running: Serving) -> bool:
 
 
 async def event_in(client: KubeClient, namespace: str, holds: Callable[[dict[str, Any]], object]) -> Any:
-    """The event of an invalid policy, once something holds of it."""
+    """Wait until the event of an invalid policy satisfies a condition; return it."""
 
     async def find() -> Any:
         with contextlib.suppress(ApiError):

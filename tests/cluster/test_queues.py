@@ -1,4 +1,4 @@
-"""The sample queues: KAI's own definitions take them, and the examples name no other."""
+"""The sample queues: KAI's definitions accept them, and the examples name no other."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrato
 
 
 async def until_taken(admin: Administrator, queue: dict[str, Any]) -> None:
-    """Create it as a dry run, once its definition is served."""
+    """Create a queue as a dry run, once its definition is served."""
     body = json.dumps(queue).encode()
     for _ in range(200):
         try:

@@ -1,4 +1,4 @@
-"""No pod is lost while the webhook is replaced or its CA rotates; a crash loses what it was asked just then.
+"""No pod is lost while the webhook is replaced or its CA rotates; a crash loses only the reviews in flight.
 
 `python -m benchmarks.rollout` is the same with 10,000 pods, a longer drain and a slower balancer.
 """

@@ -1,4 +1,4 @@
-"""The webhook in the hands of a real API server: what pods become, and what is left alone."""
+"""The webhook behind a real API server: patched pods, and pods that are left alone."""
 
 import json
 import time
@@ -40,7 +40,7 @@ TEMPLATE: dict[str, Any] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Our webhook, called for pods of `NAMESPACES` and `ENFORCED`."""
+    """Run the webhook, which is called for pods of `NAMESPACES` and `ENFORCED`."""
     async with (
         KubeClient(plane.access()) as client,
         installed(plane, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
@@ -49,7 +49,7 @@ async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 async def made(admin: Administrator, namespace: str, pod: dict[str, Any], **params: str) -> dict[str, Any]:
-    """Create a pod, read it back as it is kept, and delete it."""
+    """Create a pod, read the stored pod, and delete it."""
     kept = await admin.post(PODS.format(namespace), pod, **params)
     path = f"{PODS.format(namespace)}/{kept['metadata']['name']}"
     kept = await admin.read(path)
@@ -170,7 +170,7 @@ async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no
 async def test_a_bare_pod_whose_gpu_became_a_share_cannot_be_applied_again(
     plane: ControlPlane, admin: Administrator, ours: Serving, how: tuple[str, ...]
 ) -> None:
-    """A limit that is known: pods cannot change their resources. Templates of controllers have no such limit."""
+    """Known limit: the resources of a pod cannot change. Templates of controllers have no such limit."""
     pod = bare_pod("again", namespace="managed")
     try:
         result = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)

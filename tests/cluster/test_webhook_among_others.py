@@ -1,4 +1,4 @@
-"""The webhook beside other people's: KAI's own, which must come after it, and injectors of sidecars."""
+"""The webhook beside other webhooks: KAI's, which must be called after it, and injectors of sidecars."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +42,7 @@ KAI_0_13 = ("--kai-version", "0.13.4")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Our webhook, told KAI's version, and not in the cluster yet."""
+    """Run the webhook with KAI's version; it is not registered in the cluster yet."""
     folder = tmp_path_factory.mktemp("webhook")
     async with KubeClient(plane.access()) as client:
         await ensure_namespaces(client, NAMESPACE)
@@ -57,7 +57,7 @@ def containers(pod: dict[str, Any]) -> list[str]:
 
 
 def wired_up(pod: dict[str, Any]) -> list[str]:
-    """Containers that KAI has given a GPU."""
+    """Return the containers to which KAI has allocated a GPU."""
     return [
         container["name"]
         for container in pod["spec"]["containers"]
@@ -66,7 +66,7 @@ def wired_up(pod: dict[str, Any]) -> list[str]:
 
 
 def actions(webhook: Serving, pod: str) -> list[str]:
-    """What we did about a pod, call by call."""
+    """Return kaishare's actions for a pod, call by call."""
     return [line["action"] for line in webhook.logged("decision") if line["name"] == pod]
 
 

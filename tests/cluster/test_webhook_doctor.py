@@ -1,4 +1,4 @@
-"""`kaishare-webhook doctor` on a real API server of its own: each thing seen wrong, and then right.
+"""`kaishare-webhook doctor` on a separate real API server: each check with a fault, and then without.
 
 Our webhook is a real process. KAI is a stand-in with the configuration that its operator writes; its queues
 and PodGroups have definitions that keep any object.
@@ -84,7 +84,7 @@ async def examined(plane: ControlPlane, token: str = ADMIN_TOKEN, name: str = CO
 async def until_reported(
     plane: ControlPlane, state: State, check: str, words: str = "", *, name: str = CONFIGURATION_NAME
 ) -> Examined:
-    """Wait until a check is in a state: what is changed, the API server takes up a little later."""
+    """Wait until a check is in a state; changes reach the API server with a delay."""
     last = Examined([])
 
     async def is_reported() -> bool:
@@ -159,7 +159,7 @@ SHARING = "--gpu-sharing-enabled=true"
 
 @pytest.fixture
 async def kai(admin: Administrator, tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
-    """A cluster with KAI: its queues, its pod, its RuntimeClass; what it would register is returned."""
+    """Install KAI's queues, pod and RuntimeClass in the cluster; return the configuration that KAI would register."""
     await admin.ensure(definition("scheduling.run.ai", "v2", "Queue", "Cluster"))
     await admin.ensure(definition("scheduling.run.ai", "v2alpha2", "PodGroup", "Namespaced"))
     for path in ("/apis/scheduling.run.ai/v2/queues", "/apis/scheduling.run.ai/v2alpha2/podgroups"):
@@ -182,7 +182,7 @@ async def is_served(admin: Administrator, path: str) -> bool:
 
 @pytest.fixture
 async def vision(admin: Administrator) -> AsyncIterator[str]:
-    """A managed namespace, whose labels do not stay."""
+    """Make a managed namespace; its labels are removed at the end."""
     policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
     await admin.ensure(policy)
     await label(admin, policy["metadata"]["labels"])
@@ -197,7 +197,7 @@ async def label(admin: Administrator, labels: dict[str, str | None]) -> None:
 
 @contextlib.asynccontextmanager
 async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
-    """Ours as a process: where it is, and the CA to trust."""
+    """Run the webhook as a process; yield its address and its CA."""
     policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
     async with serving(
         folder / "log", *from_files(folder, policy, names=("kaishare-webhook.default.svc",))
@@ -359,7 +359,7 @@ async def test_another_server_behind_the_service_is_a_problem_only_inside_the_cl
 
 
 def own_address() -> str:
-    """Of this machine, and not loopback: the API server takes no other for an endpoint. Nothing is sent."""
+    """Return an address of this machine that an endpoint may have, which excludes loopback. Nothing is sent."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("203.0.113.7", 1))
         address: str = probe.getsockname()[0]
@@ -457,7 +457,7 @@ async def test_a_missing_runtime_class(
     assert report.states("RuntimeClass") == [State.PROBLEM]
 
 
-# --- who asks ---
+# --- the permissions of the caller ---
 
 READ = (
     right("mutatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),

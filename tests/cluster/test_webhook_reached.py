@@ -102,7 +102,7 @@ async def test_an_unreachable_webhook_leaves_managed_pods_unchanged_and_other_po
 
 
 async def until_enforced(admin: Administrator) -> None:
-    """Wait until the validating configuration is taken up, too."""
+    """Wait until the API server uses the validating configuration, too."""
 
     async def is_denied() -> bool:
         out = bare_pod("out", labels={"kaishare.dev/inject": "false"})
@@ -153,7 +153,7 @@ async def test_a_hanging_webhook_delays_a_pod_by_its_time_limit_only(
 
 
 class BrokenPolicies(HeldPolicies):
-    """Of every namespace something unforeseen is said."""
+    """Raises an unexpected error for every namespace."""
 
     async def find(self, namespace: str) -> NoReturn:
         raise ZeroDivisionError(namespace)

@@ -1,4 +1,4 @@
-"""What the chart makes of its values, and that it agrees with the programs it starts."""
+"""The objects that the chart renders from its values, and their agreement with the programs."""
 
 import json
 import re
@@ -133,7 +133,7 @@ def test_the_programs_accept_the_charts_options(variant: dict[str, Any]) -> None
 
 
 def capabilities_of(item: dict[str, Any], variant: dict[str, Any]) -> dict[str, list[str]]:
-    """What the agent of MIG nodes has beside: NVIDIA's toolkit refuses the monitor capability without it."""
+    """Return the agent's capability on MIG nodes, which NVIDIA's toolkit needs for the monitor capability."""
     is_wanted = item["kind"] == "DaemonSet" and variant.get("agent", {}).get("migMonitor")
     return {"add": ["SYS_ADMIN"]} if is_wanted else {}
 
@@ -623,7 +623,7 @@ def test_the_programs_accept_every_word_of_the_schema(value: str) -> None:
 
 
 def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
-    """Keys that only one of both knows."""
+    """Return the keys that only one of both has."""
     known = schema["properties"]
     odd = [f"{path}.{key}" for key in set(known) ^ set(values) if key != "global"]
     for key in set(known) & set(values):
@@ -642,7 +642,7 @@ def test_the_schema_has_exactly_the_values_of_the_chart() -> None:
 
 
 def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any]) -> dict[str, Any]:
-    """Every value that may be null, replaced."""
+    """Return the values with every value that may be null replaced."""
     optional: dict[str, Any] = {}
     for key, value in values.items():
         inner = schema["properties"][key]
@@ -656,12 +656,12 @@ def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any
 
 
 def emptied(value: Any) -> Any:
-    """The empty value of the same type. Helm merges maps, so a map becomes one whose keys are null."""
+    """Return the empty value of the same type. Helm merges maps, so every key of a map becomes null."""
     return dict.fromkeys(value) if isinstance(value, dict) else type(value)()
 
 
 def without_empty(value: Any) -> Any:
-    """The value without nulls, empty maps and empty lists."""
+    """Return a value without nulls, empty maps and empty lists."""
     if isinstance(value, dict):
         inner = {key: without_empty(item) for key, item in value.items()}
         return {key: item for key, item in inner.items() if item not in (None, {}, [])}

@@ -64,7 +64,7 @@ apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A node whose pod goes over its share, and a webhook with something to do."""
+    """Run an agent whose pod exceeds its share, a webhook under load, and a Prometheus that scrapes both."""
     needed("prometheus")
     folder = tmp_path_factory.mktemp("watched")
     simulated = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
@@ -134,7 +134,7 @@ def post(url: str, body: bytes, trust: ssl.SSLContext) -> int:
 
 
 def substituted(query: str) -> str:
-    """The query as Grafana sends it with every variable at All."""
+    """Return a query as Grafana sends it with every variable at All."""
     for variable in DASHBOARD["templating"]["list"]:
         query = query.replace(f"${variable['name']}", variable.get("allValue", ""))
     query = query.replace("$__rate_interval", "5s").replace("$__range", "30s")

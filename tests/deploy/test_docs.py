@@ -1,4 +1,4 @@
-"""What the documents on installing and on security name exists, and their figures are those of the code."""
+"""Names in the documents on installation and security exist, and the figures are those of the code."""
 
 import ast
 import re
@@ -128,7 +128,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def in_units(count: int) -> str:
-    """Bytes as the documents write them."""
+    """Return a number of bytes as the documents write it."""
     return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // KIB} KiB"
 
 

@@ -1,4 +1,4 @@
-"""deploy/guard without a cluster: its lists are the code's, and its overlays differ in what they should."""
+"""deploy/guard without a cluster: its lists are the code's, and its overlays differ only in their actions."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ from webhook.policy.labels import MODE
 
 
 def variable(name: str, *, policy: str = "keys") -> Any:
-    """A constant of a policy; CEL's lists and strings read as Python's."""
+    """Return a constant of a policy; CEL's lists and strings read as Python's."""
     document = yaml.safe_load((GUARD / "policies" / f"{policy}.yaml").read_text())
     [expression] = [entry["expression"] for entry in document["spec"]["variables"] if entry["name"] == name]
     return ast.literal_eval(expression)
@@ -57,7 +57,7 @@ def test_the_protected_keys_are_queue_and_share() -> None:
 
 @pytest.mark.parametrize("policy", ["keys", "queues", "owners", "references"])
 def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
-    """Beside the constants above, expressions name keys themselves."""
+    """Expressions name keys also outside of the constants above."""
     text = (GUARD / "policies" / f"{policy}.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]
     known = {value for name, value in vars(keys).items() if name.isupper()}

@@ -1,4 +1,4 @@
-"""The images: what goes into them, made by the same steps outside of a container, and run as they are run there."""
+"""The images: their files, built by the same steps outside of a container and run as in one."""
 
 import json
 import os
@@ -63,7 +63,7 @@ class Image:
 
 
 def build_context(folder: Path) -> None:
-    """Copy what .dockerignore lets through: it names what goes in, and shuts out everything else."""
+    """Copy what .dockerignore lets through: it lists the included files and excludes all others."""
     first, *lines = [
         line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
     ]
@@ -166,7 +166,7 @@ def in_a_sandbox(*visible: Path, scratch: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Running:
-    """A program and what it says."""
+    """A running program and its log."""
 
     process: "subprocess.Popen[bytes]"
     log: Path

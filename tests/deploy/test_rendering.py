@@ -1,4 +1,4 @@
-"""What is made of the chart is what the chart gives now, and is whole."""
+"""The files that are rendered from the chart are complete and up to date."""
 
 from pathlib import Path
 

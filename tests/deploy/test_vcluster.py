@@ -1,4 +1,4 @@
-"""Values for vCluster's chart, held against its own schemas."""
+"""Values for vCluster's chart, checked against its schemas."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def schemas() -> list[Path]:
 
 @pytest.fixture(params=[schema.name.split(".values")[0] for schema in schemas()] or ["none"])
 def chart(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A chart that has nothing but vCluster's schema."""
+    """Make a chart that consists of vCluster's schema."""
     schema_by_release = {schema.name.split(".values")[0]: schema for schema in schemas()}
     if not schema_by_release:
         pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which vCluster's schemas are")

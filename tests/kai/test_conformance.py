@@ -1,4 +1,4 @@
-"""What KAI does with a pod: its own unit tests and observed behaviour, row by row, release by release.
+"""KAI's treatment of a pod: its own unit tests and observed behaviour, row by row, release by release.
 
 V, S, R, D, Q and E name KAI's test files (gpu_request_validator_test.go, gpu_sharing_test.go,
 runtime_enforcement_test.go, device_access_test.go, default_grouper_test.go, resources_specs.go), with the

@@ -1,4 +1,4 @@
-"""Command lines of any length: what is found in them, and how much of them is read."""
+"""Command lines of any length: the settings in them, and the bound of the part that is read."""
 
 import shlex
 from collections.abc import Sequence

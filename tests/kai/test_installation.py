@@ -1,4 +1,4 @@
-"""KAI's settings as its pods' arguments give them."""
+"""KAI's settings, read from the arguments of its pods."""
 
 import pytest
 

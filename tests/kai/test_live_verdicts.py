@@ -1,4 +1,4 @@
-"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, held against `kai.admission`."""
+"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, compared with `kai.admission`."""
 
 import json
 from typing import Any

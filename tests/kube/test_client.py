@@ -1,4 +1,4 @@
-"""Requests: what comes back, and every way in which nothing does."""
+"""Requests: their answers, and every kind of failure."""
 
 import asyncio
 import gzip

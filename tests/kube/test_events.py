@@ -1,4 +1,4 @@
-"""Events: what is written, what becomes one, and what a server that is away or says no does to them."""
+"""Events: their form, their counts, and servers that are unreachable or refuse them."""
 
 import asyncio
 from dataclasses import dataclass, field

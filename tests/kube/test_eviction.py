@@ -1,4 +1,4 @@
-"""Evictions: what is asked, and how each answer is understood."""
+"""Evictions: the request, and the meaning of each answer."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Kubeconfigs: each way to log in, and what is wrong with one."""
+"""Kubeconfigs: each kind of credentials, and each kind of error."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from tests.support.certificates import client_pair, serving_context
 
 
 def kubeconfig(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:
-    """Write one with a single context."""
+    """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
     document = {
         "apiVersion": "v1",
@@ -47,7 +47,7 @@ def cluster(server: ApiServer, authority: Authority) -> dict[str, str]:
 
 @pytest.fixture
 async def strict_server(authority: Authority, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """Lets in only who has a certificate."""
+    """Run a server that demands a client certificate."""
     server = ApiServer(trust=serving_context(authority, tmp_path, asks_for_certificate=True))
     await server.start()
     yield server

@@ -1,4 +1,4 @@
-"""A list in pieces of any size is the list that a JSON parser reads, or it is refused."""
+"""A list in pieces of any size is split as a JSON parser reads it, or it is refused."""
 
 import itertools
 import json

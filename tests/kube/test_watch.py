@@ -1,4 +1,4 @@
-"""What a watch keeps and says while nothing is wrong."""
+"""The objects and reports of a watch without faults."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What API servers and proxies do, and a watch that survives it: one test a fault, with lists and then watches."""
+"""Faults of API servers and proxies that a watch survives: one test a fault, with lists and then watches."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""The whole state as the initial events of a watch, what replaces it where there are none, and its faults."""
+"""The whole state as the initial events of a watch, its faults, and the list on servers without them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Whatever happens, and in whatever order: in the end a watch has what the API server has."""
+"""After any events in any order a watch ends with the state of the API server."""
 
 import ssl
 from collections.abc import Callable

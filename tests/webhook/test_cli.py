@@ -1,4 +1,4 @@
-"""The command as people type it: what it prints, and its exit status."""
+"""The command line: its output and its exit status."""
 
 import io
 import json

@@ -34,7 +34,7 @@ def namespace(name: str, fraction: str, **labels: str) -> str:
 
 
 async def share(connection: Connection, name: str = "team-a") -> str | None:
-    """The share that a pod of the namespace is given now."""
+    """Return the share that a pod of the namespace gets now."""
     reply = await connection.post(json.dumps(review_of(pod(gpu_container()), name)).encode())
     assert reply.status == 200
     for operation in json.loads(base64.b64decode(reply.response.get("patch", "W10="))):
@@ -177,7 +177,7 @@ class Pairs:
     def exchange(
         self, *, certificate: bool = True, key: bool = True, later: timedelta = timedelta(0)
     ) -> None:
-        """Put a new pair there, or only one half of it, as if made so much later."""
+        """Write a new pair, or only one half of it, with times shifted by `later`."""
         pair = self.authority.issue(["localhost"], now=datetime.now(UTC) + later, lifetime=LEAF_LIFETIME)
         for is_wanted, name, content in (
             (key, "tls.key", pair.key_pem),

@@ -1,4 +1,4 @@
-"""The webhook serves and ends as ever, whatever its standard streams are."""
+"""The webhook serves and ends normally with any standard streams."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Labels checked as they are typed: what is refused, what is told, and what must never be blocked."""
+"""Labels are checked on creation and update: denials, warnings, and changes that must never be blocked."""
 
 import json
 from typing import Any

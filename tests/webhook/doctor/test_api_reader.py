@@ -1,4 +1,4 @@
-"""API servers that are away, refuse, or are none; lists that never end; objects of another shape."""
+"""API servers that are unreachable, refuse or are something else; endless lists; malformed objects."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ async def examined(server: ApiServer, account: Path) -> list[CheckResult]:
 
 
 def always(item: Any) -> Answer:
-    """A list of that, whatever was asked for."""
+    """Return an answer to any request: a list of one item."""
     body = json.dumps({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": [item]})
     return says(body)
 

@@ -1,4 +1,4 @@
-"""Owners without a namespace, and LimitRanges that give whole GPUs, in what the API server lists."""
+"""Owners without a namespace, and LimitRanges that add whole GPUs, in the API server's lists."""
 
 from collections.abc import AsyncIterator
 from typing import Any

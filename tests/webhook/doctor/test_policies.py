@@ -1,4 +1,4 @@
-"""What policies promise, against what KAI has: namespaces, queues, priorities, KAI's own settings."""
+"""Policies compared with KAI: namespaces, queues, priorities, KAI's settings."""
 
 import json
 

@@ -26,7 +26,7 @@ HERE = cast(ApiReader, SimpleNamespace(client=SimpleNamespace(server="https://12
 async def served(
     authority: Authority, folder: Path, issued: datetime, lifetime: timedelta
 ) -> AsyncIterator[str]:
-    """A server with a certificate of that age; its URL."""
+    """Run a server with a certificate of that age; yield its URL."""
     pair = authority.issue(["127.0.0.1"], now=issued, lifetime=lifetime)
     (folder / "crt").write_bytes(pair.certificate_pem)
     (folder / "key").write_bytes(pair.key_pem)

@@ -1,4 +1,4 @@
-"""`explain` in full: the verdict of enforce, labels tried before they are typed, and its four outputs."""
+"""`explain` in full: the verdict of enforce, labels tried before they are applied, and its four outputs."""
 
 import base64
 import io
@@ -35,7 +35,7 @@ def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def bare(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod as a person writes it: no namespace, no scheduler."""
+    """Return a pod as users write it: without namespace and scheduler."""
     document = pod(*containers, **fields)
     del document["metadata"]["namespace"]
     if "schedulerName" not in fields:

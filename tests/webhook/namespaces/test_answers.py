@@ -1,4 +1,4 @@
-"""What reviews are answered when a policy cannot be had, by the server itself."""
+"""The server's answers to reviews while a policy is missing or unreadable."""
 
 import json
 from pathlib import Path

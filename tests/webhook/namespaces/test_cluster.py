@@ -1,4 +1,4 @@
-"""Policies from namespaces, as a watch tells of them."""
+"""Policies from namespaces that a watch follows."""
 
 import asyncio
 import copy

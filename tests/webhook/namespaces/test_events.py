@@ -1,4 +1,4 @@
-"""What namespaces with an invalid policy are told, and how often."""
+"""Events of namespaces with an invalid policy: their text and their frequency."""
 
 from dataclasses import dataclass, field
 

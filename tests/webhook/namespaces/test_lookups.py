@@ -1,4 +1,4 @@
-"""Reviews that are ahead of the watch: the API server is asked, once, and for a moment."""
+"""Reviews that arrive before the watch's event: one request to the API server, cached for a moment."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a review may cost: CPU time that grows linearly with its body, whatever a tenant writes into it."""
+"""The cost of a review: CPU time that grows linearly with its body, for any pod of a tenant."""
 
 import asyncio
 import gc
@@ -74,13 +74,13 @@ Answer = Callable[[Asked], bytes | None]
 
 @pytest.fixture(scope="module")
 def log_stream() -> io.BytesIO:
-    """What the webhook of this module logs."""
+    """The log of this module's webhook."""
     return io.BytesIO()
 
 
 @pytest.fixture(scope="module")
 def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
-    """The webhook's answer without sockets; None where it answers with a status of HTTP."""
+    """Return the webhook's answer without sockets; None if it answers with an HTTP error."""
     policies, metrics = FixedPolicies(), Metrics()
     log = JsonLog(log_stream)
     judges: dict[str, AdmissionWebhook] = {
@@ -101,7 +101,7 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
 
 
 def seconds_for(answer: Answer, request: Asked) -> float:
-    """CPU time of the cheapest of three answers."""
+    """Return the CPU time of the cheapest of three answers, in seconds."""
     costs = []
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Manifests written by others: every pod in them, under several policies and for several releases of KAI.
+"""Manifests of other projects: every pod in them, under several policies and for several releases of KAI.
 
 The folder is not part of the project: its files are other projects' examples.
 """
@@ -69,7 +69,7 @@ POLICIES = {
 
 @cache
 def read_files(folder: Path) -> dict[str, list[Any] | str]:
-    """Every file's documents, or what is wrong with it."""
+    """Return every file's documents, or its error."""
     read: dict[str, list[Any] | str] = {}
     for file in sorted(folder.glob("*.yaml")):
         try:
@@ -113,7 +113,7 @@ def test_pods_are_found_in_almost_every_file(corpus_pods: list[tuple[str, FoundP
 
 
 def created(pod: FoundPod, namespace: str, *, mark: bool = False) -> Any:
-    """The pod as JSON says it; perhaps with the label that asks for a share."""
+    """Return the pod as JSON; `mark` adds the label that requests a share."""
     document = json.loads(as_json(pod.as_created(namespace)))
     if mark:
         labels = document["metadata"].get("labels") or {}
@@ -139,7 +139,7 @@ def may_have_a_share(pod: FoundPod, document: Any, share_for: str) -> bool:
 def every_pod(
     corpus_pods: list[tuple[str, FoundPod]], namespace: str
 ) -> Iterator[tuple[str, FoundPod, dict[str, Any]]]:
-    """Every pod as written, and marked for a share."""
+    """Yield every pod as written, and marked for a share."""
     for title, pod in corpus_pods:
         yield title, pod, created(pod, namespace)
         yield f"{title}, marked", pod, created(pod, namespace, mark=True)

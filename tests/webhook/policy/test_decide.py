@@ -1,4 +1,4 @@
-"""A pod's fate, line by line as design and docs have it."""
+"""The decision for a pod, row by row as docs/policy.md has it."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ MIG = "nvidia.com/mig-1g.5gb"
 
 
 def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **rules: Any) -> Decision:
-    """The decision for a pod of namespace team-a, whose queue is `queue-a`."""
+    """Return the decision for a pod of namespace team-a, whose queue is `queue-a`."""
     labels = {"kai.scheduler/queue": "queue-a", **(DEFAULT_SHARE if labels is None else labels)}
     policy = NamespacePolicy.from_labels(
         "team-a", {key: value for key, value in labels.items() if value is not None}

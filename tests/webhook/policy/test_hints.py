@@ -1,4 +1,4 @@
-"""Hints about frameworks that take the whole GPU unless told otherwise."""
+"""Hints about frameworks that use the whole GPU by default."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A namespace's labels: each label, each value, and what happens to a bad one."""
+"""A namespace's labels: each label, each value, and the effect of a bad one."""
 
 import difflib
 

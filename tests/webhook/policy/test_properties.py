@@ -1,4 +1,4 @@
-"""What must hold for every pod under every policy, the odd ones included.
+"""Invariants that hold for every pod under every policy, unusual ones included.
 
 The oracles are independent of kaishare where possible: patches are applied by the `jsonpatch` package, and what was
 added is judged by KAI's own rules, which the verdicts of running releases hold in place.
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def share(self) -> dict[str, Any]:
-        """The share that was given, if any."""
+        """The share that was injected, if any."""
         return {key: value for key, value in self.added("annotations").items() if key in SHARES}
 
 
@@ -148,7 +148,7 @@ def only_ours_changed(outcome: Outcome) -> None:
 
 
 def assert_only_ours_changed(received: Any, result: Any) -> None:
-    """Take back what may be written, and find the very document that was received."""
+    """Assert that without the permitted changes the document equals the received one."""
     if exact(result) == exact(received):
         return
     back, original = copy.deepcopy(result), copy.deepcopy(received)
@@ -280,7 +280,7 @@ def policy_share(outcome: Outcome) -> dict[str, str]:
 
 
 def counted(container: dict[str, Any]) -> float:
-    """Whole GPUs a container asks for, by its limit, else its request; -1 for what is no plain count."""
+    """Whole GPUs a container asks for, by its limit, else its request; -1 for any other value."""
     gpus = named_gpus(container)
     text = str(gpus.get("limits", gpus.get("requests", 0)))
     try:

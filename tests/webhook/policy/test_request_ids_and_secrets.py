@@ -1,4 +1,4 @@
-"""What is said of requests, good and bad: one line, an id, and nothing of a pod."""
+"""Log lines about valid and invalid requests: one line each, with an id and without content of pods."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ SECRETIVE = pod(
 
 
 def secretive_reviews() -> list[bytes]:
-    """Reviews that are fine, refused, not quite a pod, or damaged anywhere."""
+    """Return reviews that are valid, refused, malformed, or damaged anywhere."""
     chance = random.Random(4)
     whole = [
         json.dumps(review_of(document, **more)).encode()

@@ -30,7 +30,7 @@ def policy_of(labels: dict[str, str], namespace: str = "team-a") -> NamespacePol
 
 
 def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod that already is as the policy asks."""
+    """Return a pod that already satisfies the policy."""
     labels = {"kai.scheduler/queue": "queue-a"} | (fields.pop("labels", None) or {})
     return pod(*containers, labels=labels, **{"schedulerName": "kai-scheduler", **fields})
 
@@ -56,7 +56,7 @@ OF_DAEMON_SET = owned("DaemonSet")
 
 
 def daemon(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A DaemonSet's pod as its controller asks for it."""
+    """Return a DaemonSet's pod as its controller creates it."""
     return pod(*containers, metadata=OF_DAEMON_SET, **fields)
 
 
@@ -154,7 +154,7 @@ def test_a_mirror_pod_is_owned_by_its_node() -> None:
     assert judged(pod(annotations=MIRROR, nodeName="n", metadata=node), KUBELET).is_allowed
 
 
-# title, pod, who asks, expected denials, reason when admitted
+# title, pod, requesting user, expected denials, reason when admitted
 TABLE: list[tuple[str, dict[str, Any], str, list[str], str]] = [
     ("a pod as the policy asks", settled(), JANE, [], "verified"),
     ("a mirror pod by its kubelet", pod(annotations=MIRROR, nodeName="n"), KUBELET, [], "mirror-pod"),

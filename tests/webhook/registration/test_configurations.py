@@ -1,4 +1,4 @@
-"""The webhook configurations as objects; what the API server makes of them is in tests/cluster."""
+"""The webhook configurations as objects; tests/cluster tests their effect on an API server."""
 
 import base64
 import json

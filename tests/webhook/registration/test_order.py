@@ -1,4 +1,4 @@
-"""Who is called before us and so misses our pods."""
+"""Webhooks that are called before kaishare's and therefore miss its pods."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Clients that are slow, silent or gone: the others go on being answered, and nothing is kept."""
+"""Clients that are slow, silent or gone: other clients are answered, and all resources are freed."""
 
 import asyncio
 import gc

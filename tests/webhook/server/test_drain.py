@@ -1,4 +1,4 @@
-"""Ends and exchanges under load: nothing that was accepted is lost."""
+"""Shutdowns and certificate changes under load: no accepted review is lost."""
 
 import asyncio
 import math
@@ -146,7 +146,7 @@ async def test_a_running_drain_ends_at_once_on_the_stop_event(monkeypatch: pytes
     monkeypatch.setattr("webhook.server.drain._LONGEST_DRAIN", 1000)
     stop, recent = asyncio.Event(), RecentConnections(math.inf)
     waiting = asyncio.create_task(drained(recent, 0.05, stop))
-    await until(lambda: recent.calls > 1, "it goes on")
+    await until(lambda: recent.calls > 1, "the drain goes on")
     stop.set()
     assert await asyncio.wait_for(waiting, 5)
 

@@ -1,4 +1,4 @@
-"""More than can be answered at once, or in time."""
+"""More reviews than the server can answer at once, or in time."""
 
 import asyncio
 import gzip
@@ -146,7 +146,7 @@ async def test_a_large_content_length_cannot_block_other_clients(live: Live) -> 
 
 
 async def first_reply(connections: list[Connection]) -> Reply:
-    """The first answer that comes on any of them."""
+    """Return the first answer on any of the connections."""
     replies = [asyncio.create_task(connection.reply()) for connection in connections]
     done, pending = await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
     for reply in pending:

@@ -1,4 +1,4 @@
-"""The server over real TLS: reviews in, answers out, and what comes instead of a traceback."""
+"""The server over real TLS: reviews in, answers out, and errors without tracebacks."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""How a certificate and its key get into the serving context."""
+"""Loading of a certificate and its key into the serving context."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def pair() -> KeyPair:
 
 @pytest.fixture
 def no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Temporary files cannot be made."""
+    """Make the creation of temporary files fail."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not" / "there"))
 
 
