@@ -1,4 +1,4 @@
-"""What a stranger relies on: the demo, the environment's script, the requirement files."""
+"""The first steps of a new user: the demo, the environment's script, the requirement files."""
 
 import re
 import subprocess
@@ -27,11 +27,11 @@ def test_the_demo_ends_by_itself_and_shows_every_scenario() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    shown = {
+    outcomes = {
         match[1]: match[2]
         for match in re.finditer(r"^\w+ (\S+) +in \S+ +(.*)$", done.stdout, flags=re.MULTILINE)
     }
-    assert shown == {
+    assert outcomes == {
         "cpu-only": "queue vision, priority train, no GPU",
         "whole-gpu": "queue batch, 1 whole GPU",
         "train-resnet": "queue vision, priority train, 0.5 of a GPU",
@@ -56,10 +56,10 @@ def test_the_demo_ends_by_itself_and_shows_every_scenario() -> None:
     )
 
 
-def test_the_simulated_nodes_pods_are_what_the_webhook_makes_of_the_workloads() -> None:
+def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
     node = load_scenario(ROOT / "examples" / "agent" / "node.yaml")
     namespaces = read_namespaces(ROOT / "examples" / "namespaces.yaml")
-    found = {
+    pods = {
         pod.name: pod
         for document in load_path(ROOT / "examples" / "workloads")
         for pod in find_pods(document)
@@ -68,13 +68,13 @@ def test_the_simulated_nodes_pods_are_what_the_webhook_makes_of_the_workloads() 
         namespace, _, name = pod.name.partition("/")
         policy = NamespacePolicy.from_labels(namespace, dict(namespaces)[namespace])
         assert policy is not None
-        assert found[name].namespace == namespace
+        assert pods[name].namespace == namespace
         assert policy.queue == pod.queue
         assert policy.share is not None
         assert {policy.share.annotation: policy.share.value} == pod.share_annotations
 
 
-def test_no_workload_of_the_examples_mentions_kai_but_the_one_that_is_about_it() -> None:
+def test_only_the_example_about_kai_mentions_it() -> None:
     for file in sorted((ROOT / "examples" / "workloads").iterdir()):
         written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
         mentions = any(re.search(r"kai|gpu-(fraction|memory:)", line) for line in written)
@@ -123,7 +123,7 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
     assert "Python 3.9.2 is too old" in done.stderr
 
 
-def test_every_link_of_the_documents_leads_somewhere() -> None:
+def test_every_link_of_the_documents_has_a_target() -> None:
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
     broken = [
         f"{document.relative_to(ROOT)}: {link}"

@@ -1,4 +1,4 @@
-"""What the authority issues, held against openssl and cryptography's own verifier."""
+"""Certificates of the authority, verified with openssl and with cryptography's verifier."""
 
 import shutil
 import subprocess
@@ -47,12 +47,12 @@ def leaf(
 
 
 def extension(pair: KeyPair, kind: type[Kind]) -> tuple[Kind, bool]:
-    found = pair.certificate.extensions.get_extension_for_class(kind)
-    return found.value, found.critical
+    parsed = pair.certificate.extensions.get_extension_for_class(kind)
+    return parsed.value, parsed.critical
 
 
 def foreign_ca(key: CertificateIssuerPrivateKeyTypes, *extensions: x509.ExtensionType) -> KeyPair:
-    """A CA as somebody else would have made it, with the given extensions only."""
+    """Return a CA as another tool would have made it, with the given extensions only."""
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(NOW).not_valid_after(NOW + timedelta(days=90))
@@ -69,7 +69,7 @@ def key_pem(key: CertificateIssuerPrivateKeyTypes, passphrase: bytes = b"") -> b
 
 
 def openssl_verify(directory: Path, ca: bytes, certificate: bytes, *options: str) -> str:
-    """Verify strictly as of `NOW` and return what openssl says, "" when it accepts."""
+    """Verify strictly as of `NOW` and return openssl's error; "" if it accepts."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("NOT VERIFIED: there is no openssl binary to check the chain with")
@@ -154,20 +154,20 @@ def test_a_leaf_may_serve_and_nothing_else() -> None:
     assert not made_here(pair.certificate)
 
 
-def test_every_leaf_has_a_key_and_a_number_of_its_own() -> None:
+def test_every_leaf_has_its_own_key_and_serial_number() -> None:
     first, second = leaf(), leaf()
     assert first.key_pem != second.key_pem
     assert first.certificate.serial_number != second.certificate.serial_number
 
 
-def test_lives_begin_a_little_early_and_last_as_asked() -> None:
+def test_validity_begins_a_little_early_and_has_the_requested_length() -> None:
     ca, issued = CA.pair.certificate, leaf(lifetime=timedelta(days=7)).certificate
     assert (ca.not_valid_before_utc, ca.not_valid_after_utc) == (NOW - BACKDATING, NOW + CA_LIFETIME)
     assert issued.not_valid_before_utc == NOW - BACKDATING
     assert issued.not_valid_after_utc == NOW + timedelta(days=7)
 
 
-def test_time_may_come_in_any_zone() -> None:
+def test_times_may_have_any_time_zone() -> None:
     local = NOW.astimezone(timezone(timedelta(hours=-9)))
     assert leaf(now=local).not_after == leaf().not_after
 
@@ -205,7 +205,7 @@ def test_only_the_ca_that_signed_counts_as_issuer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rsa", "p384"])
-def test_a_foreign_ca_issues_what_openssl_accepts(tmp_path: Path, kind: str) -> None:
+def test_openssl_accepts_the_leaf_of_a_foreign_ca(tmp_path: Path, kind: str) -> None:
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier(b"chosen by hand")
     usage = extension(CA.pair, x509.KeyUsage)[0]
@@ -255,7 +255,7 @@ UNLOADABLE = unloadable()
 
 
 @pytest.mark.parametrize("case", UNLOADABLE)
-def test_what_is_no_ca_is_refused_in_one_line(case: str) -> None:
+def test_an_invalid_ca_is_refused_in_one_line(case: str) -> None:
     certificate, key, message = UNLOADABLE[case]
     with pytest.raises(ValueError, match=message) as caught:
         Authority.load(certificate, key)
@@ -263,18 +263,18 @@ def test_what_is_no_ca_is_refused_in_one_line(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "held"),
+    ("given", "canonical"),
     [
         ("webhook", "webhook"), ("Webhook.KaiShare.SVC", SERVICE), ("1x.example", "1x.example"), (LONG, LONG),
         ("xn--bcher-kva.example", "xn--bcher-kva.example"), ("10.0.0.7", "10.0.0.7"),
         ("2001:DB8:0:0::1", "2001:db8::1"), ("::ffff:10.0.0.7", "::ffff:a00:7"),
     ],
 )  # fmt: skip
-def test_names_come_back_in_canonical_form(given: str, held: str) -> None:
-    assert names_of(leaf(given).certificate) == {held} == set(canonical_names([given]))
+def test_names_are_stored_in_canonical_form(given: str, canonical: str) -> None:
+    assert names_of(leaf(given).certificate) == {canonical} == set(canonical_names([given]))
 
 
-def test_addresses_and_names_are_told_apart_and_written_once() -> None:
+def test_addresses_and_names_are_distinguished_and_written_once() -> None:
     names, critical = extension(leaf("b.svc", "10.0.0.7", "B.svc", "::1"), x509.SubjectAlternativeName)
     assert critical  # the subject is empty
     assert list(names) == [
@@ -294,7 +294,7 @@ def test_a_certificate_without_alternative_names_has_no_names() -> None:
         "1.2.3.4.5", "10.0.0.0/8", "[::1]", "fe80::1%eth0", "::1::",
     ],
 )  # fmt: skip
-def test_what_is_no_host_name_is_refused_by_name(name: str) -> None:
+def test_an_invalid_host_name_is_named_in_the_error(name: str) -> None:
     with pytest.raises(
         ValueError, match=r"is not a host name; allowed: a DNS name .* or an IP address"
     ) as caught:
@@ -303,7 +303,7 @@ def test_what_is_no_host_name_is_refused_by_name(name: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_no_host_name_at_all_is_refused() -> None:
+def test_an_empty_list_of_host_names_is_refused() -> None:
     with pytest.raises(ValueError, match="no host name given; allowed"):
         CA.issue([], now=NOW, lifetime=LEAF_LIFETIME)
 

@@ -1,4 +1,4 @@
-"""Bundles: what they should hold, and since when they have been seen holding it."""
+"""Bundles: their certificates, and the time for which each certificate has been in them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
 def ca(name: str = "kaishare webhook CA", days: int = 1) -> bytes:
-    """The certificate of a CA that ends so many days from now."""
+    """Return the certificate of a CA that expires in that many days."""
     made = Authority.create(now=NOW - timedelta(days=9), lifetime=timedelta(days=9 + days), common_name=name)
     return made.pair.certificate_pem
 
@@ -34,12 +34,12 @@ A, B, THEIRS, EXPIRED = ca(), ca(), ca("theirs", 2000), ca(days=0)
         (A, [A, EXPIRED], [A]),
     ],
     ids=[
-        "nothing", "one more", "one that is not asked for", "an expired one", "somebody else's", "no PEM",
+        "nothing", "one more", "one that is not asked for", "an expired one", "a foreign one", "no PEM",
         "no certificate", "twice", "twice wanted",
         "an expired one wanted",
     ],
 )  # fmt: skip
-def test_what_is_wanted_is_added_and_what_is_valid_stays(
+def test_wanted_certificates_are_added_and_valid_ones_stay(
     bundle: bytes, wanted: list[bytes], expected: list[bytes]
 ) -> None:
     right = merged(bundle, wanted, now=NOW)
@@ -49,11 +49,11 @@ def test_what_is_wanted_is_added_and_what_is_valid_stays(
 
 
 @pytest.mark.parametrize("bundle", [A, A + B, b"# a remark\n" + A.replace(b"\n", b"\r\n"), THEIRS + A])
-def test_a_right_bundle_stays_as_it_is_down_to_its_bytes(bundle: bytes) -> None:
+def test_a_correct_bundle_keeps_its_exact_bytes(bundle: bytes) -> None:
     assert merged(bundle, [A], now=NOW) == bundle
 
 
-def test_a_bundle_does_not_grow_for_ever_and_ours_stay() -> None:
+def test_the_size_of_a_bundle_is_bounded_and_kaishares_cas_stay() -> None:
     many = [ca(f"theirs {number}") for number in range(20)]
     right = certificates_in(merged(b"".join([A, *many]), [A, B], now=NOW))
     assert len(right) == 16
@@ -61,7 +61,7 @@ def test_a_bundle_does_not_grow_for_ever_and_ours_stay() -> None:
     assert der(many[0]) not in right
 
 
-def test_a_bundle_of_many_blocks_costs_the_reading_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_blocks_of_a_large_bundle_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     for module in ("certs.bundle", "certs.rotation"):
         monkeypatch.setattr(f"{module}.certificate_of", lambda pem: read.append(pem) or certificate_of(pem))
@@ -72,7 +72,7 @@ def test_a_bundle_of_many_blocks_costs_the_reading_of_few(monkeypatch: pytest.Mo
     assert certificates_in(merged(bundle, [A, B], now=NOW)) == {der(A), der(B)}
 
 
-def test_a_certificate_is_held_since_every_bundle_has_held_it() -> None:
+def test_the_time_of_a_certificate_counts_from_the_last_bundle_without_it() -> None:
     seen = BundleHistory()
     assert seen.held_for(A, at=0) is None
     seen.see([A, B], at=1)
@@ -84,7 +84,7 @@ def test_a_certificate_is_held_since_every_bundle_has_held_it() -> None:
     assert (seen.held_for(A, at=25), seen.held_for(B, at=25)) == (15, 5)
 
 
-def test_a_break_begins_it_anew() -> None:
+def test_a_bundle_without_the_certificate_restarts_its_time() -> None:
     seen = BundleHistory()
     seen.see([A], at=0)
     seen.see([B], at=50)

@@ -1,4 +1,4 @@
-"""A directory of certificates: filled, kept, mended after crashes, and left alone where it is not ours."""
+"""A directory of certificates: filled, kept, mended after crashes, and unchanged if kaishare did not issue them."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ FOREIGN = Authority.create(now=NOW, common_name="Example CA")
 
 
 class Crash(BaseException):
-    """Stands for the process being killed."""
+    """Stands for the kill of the process."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def assert_sound(served: Served, *, now: datetime = NOW, names: Sequence[str] = NAMES) -> None:
-    """The four files belong together, and the certificate is good for the names now."""
+    """Assert that the four files belong together and that the certificate is valid for the names now."""
     directory = served.certificate.parent
     assert served.ca == directory / "ca.crt"
     ca = Authority.load((directory / "ca.crt").read_bytes(), (directory / "ca.key").read_bytes())
@@ -70,7 +70,7 @@ def assert_sound(served: Served, *, now: datetime = NOW, names: Sequence[str] = 
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """The one line in which a call is refused."""
+    """Return the error of a call, which must be one line."""
     with pytest.raises(CertificateError) as caught:
         call()
     message = str(caught.value)
@@ -175,9 +175,7 @@ for _case, _pair, _reason in (
 
 @pytest.mark.parametrize("ca", [OURS, FOREIGN], ids=["our CA", "a foreign CA with its key"])
 @pytest.mark.parametrize("case", UNFIT)
-def test_an_unfit_certificate_is_issued_anew_by_the_same_ca(
-    directory: Path, case: str, ca: Authority
-) -> None:
+def test_an_unfit_certificate_is_replaced_by_the_same_ca(directory: Path, case: str, ca: Authority) -> None:
     files, reason = UNFIT[case]
     put(put_ca(directory, ca), **files)
     served = ensure(directory, NAMES, now=NOW)
@@ -189,7 +187,7 @@ def test_an_unfit_certificate_is_issued_anew_by_the_same_ca(
     assert not ensure(directory, NAMES, now=NOW).made
 
 
-def test_our_expired_ca_is_replaced_with_all_it_issued(directory: Path) -> None:
+def test_kaishares_expired_ca_is_replaced_with_all_it_issued(directory: Path) -> None:
     ensure(directory, NAMES, now=NOW)
     before, later = content(directory), NOW + CA_LIFETIME
     served = ensure(directory, NAMES, now=later)
@@ -205,7 +203,7 @@ def test_a_certificate_of_an_ageing_ca_ends_with_it(directory: Path) -> None:
     assert served.not_after == NOW + CA_LIFETIME
 
 
-def test_our_ca_beside_another_key_is_replaced(directory: Path) -> None:
+def test_kaishares_ca_beside_another_key_is_replaced(directory: Path) -> None:
     put(put_ca(directory, OURS), ca_key=Authority.create(now=NOW).pair.key_pem)
     served = ensure(directory, NAMES, now=NOW)
     assert (served.made, served.reason) == (True, "the CA did not match its key")
@@ -266,7 +264,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     assert content(directory) == before
 
 
-def test_a_file_system_that_cannot_sync_directories_is_good_enough(
+def test_a_file_system_that_cannot_sync_directories_is_accepted(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.fsync
@@ -286,9 +284,7 @@ def test_a_file_system_that_cannot_sync_directories_is_good_enough(
     ids=["without our names", "about to expire"],
 )
 @pytest.mark.parametrize("names", [NAMES, ()], ids=["names given", "no name given"])
-def test_somebodys_own_files_are_taken_as_they_are(
-    directory: Path, pair: KeyPair, names: Sequence[str]
-) -> None:
+def test_a_users_own_files_are_used_unchanged(directory: Path, pair: KeyPair, names: Sequence[str]) -> None:
     put_pair(directory, pair, ca_crt=FOREIGN.pair.certificate_pem)
     before = content(directory)
     served = ensure(directory, names, now=NOW)
@@ -298,7 +294,7 @@ def test_somebodys_own_files_are_taken_as_they_are(
     assert content(directory) == before
 
 
-def test_somebodys_own_files_may_be_links_as_in_a_mounted_secret(directory: Path) -> None:
+def test_a_users_own_files_may_be_links_as_in_a_mounted_secret(directory: Path) -> None:
     put_pair(directory, issued(FOREIGN), ca_crt=FOREIGN.pair.certificate_pem)
     (directory / "..data").symlink_to(".")
     for name in ("tls.crt", "tls.key", "ca.crt"):
@@ -310,12 +306,12 @@ def test_somebodys_own_files_may_be_links_as_in_a_mounted_secret(directory: Path
 @pytest.mark.parametrize(
     "files", [{}, {"ca_crt": b""}, {"ca_crt": b"\n"}], ids=["none", "empty", "a line end"]
 )
-def test_somebodys_own_files_may_lack_a_ca(directory: Path, files: dict[str, bytes]) -> None:
+def test_a_users_own_files_may_lack_a_ca(directory: Path, files: dict[str, bytes]) -> None:
     put_pair(directory, issued(FOREIGN), **files)
     assert ensure(directory, NAMES, now=NOW).ca is None
 
 
-def test_what_we_issued_is_somebodys_own_once_the_ca_key_was_taken_away(directory: Path) -> None:
+def test_issued_files_without_the_ca_key_count_as_the_users_own(directory: Path) -> None:
     ensure(directory, NAMES, now=NOW)
     (directory / "ca.key").unlink()
     assert not ensure(directory, ["new.svc"], now=NOW).made
@@ -404,7 +400,7 @@ def test_files_that_cannot_be_used_are_refused_and_left_alone(directory: Path, c
     assert content(directory) == before
 
 
-def test_a_certificate_a_little_ahead_of_our_clock_is_taken(directory: Path) -> None:
+def test_a_certificate_slightly_ahead_of_the_local_clock_is_used(directory: Path) -> None:
     pair = FOREIGN.issue(NAMES, now=NOW + 2 * BACKDATING, lifetime=LEAF_LIFETIME)
     assert not ensure(put_pair(directory, pair), NAMES, now=NOW).made
 
@@ -424,7 +420,7 @@ def test_wrong_names_are_refused_before_anything_is_written(
     assert not directory.exists()
 
 
-def test_a_file_is_no_directory(directory: Path) -> None:
+def test_a_file_in_the_place_of_the_directory_is_an_error(directory: Path) -> None:
     directory.write_bytes(b"")
     message = refusal(lambda: ensure(directory, NAMES, now=NOW))
     assert message == f"{directory} is not a directory: give a directory for certificates"
@@ -433,7 +429,7 @@ def test_a_file_is_no_directory(directory: Path) -> None:
     assert message == f"{below} cannot be read (Not a directory): give another path"
 
 
-def test_a_directory_that_cannot_be_made_is_named(directory: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(directory: Path) -> None:
     directory.symlink_to("nowhere")
     message = refusal(lambda: ensure(directory, NAMES, now=NOW))
     assert message.startswith(f"{directory} cannot be created (File exists): give a directory")
@@ -452,12 +448,12 @@ def test_a_directory_in_the_place_of_a_file_is_named(directory: Path, name: str)
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A directory of one's own, as somebody whom permissions hold back: root is nobody for a while."""
-    user, nobody = os.geteuid(), 65534
+    """Yield a private directory of an unprivileged user; root takes that user's id during the test."""
+    user, unprivileged_user = os.geteuid(), 65534
     with tempfile.TemporaryDirectory() as name:
         if user == 0:
-            os.chown(name, nobody, -1)
-            os.seteuid(nobody)
+            os.chown(name, unprivileged_user, -1)
+            os.seteuid(unprivileged_user)
         try:
             yield Path(name) / "tls"
         finally:
@@ -479,7 +475,7 @@ def test_missing_permissions_are_named(unprivileged: Path) -> None:
         directory.chmod(0o700)
 
 
-def test_a_given_pair_is_loaded_whatever_its_names(directory: Path) -> None:
+def test_a_given_pair_may_have_any_names(directory: Path) -> None:
     chain = SOMEBODYS.certificate_pem + FOREIGN.pair.certificate_pem
     put(directory, server_pem=chain, server_key=SOMEBODYS.key_pem)
     pair = load_pair(directory / "server.pem", directory / "server.key", now=NOW)

@@ -1,4 +1,4 @@
-"""Replicas and API servers that learn of each other's doings late: no served leaf is ever distrusted.
+"""Replicas and API servers that see each other's changes late: every served leaf is trusted at all times.
 
 Everything that decides is the real thing; the Secret, the bundle and time are the test's.
 """
@@ -45,7 +45,7 @@ def found_in(data: tuple[tuple[str, bytes], ...]) -> SecretContents:
 
 @dataclass
 class World:
-    """The Secret, the bundle and all it ever was, and the time."""
+    """The Secret, the bundle with its history, and the time."""
 
     second: int = 0
     version: int = 1
@@ -61,14 +61,14 @@ class World:
         return next(bundle for since, bundle in reversed(self.bundles) if since <= second)
 
     def views(self) -> list[frozenset[bytes]]:
-        """What API servers may take the bundle for that learn of a change within `WAIT`."""
+        """Return every bundle that an API server may have now; a change reaches it within `WAIT`."""
         recent = [bundle for since, bundle in self.bundles if self.second - WAIT < since <= self.second]
         return [see(bundle) for bundle in [self.bundle_of(max(0, self.second - WAIT)), *recent]]
 
 
 @dataclass
 class Participant:
-    """A replica: what it remembers is its own, what it sees of the bundle is how it was a while ago."""
+    """A replica with its own memory, which sees an earlier state of the bundle."""
 
     lag: int
     ring: CASet | None = None
@@ -86,13 +86,13 @@ class Participant:
         self.read_version, self.read_data = world.version, dict(world.data)
 
     def decide_and_write(self, world: World) -> None:
-        """On what was read, perhaps a while ago."""
+        """Decide on the last state that was read, which may be outdated."""
         if not self.read_version:
             return
-        found = found_in(tuple(self.read_data.items()))
-        seen = self.held_for(found.next, world.second) if found.next else None
+        contents = found_in(tuple(self.read_data.items()))
+        seen = self.held_for(contents.next, world.second) if contents.next else None
         decision = decide(
-            found,
+            contents,
             known=self.ring,
             now=world.now,
             lifetimes=LIVES,
@@ -143,7 +143,7 @@ STEPS = (
 
 
 def run(seed: int, replicas: int, idle: float, restarts: float) -> World:
-    """Let replicas do their steps in any order and at any time; look at every leaf at every instant."""
+    """Run the replicas' steps in any order and at any time; check every leaf at every instant."""
     chance = random.Random(seed)
     world = World()
     participants = [Participant(lag=chance.randrange(30)) for _ in range(replicas)]
@@ -196,7 +196,7 @@ def test_without_the_wait_a_leaf_would_be_distrusted(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("years", [2, -2, 40])
-def test_a_clock_that_jumps_by_years_and_back_is_lived_through(years: int) -> None:
+def test_the_rotation_survives_a_clock_that_jumps_by_years_and_back(years: int) -> None:
     world = World()
     participants = [Participant(lag=0), Participant(lag=0)]
 

@@ -1,4 +1,4 @@
-"""What is to be done with the CAs of an installation, and with a replica's leaf."""
+"""The next step for the CAs of an installation and for a replica's leaf."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 
 
 def made(age: timedelta) -> Authority:
-    """A CA of that age."""
+    """Return a CA of that age."""
     return Authority.create(now=NOW - age, lifetime=LIVES.ca)
 
 
@@ -35,8 +35,8 @@ OTHER = made(2 * DAY)
 OLD, DEAD = made(70 * DAY).pair.certificate_pem, EXPIRED.pair.certificate_pem
 
 
-def decided(found: SecretContents, *, known: CASet | None = None, trusted: bool = False) -> RotationStep:
-    return decide(found, known=known, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
+def decided(contents: SecretContents, *, known: CASet | None = None, trusted: bool = False) -> RotationStep:
+    return decide(contents, known=known, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
 
 
 def stored(ring: CASet) -> dict[str, bytes]:
@@ -44,13 +44,13 @@ def stored(ring: CASet) -> dict[str, bytes]:
 
 
 def is_new(authority: Authority | None) -> bool:
-    """Whether it was made just now."""
+    """Return whether a CA was made just now."""
     assert authority is not None
     return authority.pair.certificate.not_valid_before_utc == NOW - BACKDATING
 
 
 @pytest.mark.parametrize(
-    ("found", "result", "reason"),
+    ("ring", "result", "reason"),
     [
         (CASet(current=FRESH), Result.KEPT, ""),
         (CASet(current=FRESH, old=(OLD,)), Result.KEPT, ""),
@@ -67,13 +67,13 @@ def is_new(authority: Authority | None) -> bool:
         "the next one is of the future", "an old one expired", "expired", "of the future",
     ],
 )  # fmt: skip
-def test_what_is_due(found: CASet, result: Result, reason: str) -> None:
-    decision = decided(read(stored(found)))
+def test_each_state_of_the_ca_set_has_its_step(ring: CASet, result: Result, reason: str) -> None:
+    decision = decided(read(stored(ring)))
     assert (decision.result, decision.reason) == (result, reason)
     if result is Result.KEPT:
-        assert decision.ring == found
+        assert decision.ring == ring
     if result is Result.ADDED:
-        assert decision.ring.current == found.current
+        assert decision.ring.current == ring.current
         assert is_new(decision.ring.next)
     if result is Result.REPLACED:
         assert is_new(decision.ring.current)
@@ -98,7 +98,7 @@ def test_the_next_ca_signs_once_the_bundle_has_held_it_and_the_keys_of_the_last_
     assert to_secret_data(decision.ring)["next.key"] is None
 
 
-def test_a_next_ca_that_nobody_would_trust_never_signs() -> None:
+def test_a_next_ca_that_no_client_trusts_never_signs() -> None:
     decision = decided(SecretContents(current=DUE, next=EXPIRED), trusted=True)
     assert decision.result is Result.ADDED
     assert decision.ring.current == DUE
@@ -110,7 +110,7 @@ def test_an_expired_ca_gives_way_to_the_next_at_once() -> None:
     assert decision.ring == CASet(current=FRESH)
 
 
-def test_a_ca_of_the_future_stays_trusted_for_the_leaves_it_has_signed() -> None:
+def test_a_ca_that_is_not_valid_yet_stays_trusted_for_its_leaves() -> None:
     decision = decided(SecretContents(current=EARLY))
     assert decision.ring.old == (EARLY.pair.certificate_pem,)
 
@@ -135,26 +135,26 @@ GARBAGE: Mapping[str, Mapping[str, bytes]] = {
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize(
-    "held", [None, CASet(current=OTHER, old=(OLD,))], ids=["a new replica", "one that knows"]
+    "known", [None, CASet(current=OTHER, old=(OLD,))], ids=["a new replica", "one that knows"]
 )
-def test_garbage_gives_way_to_what_is_remembered_or_to_a_new_ca(data: Mapping[str, bytes], held: CASet | None) -> None:  # fmt: skip
-    decision = decided(read(data), known=held)
+def test_garbage_is_replaced_by_the_known_ca_set_or_a_new_ca(data: Mapping[str, bytes], known: CASet | None) -> None:  # fmt: skip
+    decision = decided(read(data), known=known)
     assert decision.reason.startswith("ca.crt and ca.key: ")
-    if held:
-        assert (decision.result, decision.ring) == (Result.RESTORED, held)
+    if known:
+        assert (decision.result, decision.ring) == (Result.RESTORED, known)
     else:
         assert decision.result is Result.REPLACED
         assert is_new(decision.ring.current)
 
 
-def test_an_emptied_secret_gets_back_what_is_remembered() -> None:
-    held = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
-    decision = decided(read({}), known=held)
+def test_an_emptied_secret_is_restored_from_the_known_ca_set() -> None:
+    known = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
+    decision = decided(read({}), known=known)
     assert (decision.result, decision.reason) == (Result.RESTORED, "the Secret was empty")
     assert decision.ring == CASet(current=DUE, next=FRESH, old=(OLD,))
 
 
-def test_what_is_remembered_and_has_expired_is_not_restored_but_its_successor_is() -> None:
+def test_an_expired_known_ca_is_not_restored_but_its_successor_is() -> None:
     decision = decided(read({}), known=CASet(current=EXPIRED, next=FRESH))
     assert (decision.result, decision.ring.current) == (Result.CREATED, FRESH)
     assert is_new(decided(read({}), known=CASet(current=EXPIRED)).ring.current)
@@ -173,7 +173,7 @@ def test_old_certificates_that_cannot_be_read_are_thrown_away() -> None:
     assert (decision.result, decision.ring) == (Result.CLEANED, CASet(current=FRESH))
 
 
-def test_another_ca_in_the_secret_counts() -> None:
+def test_another_ca_in_the_secret_is_adopted() -> None:
     decision = decided(SecretContents(current=OTHER), known=CASet(current=FRESH))
     assert (decision.result, decision.ring) == (Result.KEPT, CASet(current=OTHER))
 
@@ -183,21 +183,26 @@ def test_another_ca_in_the_secret_counts() -> None:
     [CASet(current=FRESH), CASet(current=DUE, next=FRESH), CASet(current=DUE, next=FRESH, old=(OLD, DEAD))],
     ids=["one", "two", "four"],
 )
-def test_what_is_written_is_read_again(ring: CASet) -> None:
-    found = read(stored(ring))
-    assert (found.current, found.next, found.old, found.faults) == (ring.current, ring.next, ring.old, ())
+def test_a_written_ca_set_is_read_back_unchanged(ring: CASet) -> None:
+    contents = read(stored(ring))
+    assert (contents.current, contents.next, contents.old, contents.faults) == (
+        ring.current,
+        ring.next,
+        ring.old,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
-    ("lives", "said"),
+    ("lives", "message"),
     [
         ({"ca": timedelta(0)}, "greater than zero"),
         ({"ca": DAY, "leaf": 2 * DAY}, "must not exceed"),
         ({"ca": DAY, "leaf": DAY, "bundle_wait": timedelta(hours=5)}, "six times the wait"),
     ],
 )
-def test_lives_into_which_no_rotation_fits_are_refused(lives: dict[str, timedelta], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_lifetimes_too_short_for_a_rotation_are_refused(lives: dict[str, timedelta], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Lifetimes(**lives)
 
 
@@ -206,19 +211,19 @@ def leaf_of(issuer: Authority, age: timedelta = timedelta(0)) -> Leaf:
 
 
 def renewed(leaf: Leaf | None, ring: CASet, **held_minutes: float) -> tuple[Leaf | None, str]:
-    """The next leaf where the bundle has held the CAs `fresh`, `due`, … for so long."""
+    """Return the next leaf and its reason; the bundle has held the CAs `fresh`, `due`, … for those minutes."""
     known = {"fresh": FRESH, "due": DUE, "other": OTHER}
-    held = {known[name].pair.certificate_pem: minutes for name, minutes in held_minutes.items()}
+    minutes_by_ca = {known[name].pair.certificate_pem: minutes for name, minutes in held_minutes.items()}
 
     def held_for(authority: Authority) -> timedelta | None:
-        minutes = held.get(authority.pair.certificate_pem)
+        minutes = minutes_by_ca.get(authority.pair.certificate_pem)
         return None if minutes is None else timedelta(minutes=minutes)
 
     return next_leaf(leaf, ring, names=NAMES, held_for=held_for, now=NOW, lifetimes=LIVES)
 
 
 @pytest.mark.parametrize(
-    ("leaf", "ring", "held", "issuer", "reason"),
+    ("leaf", "ring", "held_minutes", "issuer", "reason"),
     [
         (None, CASet(current=FRESH), {}, FRESH, "there was none"),
         (leaf_of(FRESH), CASet(current=FRESH), {"fresh": 9}, None, ""),
@@ -241,19 +246,19 @@ def renewed(leaf: Leaf | None, ring: CASet, **held_minutes: float) -> tuple[Leaf
         "neither", "due before that", "expired before that", "no CA to sign it",
     ],
 )  # fmt: skip
-def test_which_leaf_is_served(
-    leaf: Leaf | None, ring: CASet, held: dict[str, float], issuer: Authority | None, reason: str
+def test_each_state_has_its_leaf(
+    leaf: Leaf | None, ring: CASet, held_minutes: dict[str, float], issuer: Authority | None, reason: str
 ) -> None:
-    found, why = renewed(leaf, ring, **held)
+    new_leaf, why = renewed(leaf, ring, **held_minutes)
     assert why == reason
     if issuer is None:
-        assert found is None
+        assert new_leaf is None
         return
-    assert found is not None
-    assert found.issuer == issuer
-    assert issuer.signed(found.pair.certificate)
-    assert names_of(found.pair.certificate) == set(NAMES)
-    assert found.pair.not_after == min(NOW + LIVES.leaf, issuer.pair.not_after)
+    assert new_leaf is not None
+    assert new_leaf.issuer == issuer
+    assert issuer.signed(new_leaf.pair.certificate)
+    assert names_of(new_leaf.pair.certificate) == set(NAMES)
+    assert new_leaf.pair.not_after == min(NOW + LIVES.leaf, issuer.pair.not_after)
 
 
 def test_a_leaf_that_ends_with_its_ca_is_not_renewed_over_and_over() -> None:

@@ -36,7 +36,7 @@ RIGHTS = (
 
 
 async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
-    """Wait until something holds of the pods that the agent shows; return how long it took."""
+    """Wait until the agent's pods satisfy a condition; return the seconds that it took."""
     began = time.monotonic()
     while not holds((await asyncio.to_thread(running.shares))["pods"]):
         assert time.monotonic() - began < 20, running.log.read_text()
@@ -45,9 +45,9 @@ async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object])
 
 
 def most_resident_mib(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 async def test_pods_of_the_api_server_are_in_the_agent_within_an_interval_and_the_memory_is_small(

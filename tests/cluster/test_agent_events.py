@@ -1,4 +1,4 @@
-"""Flags become Events that people find on their pods, and a vCluster can copy to its tenant."""
+"""Flags become Events on their pods, which a vCluster can copy to its tenant."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def stopped(running: Agent) -> Iterator[Agent]:
 
 
 def shape(event: dict[str, Any]) -> dict[str, Any]:
-    """Which fields an Event has, and those values that a vCluster and kubectl go by."""
+    """Return the fields of an Event, and the values that a vCluster and kubectl use."""
     metadata = event["metadata"]
     about = event["involvedObject"]
     return {
@@ -110,8 +110,8 @@ async def test_every_flag_has_its_event_on_the_pod_it_is_about(node: GpuNode) ->
         await node.admin.merge(path, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
 
         async def all_are_there() -> bool:
-            found = [await node.reasons(uid) for uid in (over, *strays)]
-            return found == [
+            reasons = [await node.reasons(uid) for uid in (over, *strays)]
+            return reasons == [
                 ["GPUMemoryOverShare", "GPUShareChanged"],
                 ["GPUShareMissing"],
                 ["GPUReservationMissing"],
@@ -120,7 +120,7 @@ async def test_every_flag_has_its_event_on_the_pod_it_is_about(node: GpuNode) ->
         await until(all_are_there, running)
 
 
-async def test_an_annotation_that_kai_never_saw_excuses_no_pod_and_a_claim_excuses_it(node: GpuNode) -> None:
+async def test_a_claim_excuses_a_pod_and_an_annotation_unknown_to_kai_does_not(node: GpuNode) -> None:
     """The default scheduler placed all of them, and there is no BindRequest."""
     liar = await node.pod("liar", group=None, share="0.01")
     fields: dict[str, Any] = {"group": None, "annotations": {"gpu-fraction": None}}
@@ -144,20 +144,20 @@ async def test_an_annotation_that_kai_never_saw_excuses_no_pod_and_a_claim_excus
         assert [line["uid"] for line in running.said("pod flagged")] == [liar]
 
 
-async def test_an_agent_that_begins_anew_writes_no_second_event(node: GpuNode) -> None:
+async def test_a_restarted_agent_writes_no_second_event(node: GpuNode) -> None:
     uid = await node.pod()
     token = await node.admin.token("agent-again", *RIGHTS)
     node.hold({uid: SHARE + 2000})
     for _ in range(2):
         with node.agent(token) as running, stopped(running):
             await until(lambda: counted(running, "events"), running)
-            said = counted(running, "events")
+            results = counted(running, "events")
     (event,) = await node.events(uid)
     assert event["count"] == 2
-    assert said == {'reason="GPUMemoryOverShare",result="updated"': 1}
+    assert results == {'reason="GPUMemoryOverShare",result="updated"': 1}
 
 
-async def test_without_the_right_flags_are_in_metrics_and_the_log_says_why(node: GpuNode) -> None:
+async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_reason(node: GpuNode) -> None:
     uid = await node.pod()
     token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
     with node.agent(token) as running, stopped(running):
@@ -181,7 +181,7 @@ async def test_with_events_off_nothing_is_written(node: GpuNode) -> None:
     assert await node.events(uid) == []
 
 
-async def test_while_the_api_server_is_away_verdicts_go_on_and_events_wait(
+async def test_during_an_outage_of_the_api_server_verdicts_go_on_and_events_wait(
     node: GpuNode, plane: ControlPlane
 ) -> None:
     uid = await node.pod()

@@ -36,13 +36,13 @@ def path(name: str) -> str:
     return f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
 
 
-async def shown(admin: Administrator, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await admin.client.get(path(name)))
-    return found
+async def read_pod(admin: Administrator, name: str) -> dict[str, Any]:
+    pod: dict[str, Any] = json.loads(await admin.client.get(path(name)))
+    return pod
 
 
 async def budget(admin: Administrator, allowed: int) -> str:
-    """A PodDisruptionBudget for every pod here, in the state that its controller would find."""
+    """Create a PodDisruptionBudget for every pod of the namespace, with the status that its controller would write."""
     made = await admin.create(
         {
             "apiVersion": "policy/v1",
@@ -64,18 +64,18 @@ async def budget(admin: Administrator, allowed: int) -> str:
 
 
 async def make_ready(admin: Administrator, name: str) -> None:
-    """As a kubelet does; a budget that holds lets pods go that are not ready (seen on 1.36.3)."""
+    """Mark a pod as Ready, as a kubelet does; a budget does not protect pods that are not Ready (seen on 1.36.3)."""
     conditions = [{"type": "Ready", "status": "True"}]
     await admin.merge(f"{path(name)}/status", {"status": {"conditions": conditions}})
 
 
-async def test_a_pod_over_its_share_is_told_and_then_evicted(node: GpuNode) -> None:
+async def test_a_pod_over_its_share_gets_an_event_and_is_then_evicted(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     other = await node.pod("within", number=2, namespace=NAMESPACE)
     token = await node.admin.token("evictor", *RIGHTS, EVICT)
     with node.agent(token, "--eviction", "on") as running:
-        asked = [{"evict": True, "graceSeconds": None}] * 2
-        await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == asked, running)
+        policies = [{"evict": True, "graceSeconds": None}] * 2
+        await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == policies, running)
         node.hold({uid: OVER, other: 100})
         await until(lambda: running.said("pod evicted"), running)
         (line,) = running.said("pod evicted")
@@ -86,17 +86,17 @@ async def test_a_pod_over_its_share_is_told_and_then_evicted(node: GpuNode) -> N
         assert events["GPUShareEvicted"]["message"].startswith(
             "is evicted by its namespace's over-share policy: uses 13.2 GiB on GPU 0 ("
         )
-        pod = await shown(node.admin, "half")
+        pod = await read_pod(node.admin, "half")
         assert "deletionTimestamp" in pod["metadata"]
         conditions = [each["reason"] for each in pod["status"]["conditions"]]
         assert "EvictionByEvictionAPI" in conditions, "the API server's own word that it was an eviction"
-        assert "deletionTimestamp" not in (await shown(node.admin, "within"))["metadata"]
+        assert "deletionTimestamp" not in (await read_pod(node.admin, "within"))["metadata"]
         await asyncio.sleep(4 * INTERVAL)
         assert counted(running, "evictions") == {'result="evicted"': 1}
         assert running.stop() == 0
 
 
-async def test_a_disruption_budget_keeps_the_pod_and_is_not_pestered(node: GpuNode) -> None:
+async def test_a_disruption_budget_protects_the_pod_and_is_rarely_retried(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     await make_ready(node.admin, "half")
     await budget(node.admin, 0)
@@ -108,12 +108,12 @@ async def test_a_disruption_budget_keeps_the_pod_and_is_not_pestered(node: GpuNo
         assert counted(running, "evictions") == {'result="disruption-budget"': 1}
         (line,) = running.said("pod not evicted")
         assert "disruption budget" in line["why"]
-        assert "deletionTimestamp" not in (await shown(node.admin, "half"))["metadata"]
+        assert "deletionTimestamp" not in (await read_pod(node.admin, "half"))["metadata"]
         assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
         assert running.stop() == 0
 
 
-async def test_what_a_disruption_budget_refuses_is_asked_for_again_after_ever_longer_times(
+async def test_an_eviction_that_a_disruption_budget_refuses_is_retried_with_growing_pauses(
     node: GpuNode,
 ) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
@@ -135,18 +135,18 @@ async def test_what_a_disruption_budget_refuses_is_asked_for_again_after_ever_lo
         assert set(run.results) == {"disruption-budget"}
         waits = [later - sooner for sooner, later in itertools.pairwise(asked_at)]
         assert [30 <= waits[0] <= 45, 60 <= waits[1] <= 80, 120 <= waits[2] <= 150] == [True] * 3
-        assert "tell train" not in run.done, "nobody is told of an eviction that does not happen"
-        assert "deletionTimestamp" not in (await shown(node.admin, "half"))["metadata"]
+        assert "tell train" not in run.done, "an eviction that does not happen has no event"
+        assert "deletionTimestamp" not in (await read_pod(node.admin, "half"))["metadata"]
         status = {"disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}
         await node.admin.merge(where, {"status": status})
         await pass_time(300)
         assert run.results["evicted"] == 1
-    assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
+    assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
 
 
-async def test_a_dry_run_touches_nothing_and_needs_no_right(node: GpuNode) -> None:
+async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
-    before = await shown(node.admin, "half")
+    before = await read_pod(node.admin, "half")
     token = await node.admin.token("evictor-dry", *RIGHTS)
     with node.agent(token, "--eviction", "dry-run") as running:
         node.hold({uid: OVER})
@@ -155,10 +155,10 @@ async def test_a_dry_run_touches_nothing_and_needs_no_right(node: GpuNode) -> No
         await asyncio.sleep(2 * INTERVAL)
         assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
         assert running.stop() == 0
-    assert await shown(node.admin, "half") == before
+    assert await read_pod(node.admin, "half") == before
 
 
-async def test_without_the_right_it_says_so(node: GpuNode) -> None:
+async def test_an_eviction_without_permission_is_logged(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     token = await node.admin.token("evictor-forbidden", *RIGHTS)
     with node.agent(token, "--eviction", "on") as running:
@@ -169,7 +169,7 @@ async def test_without_the_right_it_says_so(node: GpuNode) -> None:
         assert running.stop() == 0
 
 
-async def test_evictions_are_asked_for_one_uid(node: GpuNode) -> None:
+async def test_an_eviction_is_requested_for_one_uid(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     client: KubeClient = node.admin.client
 
@@ -195,11 +195,11 @@ async def test_evictions_are_asked_for_one_uid(node: GpuNode) -> None:
             }
         },
     )
-    before = await shown(node.admin, "half")
+    before = await read_pod(node.admin, "half")
     assert await ask(uid, is_trial=True) is EvictionAnswer.EVICTED
-    assert await shown(node.admin, "half") == before, "a trial changes nothing"
+    assert await read_pod(node.admin, "half") == before, "a trial changes nothing"
     assert await ask(uid) is EvictionAnswer.EVICTED
-    assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
+    assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
 
 
 async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending(node: GpuNode) -> None:
@@ -228,11 +228,11 @@ async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending
             "GPUMemoryOverShare",
             "GPUShareEvicted",
         }
-        assert "deletionTimestamp" in (await shown(node.admin, "half"))["metadata"]
+        assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
         assert running.stop() == 0
 
 
-async def test_an_eviction_that_is_asked_for_and_not_done_is_never_silent(node: GpuNode) -> None:
+async def test_an_eviction_that_is_not_carried_out_is_always_reported(node: GpuNode) -> None:
     begun = await node.pod("not-begun", namespace=NAMESPACE, phase="Pending")
     leaving = await node.pod("leaving", number=2, namespace=NAMESPACE)
     await node.admin.client.request("DELETE", path("leaving"), params={"gracePeriodSeconds": "600"})

@@ -1,4 +1,4 @@
-"""Alerts about what only a real API server can tell: its own counters, and what the webhook reads in it."""
+"""Alerts that need a real API server: on its own counters, and on objects that the webhook reads from it."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ APPLIES_TO_NOTHING = [{"op": "remove", "path": "/spec/nothing"}]
 
 
 def scraped(plane: ControlPlane) -> dict[str, Any]:
-    """The API server, as an administrator of it may see it."""
+    """Return the scrape configuration of the API server with an administrator's token."""
     plane.access()  # writes the token
     return {
         "job_name": "apiserver",
@@ -50,7 +50,7 @@ async def raised(running: Prometheus, *names: str) -> None:
 
 
 async def refusal(client: KubeClient, namespace: str) -> str:
-    """Why a pod is refused; empty where it is not."""
+    """Return the reason for the denial of a pod; empty if it is admitted."""
     pod = json.dumps(bare_pod("alerting")).encode()
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
@@ -60,7 +60,7 @@ async def refusal(client: KubeClient, namespace: str) -> str:
     return ""
 
 
-async def test_the_api_servers_counters_raise_what_is_about_them(
+async def test_the_api_servers_counters_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     async with (
@@ -102,7 +102,7 @@ async def test_the_api_servers_counters_raise_what_is_about_them(
     }
 
 
-async def test_the_webhook_raises_what_it_reads_in_the_cluster(
+async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     invalid = managed_namespace("alerts-invalid", gpu_fraction="2")
@@ -127,7 +127,7 @@ async def test_the_webhook_raises_what_it_reads_in_the_cluster(
         if alert["labels"]["alertname"] == "KaisharePolicyInvalid"
     }
     assert ("alerts-invalid", "kaishare.dev/gpu-fraction") in invalid_labels
-    # A watch begins anew every 40 s: to a Prometheus this young it may seem silent, which is not yet an alert.
+    # A watch restarts every 40 s; a just started Prometheus may count it as silent, which is no alert yet.
     assert {(alert["labels"]["alertname"], alert["state"]) for alert in alerts} <= {
         ("KaisharePolicyInvalid", "pending"),
         ("KaishareOrderWrong", "pending"),

@@ -29,6 +29,7 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.gpu_node import GpuNode
 from tests.support.guard import GUARD, is_refused, put_on, until_all
 from tests.support.kube_user import APPLY, Asker, where
+from tests.support.pods import container
 from tests.support.webhook_process import until
 
 ALICE = {"user": "alice", "group": "system:authenticated"}
@@ -64,7 +65,7 @@ Item = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def tenancy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own: the garbage collector would delete objects of other tests."""
+    """Run a separate control plane, because the garbage collector would delete objects of other tests."""
     assets = assets_folder()
     if assets is None:
         pytest.skip(HOW)
@@ -128,15 +129,6 @@ def config_map(name: str, **metadata: Any) -> Item:
     return item("ConfigMap", name, metadata=metadata)
 
 
-def container(*, name: str = "main", limits: Mapping[str, str] | None = None, **more: Any) -> Item:
-    return {
-        "name": name,
-        "image": "example.invalid/image",
-        **({"resources": {"limits": dict(limits)}} if limits else {}),
-        **more,
-    }
-
-
 def pod_spec(*containers: Item, **spec: Any) -> Item:
     return {"containers": list(containers) or [container()], **spec}
 
@@ -193,8 +185,8 @@ async def queue_of(asker: Asker, kept: Item) -> str:
         if answer.status != 200:
             break
         top = answer.body
-    labels = [one["metadata"].get("labels", {}) for one in (top, kept)]
-    return next((one[keys.QUEUE_LABEL] for one in labels if keys.QUEUE_LABEL in one), "default-queue")
+    labels = [document["metadata"].get("labels", {}) for document in (top, kept)]
+    return next((each[keys.QUEUE_LABEL] for each in labels if keys.QUEUE_LABEL in each), "default-queue")
 
 
 # What is refused to a developer at once.
@@ -264,7 +256,7 @@ REFUSED: dict[str, tuple[Item, str]] = {
 
 
 @pytest.mark.parametrize("attempt", REFUSED)
-async def test_a_developer_is_refused(asker: Asker, attempt: str) -> None:
+async def test_a_developers_bypass_is_refused(asker: Asker, attempt: str) -> None:
     tried, word = REFUSED[attempt]
     answer = await asker.create(tried, **ALICE)
     if answer.status < 300:
@@ -317,7 +309,7 @@ async def test_nothing_is_created_below_an_owner_that_is_not_namespaced(
     ("kind", "subresource"),
     [(kind, "") for kind in BELOW] + [(kind, "/status") for kind in BELOW if kind != "ConfigMap"],
 )
-async def test_nothing_is_moved_below_such_an_owner_later(
+async def test_no_object_is_moved_below_an_owner_that_is_not_namespaced(
     asker: Asker, cluster: Mapping[str, str], kind: str, subresource: str
 ) -> None:
     below = BELOW[kind]
@@ -335,7 +327,9 @@ async def test_nothing_is_moved_below_such_an_owner_later(
         await asker.remove(where(below))
 
 
-async def test_a_stateful_sets_claim_gets_no_such_owner(asker: Asker, cluster: Mapping[str, str]) -> None:
+async def test_a_stateful_sets_claim_gets_no_owner_that_is_not_namespaced(
+    asker: Asker, cluster: Mapping[str, str]
+) -> None:
     claim = {
         "metadata": {"name": "data", **owned(OTHER_TEAM, cluster[OTHER_TEAM])},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -367,16 +361,16 @@ async def created_without_pods(asker: Asker, tried: Item, word: str) -> None:
     assert answer.status == 201, answer.message
     path = f"/api/v1/namespaces/{TEAM}/events"
 
-    async def told() -> bool:
-        found = await asker.send("GET", PODS, labelSelector=f"app={name}")
-        assert found.body["items"] == [], found.body["items"]
+    async def refusal_is_reported() -> bool:
+        listing = await asker.send("GET", PODS, labelSelector=f"app={name}")
+        assert listing.body["items"] == [], listing.body["items"]
         events = (await asker.send("GET", path)).body["items"]
         return any(
             word in event["message"] and event["involvedObject"]["name"].startswith(name) for event in events
         )
 
     try:
-        await until(told, f"the controller of {name} is refused with {word!r}")
+        await until(refusal_is_reported, f"the controller of {name} is refused with {word!r}")
     finally:
         await asker.remove(where(tried))
         await asker.send("DELETE", PODS, labelSelector=f"app={name}", gracePeriodSeconds="0")
@@ -407,7 +401,7 @@ BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
 
 
 @pytest.mark.parametrize("attempt", BY_CONTROLLERS)
-async def test_a_controller_is_refused_such_pods(asker: Asker, attempt: str) -> None:
+async def test_a_controllers_pods_with_a_bypass_are_refused(asker: Asker, attempt: str) -> None:
     await created_without_pods(asker, *BY_CONTROLLERS[attempt])
 
 
@@ -448,7 +442,7 @@ async def test_a_pod_keeps_queue_and_share(asker: Asker, attempt: str) -> None:
         await asker.remove(f"{PODS}/running")
 
 
-async def test_a_job_gets_no_other_queue_later(asker: Asker) -> None:
+async def test_the_queue_of_a_job_cannot_be_changed(asker: Asker) -> None:
     job = controlled("Job", "labelled-later")
     assert (await asker.create(job, **ALICE)).status == 201
     for subresource in ("", "/status"):
@@ -475,20 +469,20 @@ async def test_a_developer_binds_no_pod(asker: Asker) -> None:
 
 
 async def pods_of(asker: Asker, name: str, count: int = 1) -> list[Item]:
-    """The pods of a workload, once there are so many."""
+    """Wait until a workload has that many pods; return them."""
 
     async def whole() -> list[Item]:
-        found = await asker.send("GET", PODS, labelSelector=f"app={name}")
-        items: list[Item] = found.body["items"]
+        listing = await asker.send("GET", PODS, labelSelector=f"app={name}")
+        items: list[Item] = listing.body["items"]
         return items if len(items) == count else []
 
-    found: list[Item] = await until(whole, f"{name} has {count} pods")
-    return found
+    pods: list[Item] = await until(whole, f"{name} has {count} pods")
+    return pods
 
 
 @contextlib.asynccontextmanager
 async def created(asker: Asker, made: Item) -> AsyncIterator[Item]:
-    """An object of Alice's, deleted at the end with its dependents by the garbage collector."""
+    """Create an object as Alice; the garbage collector deletes it with its dependents at the end."""
     answer = await asker.create(made, **ALICE)
     assert answer.status == 201, answer.message
     try:
@@ -527,8 +521,8 @@ async def test_a_cron_jobs_job_is_admitted(asker: Asker) -> None:
         )
         answer = await asker.create(job, user="system:serviceaccount:kube-system:cronjob-controller")
         assert answer.status == 201, answer.message
-        (one,) = await pods_of(asker, "works-cron-1")
-        assert await queue_of(asker, one) == "queue-a"
+        (kept_pod,) = await pods_of(asker, "works-cron-1")
+        assert await queue_of(asker, kept_pod) == "queue-a"
         await asker.remove(where(job))
         await asker.send("DELETE", PODS, labelSelector="app=works-cron-1", gracePeriodSeconds="0")
 
@@ -616,7 +610,9 @@ ADMITTED_AND_FLAGGED: dict[str, tuple[Item, str]] = {
 
 
 @pytest.mark.parametrize("attempt", ADMITTED_AND_FLAGGED)
-async def test_what_admission_cannot_stop_is_admitted_and_documented(asker: Asker, attempt: str) -> None:
+async def test_bypasses_that_admission_cannot_stop_are_admitted_and_documented(
+    asker: Asker, attempt: str
+) -> None:
     tried, word = ADMITTED_AND_FLAGGED[attempt]
     answer = await asker.create(tried, dry_run=True, **ALICE)
     assert answer.status == 201, answer.message
@@ -625,7 +621,7 @@ async def test_what_admission_cannot_stop_is_admitted_and_documented(asker: Aske
     assert word in limits
 
 
-async def test_the_agent_flags_such_pods_as_without_a_share(
+async def test_the_agent_flags_admitted_bypasses_as_without_a_share(
     asker: Asker, tenancy: ControlPlane, tmp_path: Path
 ) -> None:
     tried = [tried for tried, _ in ADMITTED_AND_FLAGGED.values()]
@@ -648,9 +644,9 @@ async def test_the_agent_flags_such_pods_as_without_a_share(
 
             def flagged() -> set[str]:
                 return {
-                    shown["name"]
-                    for shown in running.shares()["pods"]
-                    for verdict in shown["verdicts"]
+                    pod["name"]
+                    for pod in running.shares()["pods"]
+                    for verdict in pod["verdicts"]
                     if verdict["reason"] == "no-share" and verdict["flagged"]
                 }
 

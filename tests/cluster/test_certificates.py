@@ -1,4 +1,4 @@
-"""Certificates that the webhook makes for itself in a real cluster, and everything that happens to them."""
+"""Self-signed certificates of the webhook in a real cluster: creation, rotation, damage and repair."""
 
 import asyncio
 import base64
@@ -105,13 +105,13 @@ async def start(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> As
         return served
 
     yield start_one
-    for one in running:
-        await one.kill()
+    for replica in running:
+        await replica.kill()
     await admin.delete(SECRET)
 
 
 async def put_secret(admin: Administrator, data: Mapping[str, bytes | None]) -> None:
-    """Have a Secret that holds this and nothing else."""
+    """Write a Secret with exactly this data."""
     with contextlib.suppress(ApiError):
         await admin.delete(SECRET)
     texts = {key: base64.b64encode(value).decode() for key, value in data.items() if value is not None}
@@ -125,9 +125,9 @@ async def secret(admin: Administrator) -> dict[str, bytes]:
 
 
 async def bundles(admin: Administrator) -> list[bytes]:
-    """Of all our webhooks."""
-    found = [await admin.read(MUTATING), await admin.read(VALIDATING)]
-    webhooks = [webhook for each in found for webhook in each["webhooks"]]
+    """Return the bundle of every webhook of kaishare."""
+    stored = [await admin.read(MUTATING), await admin.read(VALIDATING)]
+    webhooks = [webhook for each in stored for webhook in each["webhooks"]]
     return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in webhooks]
 
 
@@ -149,23 +149,23 @@ async def until_ready(replica: Serving) -> None:
 
 
 async def rotations(replica: Serving) -> dict[str, float]:
-    """What a replica did to certificates, by result; leaves aside."""
+    """Return a replica's certificate rotations by result, without renewed leaves."""
     series = await replica.series()
     prefix = 'kaishare_certificate_rotations_total{result="'
-    found = {
+    counts = {
         name.removeprefix(prefix)[:-2]: value for name, value in series.items() if name.startswith(prefix)
     }
-    return {result: value for result, value in found.items() if result != "renewed"}
+    return {result: value for result, value in counts.items() if result != "renewed"}
 
 
 def unused_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def leaf_of(replica: Serving) -> bytes:
-    """The certificate it serves now, in DER."""
+    """Return the certificate that a replica serves now, in DER."""
     address = (replica.admission.host, replica.admission.port)
     return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(address))
 
@@ -182,7 +182,7 @@ def is_of(leaf: bytes, ca: bytes) -> bool:
 def configurations(
     target: UrlTarget | ServiceTarget, validating: UrlTarget | None = None, *, ca_bundle: bytes = b""
 ) -> list[Any]:
-    """As a chart installs them: without a caBundle."""
+    """Return the configurations as a chart installs them: without a caBundle."""
     return [
         mutating_configuration(target, ca_bundle=ca_bundle),
         validating_configuration(validating or target, ca_bundle=ca_bundle),
@@ -226,7 +226,7 @@ async def test_a_fresh_installation_gets_a_ca_and_is_ready_when_it_is_trusted(
 
 
 async def until_failed(replica: Serving) -> None:
-    """Wait until a failure shows where alerts look for it."""
+    """Wait until the metric that the alerts use has a failure."""
 
     async def has_failed() -> bool:
         series = await replica.series()
@@ -243,7 +243,7 @@ async def until_not_ready_because(replica: Serving, text: str) -> None:
     await until(is_so, f"not ready: {text}")
 
 
-async def test_without_a_secret_the_plain_port_says_how_to_make_it_and_no_review_is_taken(
+async def test_without_a_secret_readyz_has_the_command_and_no_review_is_accepted(
     plane: ControlPlane, admin: Administrator, start: Start, tmp_path: Path
 ) -> None:
     await admin.delete(SECRET)
@@ -266,10 +266,10 @@ async def test_without_a_secret_the_plain_port_says_how_to_make_it_and_no_review
             session.get(f"{lines[0]['ops']}/readyz") as response,
         ):
             assert response.status == 503
-            said = (
+            problem = (
                 "no trusted certificate yet: Secret team-a/kaishare-webhook-ca does not exist: create it with"
             )
-            assert (await response.text()).startswith(said)
+            assert (await response.text()).startswith(problem)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
         await put_secret(admin, {})
@@ -288,7 +288,7 @@ async def test_replicas_that_start_at_once_agree_on_one_ca(admin: Administrator,
     async with configured(admin.client, *configurations(NOWHERE)):
         async with asyncio.TaskGroup() as group:
             starts = [group.create_task(start()) for _ in range(3)]
-        replicas = [one.result() for one in starts]
+        replicas = [task.result() for task in starts]
         ca = (await secret(admin))["ca.crt"]
         for replica in replicas:
             await until_ready(replica)
@@ -337,7 +337,9 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
         assert due.pair.key_pem not in stored.values()
         await until_trusted(admin, stored["ca.crt"], stored["old.crt"])
         done = [await rotations(replica) for replica in (mutates, validates)]
-        assert {key: sum(one.get(key, 0) for one in done) for key in ("added", "switched", "replaced")} == {
+        assert {
+            key: sum(counts.get(key, 0) for counts in done) for key in ("added", "switched", "replaced")
+        } == {
             "added": 1,
             "switched": 1,
             "replaced": 0,
@@ -352,7 +354,7 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
     await until(is_forgotten, "the configurations are forgotten")
 
 
-async def test_a_ca_that_is_put_beside_by_hand_follows_and_the_old_one_can_be_taken_out(
+async def test_a_ca_that_is_added_by_hand_is_next_and_the_old_one_can_be_removed(
     admin: Administrator, start: Start, tmp_path: Path
 ) -> None:
     """As docs/certificates.md says."""
@@ -396,7 +398,7 @@ async def until_first_bundle(admin: Administrator, *certificates: bytes) -> None
 @pytest.mark.parametrize(
     "broken", [{}, {"ca.crt": b"x", "ca.key": b"y", "note": b"z"}], ids=["empty", "garbage"]
 )
-async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
+async def test_a_lost_secret_is_restored_from_the_known_ca_set(
     admin: Administrator, start: Start, broken: dict[str, bytes]
 ) -> None:
     async with configured(admin.client, *configurations(NOWHERE)):
@@ -423,7 +425,7 @@ async def test_a_secret_that_is_lost_gets_back_what_is_remembered(
         await until_trusted(admin, before["ca.crt"])
 
 
-async def test_garbage_that_nobody_remembers_better_is_replaced(admin: Administrator, start: Start) -> None:
+async def test_garbage_without_a_known_ca_is_replaced(admin: Administrator, start: Start) -> None:
     await put_secret(admin, {"ca.crt": b"x", "ca.key": b"y"})
     replica = await start()
     (line,) = replica.logged("CA replaced")
@@ -431,7 +433,7 @@ async def test_garbage_that_nobody_remembers_better_is_replaced(admin: Administr
     Authority.load((stored := await secret(admin))["ca.crt"], stored["ca.key"])
 
 
-async def test_a_ca_that_expired_while_all_was_off_is_replaced_at_once(
+async def test_a_ca_that_expired_during_a_shutdown_is_replaced_at_once(
     admin: Administrator, start: Start
 ) -> None:
     expired = authority(age=timedelta(days=91), lifetime=timedelta(days=90))
@@ -447,7 +449,7 @@ async def test_a_ca_that_expired_while_all_was_off_is_replaced_at_once(
         await until_trusted(admin, stored["ca.crt"])
 
 
-async def test_a_bundle_that_is_overwritten_is_right_again_and_nothing_else_is_touched(
+async def test_an_overwritten_bundle_is_corrected_and_other_fields_stay(
     admin: Administrator, start: Start
 ) -> None:
     others = mutating_configuration(NOWHERE, name="kai-00-other", ca_bundle=b"theirs")
@@ -463,15 +465,15 @@ async def test_a_bundle_that_is_overwritten_is_right_again_and_nothing_else_is_t
             await until_first_bundle(admin, *expected)
             assert (await replica.get("/readyz"))[0] == 200
         after = await admin.read(MUTATING)
-        for one in (kept, after):
-            del one["webhooks"][0]["clientConfig"]["caBundle"]
+        for configuration in (kept, after):
+            del configuration["webhooks"][0]["clientConfig"]["caBundle"]
         assert after["webhooks"] == kept["webhooks"]
         other = await admin.read(MUTATING.replace(CONFIGURATION_NAME, "kai-00-other"))
         assert base64.b64decode(other["webhooks"][0]["clientConfig"]["caBundle"]) == b"theirs"
         assert other["metadata"]["generation"] == 1
 
 
-async def test_a_configuration_that_is_made_anew_gets_its_bundle(admin: Administrator, start: Start) -> None:
+async def test_a_recreated_configuration_gets_its_bundle(admin: Administrator, start: Start) -> None:
     replica = await start()
     for _ in range(2):
         async with configured(admin.client, *configurations(NOWHERE)):
@@ -482,35 +484,36 @@ async def test_a_configuration_that_is_made_anew_gets_its_bundle(admin: Administ
 
 
 @pytest.mark.parametrize(
-    ("lacking", "part", "said"),
+    ("lacking", "part", "problem"),
     [(RIGHTS[1:3], "caBundle", "cannot watch resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
     ids=["watch", "patch"],
 )
-async def test_a_right_that_is_missing_is_named_and_the_replica_is_not_ready(
-    admin: Administrator, start: Start, lacking: tuple[dict[str, Any], ...], part: str, said: str
+async def test_a_missing_permission_is_named_and_the_replica_is_not_ready(
+    admin: Administrator, start: Start, lacking: tuple[dict[str, Any], ...], part: str, problem: str
 ) -> None:
     async with configured(admin.client, *configurations(NOWHERE)):
         replica = await start(rights=tuple(rule for rule in RIGHTS if rule not in lacking))
         trouble = await until(
-            lambda: [line for line in replica.logged("certificate problem") if said in line["problem"]], said
+            lambda: [line for line in replica.logged("certificate problem") if problem in line["problem"]],
+            problem,
         )
         assert trouble[0]["part"] == part
         assert "webhookconfigurations" in trouble[0]["problem"]
         status, text = await replica.get("/readyz")
         assert status == 503
-        assert said in text
+        assert problem in text
         await until_failed(replica)
 
 
 async def overwrite(admin: Administrator, bundle: bytes) -> None:
-    """Write the first bundle of the mutating configuration as somebody else would."""
+    """Write the first bundle of the mutating configuration as another program would."""
     value = base64.b64encode(bundle).decode()
     patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": value}]
     body, kind = json.dumps(patch).encode(), "application/json-patch+json"
     await admin.client.request("PATCH", MUTATING, body=body, content_type=kind)
 
 
-async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
+async def test_a_repeated_overwrite_of_the_bundle_is_reported_and_not_fought(
     admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("certs.ca_injector._SECONDS_A_PATCH", 3.0)
@@ -538,20 +541,20 @@ async def test_whoever_keeps_overwriting_the_bundle_is_named_and_not_fought(
             while not any(troubles):
                 await overwrite(admin, b"theirs")
                 await asyncio.sleep(0.05)
-            said = "mutatingwebhookconfigurations kai-00-kaishare: its caBundle is overwritten repeatedly: its annotation cert-manager.io/inject-ca-from makes another controller write it"
-            assert next(filter(None, troubles)) == said
+            problem = "mutatingwebhookconfigurations kai-00-kaishare: its caBundle is overwritten repeatedly: its annotation cert-manager.io/inject-ca-from makes another controller write it"
+            assert next(filter(None, troubles)) == problem
             changes = (await admin.read(MUTATING))["metadata"]["generation"]
             await asyncio.sleep(0.5)
             assert (await admin.read(MUTATING))["metadata"]["generation"] == changes
             await until_trusted(admin, ca)
-            await until(lambda: troubles[-1] == "", "all is well")
+            await until(lambda: troubles[-1] == "", "the problem has ended")
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
 
-async def test_this_machines_clock_has_no_part_in_it(admin: Administrator, start: Start) -> None:
+async def test_certificates_do_not_depend_on_the_local_clock(admin: Administrator, start: Start) -> None:
     leaves: list[Leaf] = []
     troubles: list[tuple[str, str]] = []
     replica = CertificateManager(
@@ -572,14 +575,14 @@ async def test_this_machines_clock_has_no_part_in_it(admin: Administrator, start
     finally:
         task.cancel()
         await asyncio.wait([task])
-    ((_, said),) = [trouble for trouble in troubles if trouble[0] == "clock"]
-    assert said.startswith("this machine's clock is 1576")
-    assert said.endswith(" s ahead of the API server's: correct it")
+    ((_, problem),) = [trouble for trouble in troubles if trouble[0] == "clock"]
+    assert problem.startswith("this machine's clock is 1576")
+    assert problem.endswith(" s ahead of the API server's: correct it")
     in_a_week = datetime.now(UTC) + timedelta(days=7)
     assert abs(leaves[0].pair.not_after - in_a_week) < timedelta(minutes=1)
 
 
-async def test_a_replica_serves_on_while_the_api_server_is_away(
+async def test_a_replica_keeps_serving_during_an_outage_of_the_api_server(
     plane: ControlPlane, admin: Administrator, start: Start
 ) -> None:
     async with configured(admin.client, *configurations(NOWHERE)):

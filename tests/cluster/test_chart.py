@@ -1,4 +1,4 @@
-"""The chart on a real API server: installed, used with its own service accounts, upgraded, taken away."""
+"""The chart on a real API server: installed, used with its own service accounts, upgraded, uninstalled."""
 
 import asyncio
 import base64
@@ -76,8 +76,8 @@ def release(plane: ControlPlane) -> Iterator[Release]:
 
 
 async def get(client: KubeClient, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await client.get(path))
-    return found
+    document: dict[str, Any] = json.loads(await client.get(path))
+    return document
 
 
 async def merge(client: KubeClient, path: str, patch: dict[str, Any], kind: str = STRATEGIC) -> None:
@@ -102,9 +102,9 @@ def held_to(profile: str) -> dict[str, Any]:
 
 
 def pods(values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The pods that objects of a kind would make, or are."""
-    found = [item for item in rendered(values, tests=True) if item["kind"] == kind]
-    return [item["spec"].get("template", item) for item in found]
+    """Return the pods or pod templates of all objects of a kind."""
+    items = [item for item in rendered(values, tests=True) if item["kind"] == kind]
+    return [item["spec"].get("template", item) for item in items]
 
 
 async def admitted(client: KubeClient, profile: str, pod: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("account", "method", "path", "body"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
 )
-async def test_what_an_account_has_no_business_with_is_refused(
+async def test_a_request_beyond_an_accounts_permissions_is_refused(
     account: str, method: str, path: str, body: dict[str, Any] | None, accounts: dict[str, KubeClient]
 ) -> None:
     content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -196,7 +196,7 @@ async def test_what_an_account_has_no_business_with_is_refused(
     assert refusal.value.status == 403
 
 
-async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_and_keeps_it_through_an_upgrade(
+async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgrade(
     plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
 ) -> None:
     client = admin.client
@@ -241,7 +241,7 @@ async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_a
             check=False,
         )
         assert doctor.returncode == 0, doctor.stdout + doctor.stderr
-        states = {found["check"]: found["state"] for found in json.loads(doctor.stdout)["findings"]}
+        states = {finding["check"]: finding["state"] for finding in json.loads(doctor.stdout)["findings"]}
         checks = ("mutating webhook", "validating webhooks", "order", "caBundle", "policies")
         assert {check: states[check] for check in checks} == dict.fromkeys(checks, "ok")
 
@@ -266,7 +266,7 @@ async def test_the_webhook_of_the_chart_takes_up_its_work_with_its_own_account_a
 @pytest.mark.parametrize(
     "way", [["--server-side", "--force-conflicts"], []], ids=["server-side", "by the client"]
 )
-async def test_applying_the_plain_manifests_again_takes_nothing_away_that_the_webhook_wrote(
+async def test_applying_the_plain_manifests_again_keeps_the_fields_that_the_webhook_wrote(
     way: list[str], plane: ControlPlane, release: Release, admin: Administrator
 ) -> None:
     await admin.delete(
@@ -305,7 +305,7 @@ async def test_the_agent_of_the_chart_does_its_work_with_its_own_account(
     assert "403 Forbidden" not in log
 
 
-async def test_uninstalling_takes_the_webhooks_away_first_and_leaves_nothing(
+async def test_uninstalling_removes_the_webhooks_first_and_leaves_nothing(
     release: Release, admin: Administrator
 ) -> None:
     before = {(item["kind"], item["metadata"]["name"]) for item in rendered(release.values)}

@@ -1,4 +1,4 @@
-"""Every object that the chart can make, really created on a real API server."""
+"""Every object that the chart can render, created on a real API server."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -18,12 +18,12 @@ _OF_DEPLOYMENTS = ("/apis/apps/v1/namespaces/{}/replicasets", "/api/v1/namespace
 
 @pytest.fixture
 async def client(admin: Administrator) -> AsyncIterator[KubeClient]:
-    """An administrator's, in a cluster that knows the kinds of others and has the release's namespace."""
+    """Return an administrator's client; the cluster has the foreign kinds and the release's namespace."""
     await define_others_kinds(admin.client)
     home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     await ensure_namespaces(admin.client, home)
     yield admin.client
-    for path in _OF_DEPLOYMENTS:  # nobody collects garbage here
+    for path in _OF_DEPLOYMENTS:  # no garbage collector runs here
         await admin.client.request("DELETE", path.format(NAMESPACE), params={"gracePeriodSeconds": "0"})
 
 
@@ -35,18 +35,18 @@ async def all_are_taken(client: KubeClient, objects: Iterable[Object]) -> None:
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "nothing"])
-async def test_an_api_server_takes_every_object_of_every_kind_of_installation(
+async def test_an_api_server_accepts_every_object_of_every_kind_of_installation(
     variant: str, client: KubeClient
 ) -> None:
     await all_are_taken(client, rendered(VARIANTS[variant], tests=True))
 
 
 @pytest.mark.parametrize("part", ["webhook", "agent"])
-async def test_an_api_server_takes_the_plain_manifests(part: str, client: KubeClient) -> None:
+async def test_an_api_server_accepts_the_plain_manifests(part: str, client: KubeClient) -> None:
     await all_are_taken(client, base(part))
 
 
-async def test_an_object_that_an_api_server_does_not_take_is_noticed(client: KubeClient) -> None:
+async def test_an_object_that_an_api_server_refuses_is_noticed(client: KubeClient) -> None:
     broken = json.loads(json.dumps(rendered()))
     (deployment,) = (item for item in broken if item["kind"] == "Deployment")
     deployment["spec"]["replikas"] = 3

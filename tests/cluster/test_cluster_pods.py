@@ -43,8 +43,8 @@ async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> 
         await admin.create(bind_request())
         await admin.bind("research", "half")
         assert await until(lambda: run.names == {"half"}) < 1
-        (found,) = run.inventory.pods.values()
-        assert (found.phase, found.is_bound) == ("Pending", True)
+        (inventory_pod,) = run.inventory.pods.values()
+        assert (inventory_pod.phase, inventory_pod.is_bound) == ("Pending", True)
         started = {
             "name": "main",
             "containerID": f"containerd://{CONTAINER}",
@@ -54,15 +54,18 @@ async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> 
             "restartCount": 0,
         }
         await admin.set_status(POD, {"phase": "Running", "containerStatuses": [started]})
-        assert await until(lambda: run.inventory.pods[found.uid].phase == "Running") < 1
-        assert run.inventory.pods[found.uid].container_ids == (CONTAINER,)
+        assert await until(lambda: run.inventory.pods[inventory_pod.uid].phase == "Running") < 1
+        assert run.inventory.pods[inventory_pod.uid].container_ids == (CONTAINER,)
         await admin.merge(POD, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
-        assert await until(lambda: run.inventory.pods[found.uid].annotations["gpu-fraction"] == "0.9") < 1
+        assert (
+            await until(lambda: run.inventory.pods[inventory_pod.uid].annotations["gpu-fraction"] == "0.9")
+            < 1
+        )
         await admin.delete(POD)
         assert await until(lambda: run.names == set()) < 1
 
 
-async def test_pods_of_other_nodes_are_none_of_ours(admin: Administrator) -> None:
+async def test_pods_of_other_nodes_are_not_followed(admin: Administrator) -> None:
     await admin.create(pod("elsewhere", node="gpu-node-1"))
     await admin.create(pod("nowhere", node=None, phase="Pending"))
     await admin.create(fraction())
@@ -70,16 +73,16 @@ async def test_pods_of_other_nodes_are_none_of_ours(admin: Administrator) -> Non
         await until(lambda: run.names == {"half"})
 
 
-async def same(admin: Administrator, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def same(admin: Administrator, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Make objects; return them as they were, with the UIDs that pods got."""
     uids: dict[str, str] = {}
-    for namespace in {item["metadata"].get("namespace", "default") for item in found}:
+    for namespace in {item["metadata"].get("namespace", "default") for item in items}:
         await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
-    for item in found:
+    for item in items:
         if item["kind"] == "Pod":
             made = await admin.create(item)
             uids[item["metadata"]["uid"]] = made["metadata"]["uid"]
-    renamed = copy.deepcopy(found)
+    renamed = copy.deepcopy(items)
     for item in renamed:
         is_pod = item["kind"] == "Pod"  # whose owners, workloads, are as they were
         if is_pod:
@@ -119,9 +122,9 @@ async def test_bind_requests_and_config_maps_are_read_as_from_a_file(
 ) -> None:
     recorded = documents(folder) if folder else OWN
     recorded = [item for item in recorded if item["kind"] in ("Pod", "BindRequest", "ConfigMap")]
-    found = await same(admin, [*recorded, node()])
+    created = await same(admin, [*recorded, node()])
     async with running(admin.client, read_config_maps=True, node=on, **USUAL) as run:
-        want = built(*found, node=on).inventory
+        want = built(*created, node=on).inventory
         bound = {pod.key for pod in want.pods.values()}
         owned = {key: uid for key, uid in want.config_map_owners.items() if uid in want.pods}
         await until(lambda: run.pods.inventory)
@@ -137,7 +140,9 @@ async def test_bind_requests_and_config_maps_are_read_as_from_a_file(
         assert run.pods.unavailable == ()
 
 
-async def test_with_all_its_rights_it_lacks_nothing(plane: ControlPlane, admin: Administrator) -> None:
+async def test_with_all_permissions_no_resource_is_unavailable(
+    plane: ControlPlane, admin: Administrator
+) -> None:
     for item in OWN:
         await admin.create(item)
     rights = [
@@ -160,7 +165,7 @@ async def test_with_all_its_rights_it_lacks_nothing(plane: ControlPlane, admin: 
         assert run.inventory.namespaces.keys() == {"research", "kai-resource-reservation"}
 
 
-async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
+async def test_with_permission_for_pods_alone_the_other_resources_are_unavailable(
     plane: ControlPlane, admin: Administrator
 ) -> None:
     for item in OWN:
@@ -182,24 +187,24 @@ async def test_with_the_right_to_pods_alone_it_goes_on_and_says_what_it_lacks(
         await until(lambda: "bindrequests.scheduling.run.ai" in run.said("resource available again"))
 
 
-async def test_without_any_right_it_says_so_and_begins_when_it_has_one(
+async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
     plane: ControlPlane, admin: Administrator
 ) -> None:
     await admin.create(pod())
-    token = await admin.token("nobody")
+    token = await admin.token("without-rights")
     async with KubeClient(plane.access(token)) as client, running(client) as run:
         await until(lambda: run.pods.watch.restarts["403"] > 3)
         (line,) = run.said("pod watch failing")
         assert line.startswith(
-            'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:nobody"'
+            'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:without-rights"'
         )
         assert run.pods.inventory is None
-        role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/nobody"
+        role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/without-rights"
         await admin.merge(role, {"rules": [PODS]})
         await until(lambda: run.names == {"half"})
 
 
-async def test_a_version_of_kai_with_another_api_is_said(
+async def test_an_api_version_that_is_not_served_is_reported(
     admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = replace(belongings.BIND_REQUESTS, prefix="/apis/scheduling.run.ai/v9")
@@ -210,7 +215,7 @@ async def test_a_version_of_kai_with_another_api_is_said(
         assert [lack.reason for lack in run.pods.unavailable] == [UnavailableReason.NOT_SERVED]
 
 
-async def test_a_link_that_dies_silently_is_noticed_and_the_next_one_taken(
+async def test_a_silently_dead_connection_is_replaced(
     hostile: HostileApiServer, admin: Administrator
 ) -> None:
     usual = WatchTiming()
@@ -230,7 +235,7 @@ async def test_a_link_that_dies_silently_is_noticed_and_the_next_one_taken(
         assert run.pods.seconds_since_contact() < 3
 
 
-async def test_a_kill_of_the_api_server_is_survived_and_the_last_contact_tells(
+async def test_a_kill_of_the_api_server_is_survived_and_visible_in_the_last_contact(
     plane: ControlPlane, admin: Administrator
 ) -> None:
     await admin.create(pod())

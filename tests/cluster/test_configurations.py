@@ -67,7 +67,7 @@ def pod(**metadata: Any) -> dict[str, Any]:
 
 
 async def create(client: KubeClient, namespace: str, made: dict[str, Any]) -> int:
-    """Ask for a pod that is then not kept; return the status."""
+    """Create a pod as a dry run; return the status."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
         await client.request("POST", path, params={"dryRun": "All"}, body=json.dumps(made).encode())
@@ -176,7 +176,7 @@ USERS = (
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_what_is_left_out_is_what_decide_and_verify_leave_alone(
+async def test_pods_that_are_not_sent_are_those_that_decide_and_verify_leave_alone(
     plane: ControlPlane, recorder: Recorder, user: str
 ) -> None:
     labels = NAMESPACES["hooked-enforce"]
@@ -210,11 +210,11 @@ async def test_what_is_left_out_is_what_decide_and_verify_leave_alone(
 
 
 async def test_namespaces_are_chosen_by_their_labels(admin: Administrator, recorder: Recorder) -> None:
-    found = {}
+    paths = {}
     for name in NAMESPACES:
         assert await create(admin.client, name, pod()) == 201
-        found[name] = recorder.paths()
-    assert found == {
+        paths[name] = recorder.paths()
+    assert paths == {
         "hooked": [MUTATE],
         "hooked-observe": [MUTATE],
         "hooked-enforce": [MUTATE, VALIDATE],
@@ -253,7 +253,7 @@ async def test_pods_cost_a_call_when_they_are_made_and_never_again(
         ({"kaishare.dev/mode": "off"}, {"kaishare.dev/mode": None}, 0),
     ],
 )
-async def test_namespaces_cost_a_call_if_they_have_a_label_of_ours(
+async def test_namespaces_cost_a_call_if_they_have_a_kaishare_label(
     admin: Administrator,
     recorder: Recorder,
     before: dict[str, str] | None,
@@ -272,7 +272,7 @@ async def test_namespaces_cost_a_call_if_they_have_a_label_of_ours(
     assert recorder.paths() == [VALIDATE_NAMESPACES] * calls
 
 
-async def test_a_webhook_that_is_away_holds_up_nothing_that_keeps_nodes_alive(
+async def test_an_unreachable_webhook_does_not_delay_system_pods(
     plane: ControlPlane, admin: Administrator
 ) -> None:
     for name, labels in NAMESPACES.items():

@@ -25,11 +25,11 @@ AGENT = (
 LOOK = Observation(reading=GpuReading(gpus=(gpu(uuid=GPU_0),)))
 
 
-async def found(plane: ControlPlane, token: str) -> dict[str, CheckResult]:
-    asked = ApiQuestion(
+async def results_of(plane: ControlPlane, token: str) -> dict[str, CheckResult]:
+    question = ApiQuestion(
         node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
     )
-    return {finding.check: finding async for finding in cluster_findings(plane.access(token), asked, LOOK)}
+    return {finding.check: finding async for finding in cluster_findings(plane.access(token), question, LOOK)}
 
 
 async def test_an_agent_with_the_rights_it_needs(plane: ControlPlane, admin: Administrator) -> None:
@@ -38,7 +38,7 @@ async def test_an_agent_with_the_rights_it_needs(plane: ControlPlane, admin: Adm
     await admin.create(node())
     for item in (fraction(), bind_request(), reservation(), kai("admission", "--gpu-sharing-enabled=true")):
         await admin.create(item)
-    seen = await found(plane, token)
+    seen = await results_of(plane, token)
     assert [check for check, finding in seen.items() if finding.state is State.PROBLEM] == []
     assert seen["right to watch pods"].what == "granted"
     assert seen["right to get nodes"].what.startswith("not granted, which is optional")
@@ -56,8 +56,8 @@ def kai(name: str, *args: str) -> dict[str, Any]:
 
 
 async def test_an_agent_without_any_right(plane: ControlPlane, admin: Administrator) -> None:
-    token = await admin.token("doctor-nobody")
-    seen = await found(plane, token)
+    token = await admin.token("doctor-without-rights")
+    seen = await results_of(plane, token)
     wrong = [check for check, finding in seen.items() if finding.state is State.PROBLEM]
     assert wrong == [
         "right to list pods",
@@ -70,7 +70,7 @@ async def test_an_agent_without_any_right(plane: ControlPlane, admin: Administra
     assert "403" in seen["pods"].what
 
 
-async def test_an_administrator_may_everything(
+async def test_an_administrator_has_every_permission(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await admin.create(node())
@@ -150,7 +150,7 @@ async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, ad
 @pytest.mark.parametrize(
     "change", ["names of another pod", "another namespace", "finished", "not of a vCluster"]
 )
-async def test_pods_that_are_no_reservation_pods_of_a_vcluster(
+async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
     plane: ControlPlane, admin: Administrator, change: str
 ) -> None:
     await admin.ensure({"kind": "Namespace", "metadata": {"name": "vcluster-red"}})
@@ -167,7 +167,7 @@ async def test_pods_that_are_no_reservation_pods_of_a_vcluster(
 
 
 async def every(plane: ControlPlane, token: str) -> list[CheckResult]:
-    asked = ApiQuestion(
+    question = ApiQuestion(
         node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
     )
-    return [finding async for finding in cluster_findings(plane.access(token), asked, LOOK)]
+    return [finding async for finding in cluster_findings(plane.access(token), question, LOOK)]

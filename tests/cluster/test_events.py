@@ -1,4 +1,4 @@
-"""Events on a real API server: their form is accepted, and two rights are enough."""
+"""Events on a real API server: their form is accepted, and two permissions are enough."""
 
 import json
 
@@ -42,7 +42,7 @@ async def test_events_are_made_and_counted_with_the_rights_to_create_and_to_patc
     assert json.loads(await admin.client.get(f"{EVENTS}/{name}"))["count"] == 2
 
 
-async def test_what_is_refused_says_why(plane: ControlPlane, admin: Administrator) -> None:
+async def test_a_refused_event_has_the_reason(plane: ControlPlane, admin: Administrator) -> None:
     about = ObjectReference(api_version="v1", kind="Pod", namespace="team-a", name="other", uid="u")
     elsewhere = Event(
         name="other.1", namespace="research", about=about, reason="GPUShareChanged", message="m"

@@ -1,4 +1,4 @@
-"""The examples in a cluster: each pod is kept as `explain` says beforehand."""
+"""The examples in a cluster: each stored pod equals the output of `explain`."""
 
 import asyncio
 import json
@@ -18,18 +18,18 @@ FIRST = managed_namespace("examples", gpu_fraction="0.5", priority="train")
 
 
 def explained() -> list[dict[str, Any]]:
-    """What `explain` says of the workloads."""
+    """Return the output of `explain` for the workloads."""
     command = ["-m", "webhook", "explain", "--policies", NAMESPACES, "-f", WORKLOADS, "-o", "json"]
     done = subprocess.run([sys.executable, *command], capture_output=True, check=True, timeout=30)
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+    explanations: list[dict[str, Any]] = json.loads(done.stdout)
+    return explanations
 
 
-def applied(said: Said) -> None:
-    assert said.status == 0, said.errors
+def applied(result: Said) -> None:
+    assert result.status == 0, result.errors
 
 
-async def test_pods_are_kept_as_explain_says(
+async def test_pods_are_stored_as_explain_prints_them(
     plane: ControlPlane, admin: Administrator, controllers: None, tmp_path: Path
 ) -> None:
     expected = await asyncio.to_thread(explained)
@@ -46,42 +46,44 @@ async def test_pods_are_kept_as_explain_says(
 
 
 async def compare(admin: Administrator, each: dict[str, Any]) -> None:
-    """Look up the pod of one workload, and compare what `explain` shows of it with what is kept."""
+    """Look up the pod of one workload, and compare the output of `explain` with the stored pod."""
 
     async def pods() -> list[dict[str, Any]]:
         items = (await admin.read(f"/api/v1/namespaces/{each['namespace']}/pods"))["items"]
         return [pod for pod in items if pod["metadata"]["name"].startswith(each["name"])]
 
     (kept,) = await until(pods, f"{each['name']} has a pod")
-    shown = each["pod"]
+    explained_pod = each["pod"]
     for labels in ("labels", "annotations"):
-        assert shown["metadata"].get(labels, {}).items() <= kept["metadata"].get(labels, {}).items()
+        assert explained_pod["metadata"].get(labels, {}).items() <= kept["metadata"].get(labels, {}).items()
     ours = {"gpu-fraction", "gpu-memory", "gpu-fraction-container-name", "kai.scheduler/queue"}
     for labels in ("labels", "annotations"):
-        assert kept["metadata"].get(labels, {}).keys() & ours <= shown["metadata"].get(labels, {}).keys()
-    assert kept["spec"]["schedulerName"] == shown["spec"].get("schedulerName", "default-scheduler")
-    for container, want in zip(kept["spec"]["containers"], shown["spec"]["containers"], strict=True):
+        assert (
+            kept["metadata"].get(labels, {}).keys() & ours <= explained_pod["metadata"].get(labels, {}).keys()
+        )
+    assert kept["spec"]["schedulerName"] == explained_pod["spec"].get("schedulerName", "default-scheduler")
+    for container, want in zip(kept["spec"]["containers"], explained_pod["spec"]["containers"], strict=True):
         resources = want.get("resources", {})
-        limits, asked = resources.get("limits", {}), resources.get("requests", {})
+        limits, requests = resources.get("limits", {}), resources.get("requests", {})
         assert container["resources"].get("limits", {}) == limits
-        assert container["resources"].get("requests", {}) == {**limits, **asked}
-    for toleration in shown["spec"].get("tolerations", ()):
+        assert container["resources"].get("requests", {}) == {**limits, **requests}
+    for toleration in explained_pod["spec"].get("tolerations", ()):
         assert toleration in kept["spec"]["tolerations"]
 
 
 def assert_decisions_are_the_same(webhook: Serving, expected: list[dict[str, Any]]) -> None:
-    """Action and reason in the log are those that `explain` gives."""
-    said = {
+    """Assert that actions and reasons in the log equal those of `explain`."""
+    logged = {
         (line["namespace"], line["action"], line["reason"])
         for line in webhook.logged("decision")
         if line["webhook"] == "mutate" and line["namespace"] != "examples"
     }
     managed = [each for each in expected if each["namespace"] != "research"]
-    assert said == {(each["namespace"], each["action"], each["reason"]) for each in managed}
+    assert logged == {(each["namespace"], each["action"], each["reason"]) for each in managed}
 
 
 async def clean_up(plane: ControlPlane, admin: Administrator, namespaces: set[str]) -> None:
-    """Delete what was made; no garbage collector runs here."""
+    """Delete the created objects; no garbage collector runs here."""
     await kubectl(plane, "delete", "-f", WORKLOADS, "--wait=false", "--cascade=orphan")
     for namespace in sorted(namespaces):
         await admin.delete(f"/apis/apps/v1/namespaces/{namespace}/replicasets")

@@ -1,4 +1,4 @@
-"""The host guard on a real API server, refusing: what a tenant tries, and what must go on as before."""
+"""The host guard on a real API server in deny: attempts of tenants, and requests that must be admitted."""
 
 import asyncio
 import copy
@@ -68,14 +68,14 @@ def changes(
     return {"metadata": {"labels": labels or {}, "annotations": annotations or {}}}
 
 
-async def admitted(asked: Any) -> Answer:
-    answer: Answer = await asked
+async def admitted(request: Any) -> Answer:
+    answer: Answer = await request
     assert answer.status in (200, 201), answer.message
     return answer
 
 
-async def refused(asked: Any, *words: str) -> None:
-    answer: Answer = await asked
+async def refused(request: Any, *words: str) -> None:
+    answer: Answer = await request
     assert answer.status == 403, answer
     assert "ValidatingAdmissionPolicy 'kaishare-guard-" in answer.message
     for word in words:
@@ -297,7 +297,7 @@ async def test_a_pod_keeps_its_keys(
     await refused(asker.merge(running + subresource, change, user=SYNCER, dry_run=True), *words)
 
 
-async def test_one_group_of_a_pod_on_several_gpus_stays_too(asker: Asker, running: str) -> None:
+async def test_each_group_of_a_pod_on_several_gpus_is_protected(asker: Asker, running: str) -> None:
     both = {"runai-gpu-group/a": "a", "runai-gpu-group/b": "b"}
     await admitted(asker.merge(running, changes(both), user=BINDER))
     await refused(
@@ -344,7 +344,7 @@ async def test_kai_may_create_pods_with_its_keys(asker: Asker) -> None:
     await refused(asker.create(pod, user=SYNCER, dry_run=True))
 
 
-async def test_a_syncer_that_has_not_seen_kais_writes_meets_a_conflict_and_no_refusal(asker: Asker) -> None:
+async def test_an_outdated_write_of_the_syncer_is_a_conflict_and_no_denial(asker: Asker) -> None:
     pod = synced_pod("behind")
     seen = (await admitted(asker.create(pod, user=SYNCER))).body
     await admitted(asker.merge(where(pod), changes(GROUP), user=BINDER))
@@ -359,12 +359,12 @@ async def test_a_syncer_that_has_not_seen_kais_writes_meets_a_conflict_and_no_re
 
 def recorded(name: str) -> dict[str, Any]:
     path = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / f"{name}.json"
-    found: dict[str, Any] = json.loads(Path(path).read_text())
-    return found
+    document: dict[str, Any] = json.loads(Path(path).read_text())
+    return document
 
 
 def as_sent(pod: dict[str, Any]) -> dict[str, Any]:
-    """A recorded pod as it was sent: without what the API server and the scheduler wrote."""
+    """Return a recorded pod without the fields that the API server and the scheduler wrote."""
     sent = admissible(pod)
     kept = ("name", "namespace", "labels", "annotations")
     sent["metadata"] = {key: value for key, value in pod["metadata"].items() if key in kept}
@@ -394,7 +394,7 @@ LIVE, RUN = "vcluster-live-v0.36.1", "vcluster"
         *(f"{RUN}/{name}.host" for name in ("d2_create_spoofed", "d3_create")),
     ],
 )
-async def test_what_the_syncer_creates_passes(asker: Asker, name: str) -> None:
+async def test_pods_that_the_syncer_creates_are_admitted(asker: Asker, name: str) -> None:
     await admitted(asker.create(as_sent(recorded(name)), user=SYNCER, dry_run=True))
 
 
@@ -407,10 +407,10 @@ async def test_what_the_syncer_creates_passes(asker: Asker, name: str) -> None:
         (f"{RUN}/c_create.host", f"{RUN}/c_settled.host"),
     ],
 )
-async def test_what_the_syncer_updates_passes(asker: Asker, before: str, after: str) -> None:
+async def test_updates_of_the_syncer_are_admitted(asker: Asker, before: str, after: str) -> None:
     pod, settled = as_sent(recorded(before)), recorded(after)
-    for one in (pod, settled):
-        one["metadata"]["labels"].setdefault("kai.scheduler/queue", "team-a")  # the spoofed pod had none
+    for sent in (pod, settled):
+        sent["metadata"]["labels"].setdefault("kai.scheduler/queue", "team-a")  # the spoofed pod had none
     await admitted(asker.create(pod, user=SYNCER))
     answer = await put(asker, settled, SYNCER)
     await asker.remove(where(pod))
@@ -452,7 +452,7 @@ async def test_a_pods_life_from_the_tenant_to_kai_and_back_passes(asker: Asker) 
     await asker.remove(where(pod))
 
 
-async def test_what_a_tenant_did_to_a_running_pod_is_refused(asker: Asker) -> None:
+async def test_a_tenants_edits_of_a_running_pod_are_refused(asker: Asker) -> None:
     pod = as_sent(recorded(f"{RUN}/a_settled.host"))
     await admitted(asker.create(pod, user=SYNCER))
     edits = ("gpu-fraction", "kai.scheduler/queue", "runai-gpu-group", "pod-group-name")
@@ -510,7 +510,7 @@ _MANY_GROUPS = {f"runai-gpu-group/{number}-{'g' * 36}": "g" * 63 for number in r
         ),
     ],
 )
-async def test_what_is_refused_is_said_in_as_much_as_an_event_holds(
+async def test_the_message_of_a_refused_creation_fits_into_an_event(
     asker: Asker, pod: dict[str, Any], last_words: str
 ) -> None:
     await asker.apply(host(MANY_QUEUES, ",".join(f"team-{number}-{'t' * 40}" for number in range(60))))
@@ -522,7 +522,7 @@ async def test_what_is_refused_is_said_in_as_much_as_an_event_holds(
     await admitted(tell(asker, f"Error syncing to host cluster: create object: {answer.message}"))
 
 
-async def test_what_is_refused_later_is_said_in_as_much_as_an_event_holds(asker: Asker) -> None:
+async def test_the_message_of_a_refused_update_fits_into_an_event(asker: Asker) -> None:
     pod = synced_pod(_LONG_NAME)
     await admitted(asker.create(pod, user=SYNCER))
     answer = await asker.merge(where(pod), changes(_MANY_GROUPS), user=SYNCER, dry_run=True)
@@ -532,7 +532,7 @@ async def test_what_is_refused_later_is_said_in_as_much_as_an_event_holds(asker:
 
 
 async def tell(asker: Asker, note: str) -> Answer:
-    """Write an Event as vCluster's syncer does: it cuts nothing."""
+    """Write an Event as vCluster's syncer does, without cutting its message."""
     event = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -566,19 +566,19 @@ async def tell(asker: Asker, note: str) -> Answer:
 async def test_an_annotation_that_names_no_queue_allows_none(
     asker: Asker, queues: str | None, words: str
 ) -> None:
-    answer = await asked_with(asker, queues, lambda answer: words in answer.message)
+    answer = await created_with(asker, queues, lambda answer: words in answer.message)
     assert answer.status == 403, answer
     assert words in answer.message
 
 
 @pytest.mark.parametrize("queues", ["team-a", "b,team-a", " b , team-a ", "b\nteam-a\n", "b team-a"])
 async def test_queues_are_separated_by_commas_blanks_or_lines(asker: Asker, queues: str) -> None:
-    answer = await asked_with(asker, queues, lambda answer: not answer.message)
+    answer = await created_with(asker, queues, lambda answer: not answer.message)
     assert answer.status == 201, answer
 
 
-async def asked_with(asker: Asker, queues: str | None, is_it: Callable[[Answer], bool]) -> Answer:
-    """Ask for a pod of queue team-a where these are allowed, until the API server has seen it."""
+async def created_with(asker: Asker, queues: str | None, is_it: Callable[[Answer], bool]) -> Answer:
+    """Create a pod of queue team-a under these allowed queues until the API server has seen them."""
     space = "vcluster-team-c"
     await asker.apply(host(space, queues))
     pod = synced_pod(namespace=space)
@@ -586,7 +586,7 @@ async def asked_with(asker: Asker, queues: str | None, is_it: Callable[[Answer],
 
 
 async def until(ask: Callable[[], Awaitable[Answer]], is_it: Callable[[Answer], bool]) -> Answer:
-    """Ask until the answer is as it should be; the last one, after ten seconds."""
+    """Repeat a request until its answer is the expected one; return the last answer after ten seconds."""
     ends = time.monotonic() + 10
     while True:
         answer = await ask()
@@ -635,7 +635,7 @@ async def test_an_owners_queue_label_is_the_namespaces(asker: Asker, kind: str) 
     await asker.remove(where(made))
 
 
-async def test_a_label_comes_by_no_other_way(asker: Asker) -> None:
+async def test_the_queue_label_cannot_be_set_through_a_subresource(asker: Asker) -> None:
     made = owner("Job", None)
     await admitted(asker.create(made))
     await refused(asker.merge(where(made) + "/status", changes({"kai.scheduler/queue": "team-b"})))
@@ -655,7 +655,7 @@ async def test_a_custom_resource_is_an_owner_like_any_other(asker: Asker, admin:
     await admitted(asker.send("POST", path, item, user=POD_GROUPER, dry_run=True))
 
 
-async def test_whose_label_is_not_looked_at(asker: Asker) -> None:
+async def test_labels_outside_of_enforce_and_of_synced_pods_are_not_checked(asker: Asker) -> None:
     elsewhere = owner("Deployment", "team-b", namespace="not-enforced")
     for item in (
         elsewhere,
@@ -664,7 +664,7 @@ async def test_whose_label_is_not_looked_at(asker: Asker) -> None:
         await admitted(asker.create(item, dry_run=True))
 
 
-async def test_a_label_from_before_does_not_hinder_other_changes(asker: Asker) -> None:
+async def test_an_existing_label_does_not_block_other_changes(asker: Asker) -> None:
     space = host("enforced-later", None, {"kai.scheduler/queue": "team-a"})
     await asker.apply(space)
     made = owner("Deployment", "team-b", namespace="enforced-later")
@@ -701,7 +701,7 @@ async def test_under_enforce_a_pod_keeps_its_keys_after_its_creation(asker: Aske
     await asker.remove(where(pod))
 
 
-async def test_elsewhere_a_pod_that_no_vcluster_made_is_not_guarded(asker: Asker) -> None:
+async def test_in_other_namespaces_only_vcluster_pods_are_guarded(asker: Asker) -> None:
     pod = synced_pod("plain", namespace="not-enforced", labels=not_synced())
     await admitted(asker.create(pod))
     await admitted(asker.merge(where(pod), changes({"kai.scheduler/queue": "b"}, {"gpu-fraction": "0.9"})))

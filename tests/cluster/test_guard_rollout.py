@@ -1,4 +1,4 @@
-"""The steps before the guard refuses anything, and its end."""
+"""The steps of the guard before it denies, and its removal."""
 
 import asyncio
 import re
@@ -34,14 +34,14 @@ async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
 
 
 async def counted(asker: Asker, action: str) -> set[str]:
-    """The policies that did this at least once, by the API server's own metrics."""
+    """Return the policies that took an action at least once, from the API server's metrics."""
     text = (await asker.send("GET", "/metrics")).body["text"]
-    found = [dict(re.findall(r'(\w+)="([^"]*)"', match["labels"])) for match in _COUNTED.finditer(text)]
-    return {labels["policy"] for labels in found if labels["enforcement_action"] == action}
+    label_sets = [dict(re.findall(r'(\w+)="([^"]*)"', match["labels"])) for match in _COUNTED.finditer(text)]
+    return {labels["policy"] for labels in label_sets if labels["enforcement_action"] == action}
 
 
 async def until_counted(asker: Asker, policies: set[str]) -> None:
-    """Send the probes until these policies have been audited; every one must pass without a word."""
+    """Send the probes until these policies have been audited; every probe must pass without a warning."""
     ends = time.monotonic() + 20
     while not policies <= await counted(asker, "audit"):
         assert time.monotonic() < ends
@@ -70,32 +70,32 @@ async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers
     wrong["spec"]["validations"][0]["expression"] = "object.spec.schedulersName == ''"
     try:
         await asker.apply(wrong)
-        found = {
+        warnings = {
             item["metadata"]["name"]: await type_check(asker, where(item))
             for item in [*made, wrong]
             if item["kind"].endswith("Policy")
         }
     finally:
         await take_off(asker, [*made, wrong])
-    assert "schedulersName" in found.pop("wrong")
-    assert set(found.values()) == {""}, found
+    assert "schedulersName" in warnings.pop("wrong")
+    assert set(warnings.values()) == {""}, warnings
 
 
 async def type_check(asker: Asker, path: str) -> str:
-    """What kube-controller-manager says of a policy's expressions, when it has looked."""
+    """Return kube-controller-manager's warnings on a policy's expressions, once it has checked them."""
     ends = time.monotonic() + 20
     while time.monotonic() < ends:
         policy = (await asker.send("GET", path)).body
         status = policy.get("status", {})
         if status.get("observedGeneration") == policy["metadata"]["generation"]:
             warnings = status.get("typeChecking", {}).get("expressionWarnings", [])
-            return " ".join(one["warning"] for one in warnings)
+            return " ".join(warning["warning"] for warning in warnings)
         await asyncio.sleep(0.05)
     raise AssertionError(f"{path} was not looked at")
 
 
 async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
-    """What failurePolicy Fail means is the binding's validationActions too (verified on Kubernetes 1.36.3)."""
+    """The binding's validationActions apply to failurePolicy Fail, too (verified on Kubernetes 1.36.3)."""
     audited = {item["metadata"]["name"]: item for item in rendered(GUARD)}
     broken, binding = audited["kaishare-guard-keys"], audited["kaishare-guard-keys-vclusters"]
     for item in (broken, binding):

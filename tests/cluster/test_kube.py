@@ -1,4 +1,4 @@
-"""kube/ against a real API server: what the loopback one of other tests takes for granted."""
+"""kube/ against a real API server: the behaviour that the loopback server of other tests assumes."""
 
 import json
 import tracemalloc
@@ -83,7 +83,7 @@ async def test_large_objects_are_read_one_at_a_time(any_admin: Administrator) ->
         tracemalloc.stop()
 
 
-async def test_errors_are_told_by_their_reason(plane: ControlPlane, admin: Administrator) -> None:
+async def test_errors_are_distinguished_by_their_reason(plane: ControlPlane, admin: Administrator) -> None:
     with pytest.raises(ApiError) as caught:
         await admin.client.get(f"{CONFIG_MAPS}/none")
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
@@ -101,7 +101,7 @@ async def test_errors_are_told_by_their_reason(plane: ControlPlane, admin: Admin
             await nobody.get(CONFIG_MAPS)
 
 
-async def test_a_new_token_in_the_file_is_taken_when_the_old_one_is_refused(
+async def test_a_new_token_is_read_from_the_file_when_the_old_one_is_refused(
     plane: ControlPlane, admin: Administrator
 ) -> None:
     token = await admin.token("rotated", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]})

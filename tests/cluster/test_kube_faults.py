@@ -200,7 +200,7 @@ async def make(admin: Administrator, name: str, label: str = "") -> str:
 
 
 def most_requests(seconds: float) -> int:
-    """The bound for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries."""
+    """Return the bound of requests for one client: PACE pauses at least 10, 20, 40 and then 50 ms between tries."""
     return int(REQUESTS_A_TRY * (4 + seconds / 0.05))
 
 
@@ -210,7 +210,7 @@ async def recovered(run: Running, expected: dict[tuple[str, str], str]) -> None:
 
 
 @groups(FAULTS)
-async def test_a_watch_recovers_and_one_that_begins_in_the_fault_does_too(
+async def test_a_watch_recovers_also_if_it_starts_during_the_fault(
     plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
 ) -> None:
     async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
@@ -243,7 +243,7 @@ async def test_a_watch_recovers_and_one_that_begins_in_the_fault_does_too(
 
 
 @table({name: fault for name, fault in FAULTS.items() if not isinstance(fault, Flood | HalfOpen | Silence)})
-async def test_a_lasting_fault_is_asked_about_ever_more_slowly(
+async def test_a_lasting_fault_is_retried_with_growing_pauses(
     hostile: HostileApiServer, client: KubeClient, fault: Fault
 ) -> None:
     hostile.inject(fault, ABOUT_CONFIG_MAPS)
@@ -277,7 +277,7 @@ async def test_a_watch_recovers_when_the_link_does(
         await recovered(run, await truth(admin))
 
 
-async def test_late_answers_are_no_trouble(
+async def test_late_answers_are_no_error(
     hostile: HostileApiServer, admin: Administrator, client: KubeClient
 ) -> None:
     hostile.inject(Delay(seconds=0.2), ABOUT_CONFIG_MAPS)
@@ -288,7 +288,7 @@ async def test_late_answers_are_no_trouble(
         assert run.troubles == []
 
 
-async def test_a_watch_leaves_the_server_alone_for_as_long_as_it_wants(
+async def test_a_watch_obeys_retry_after(
     hostile: HostileApiServer, admin: Administrator, client: KubeClient
 ) -> None:
     hostile.inject(ANSWERS["429"], ABOUT_CONFIG_MAPS, count=3)
@@ -300,7 +300,7 @@ async def test_a_watch_leaves_the_server_alone_for_as_long_as_it_wants(
     assert all(later - sooner >= 0.99 for sooner, later in itertools.pairwise(at))
 
 
-async def test_changes_through_cuts_at_many_places_end_as_the_truth(
+async def test_a_watch_with_cuts_at_many_places_has_the_final_state(
     hostile: HostileApiServer, admin: Administrator, client: KubeClient
 ) -> None:
     changed = await make(admin, "changed")
@@ -373,7 +373,7 @@ async def test_a_watch_event_without_end_is_given_up(
         await recovered(run, await truth(admin))
 
 
-async def test_a_refused_token_is_read_again_once_and_a_lasting_refusal_is_told(
+async def test_a_refused_token_is_read_again_once_and_a_lasting_refusal_is_reported(
     hostile: HostileApiServer, admin: Administrator
 ) -> None:
     good = await admin.token("faults", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]})
@@ -414,9 +414,9 @@ async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_coun
             run.writer.emit(event)
             await until(lambda: run.troubles)
             await asyncio.sleep(FAULT_SECONDS)
-            asked = len(hostile.requests)
-            assert asked <= most_requests(time.monotonic() - began)
-            assert asked == 1 or name != "429"
+            requests_sent = len(hostile.requests)
+            assert requests_sent <= most_requests(time.monotonic() - began)
+            assert requests_sent == 1 or name != "429"
             hostile.heal()
             await asyncio.wait_for(run.writer.settled(), 10)
             await until(lambda: run.results.total() == 1)
@@ -434,7 +434,7 @@ async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_coun
 
 
 @table(FAULTS)
-async def test_an_eviction_is_done_only_if_the_api_server_says_so(
+async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
     hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
 ) -> None:
     made = (await admin.create({**pod_on_node("evicted"), "status": {}}))["metadata"]

@@ -30,7 +30,7 @@ def ours(name: str = CONFIGURATION_NAME) -> dict[str, Any]:
 
 
 def of_kai(name: str = "mutating-kai-admission") -> dict[str, Any]:
-    """As KAI's operator writes it since v0.13.0, but for the namespaces that it is about."""
+    """Return KAI's configuration as its operator writes it since v0.13.0, except for the namespaces."""
     made = mutating_configuration(NOWHERE, name=name)
     (hook,) = made["webhooks"]
     hook |= {
@@ -57,7 +57,7 @@ class Watching:
         raise AssertionError("the metric is not there at all")
 
     @property
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         return [json.loads(line)["message"] for line in self._stream.getvalue().splitlines()]
 
 
@@ -69,7 +69,7 @@ async def client(plane: ControlPlane, admin: Administrator) -> AsyncIterator[Kub
 
 
 @pytest.mark.parametrize(("own", "figure"), [(CONFIGURATION_NAME, 1.0), (WRONG, 0.0)])
-async def test_the_metric_says_whether_kai_sees_our_pods(
+async def test_the_metric_is_1_if_kais_webhook_is_called_after_kaishares(
     admin: Administrator, client: KubeClient, own: str, figure: float
 ) -> None:
     await admin.create(ours(own))
@@ -82,10 +82,10 @@ async def test_the_metric_says_whether_kai_sees_our_pods(
     running.cancel()
 
 
-async def test_each_change_is_said_once(admin: Administrator, client: KubeClient) -> None:
+async def test_each_change_is_logged_once(admin: Administrator, client: KubeClient) -> None:
     watching = Watching(client, CONFIGURATION_NAME)
     running = asyncio.create_task(watching.order.run())
-    await until(lambda: watching.said, "ours is missed")
+    await until(lambda: watching.messages, "ours is missed")
     assert watching.figure is None
     await admin.create(ours())
     await until(lambda: watching.figure == 1.0, "ours is there")
@@ -94,8 +94,8 @@ async def test_each_change_is_said_once(admin: Administrator, client: KubeClient
     await admin.create(of_kai("mutating-kai-admission"))
     await admin.delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/a-kai")
     await until(lambda: watching.figure == 1.0, "KAI is behind again")
-    await until(lambda: len(watching.said) == 4, "the last change is said")
-    assert watching.said == [
+    await until(lambda: len(watching.messages) == 4, "the last change is logged")
+    assert watching.messages == [
         "webhook configuration not found",
         "webhook order correct",
         "webhook order wrong: KAI's webhook is called before kaishare's",
@@ -104,19 +104,19 @@ async def test_each_change_is_said_once(admin: Administrator, client: KubeClient
     running.cancel()
 
 
-async def test_without_the_right_nothing_is_claimed(plane: ControlPlane, admin: Administrator) -> None:
+async def test_without_permission_the_order_is_unknown(plane: ControlPlane, admin: Administrator) -> None:
     await admin.create(ours())
-    token = await admin.token("order-nobody")
+    token = await admin.token("order-without-rights")
     async with KubeClient(plane.access(token)) as client:
         watching = Watching(client, CONFIGURATION_NAME)
         running = asyncio.create_task(watching.order.run())
-        await until(lambda: watching.said, "the refusal is said")
-        assert watching.said == ["webhook order unknown"]
+        await until(lambda: watching.messages, "the denial is logged")
+        assert watching.messages == ["webhook order unknown"]
         assert watching.figure is None
         running.cancel()
 
 
-async def test_serve_shows_the_order_as_it_is_now(
+async def test_the_metrics_of_serve_have_the_current_order(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await admin.create(ours())
@@ -132,11 +132,11 @@ async def test_serve_shows_the_order_as_it_is_now(
         async def is_wrong() -> bool:
             return await figure() == 0.0
 
-        await until(is_ok, "nobody is called before ours")
+        await until(is_ok, "no other webhook is called before kaishare's")
         await admin.create(of_kai("a-kai"))
         await until(is_wrong, "KAI is in front")
         message = "webhook order wrong: KAI's webhook is called before kaishare's"
-        (said,) = await until(lambda: serving.logged(message), "the log says so")
-        assert said["called_before"] == ["a-kai"]
+        (line,) = await until(lambda: serving.logged(message), "the log says so")
+        assert line["called_before"] == ["a-kai"]
         contact = 'kaishare_watch_last_contact_timestamp_seconds{resource="mutatingwebhookconfigurations"}'
         assert contact in await serving.series()

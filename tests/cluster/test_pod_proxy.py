@@ -76,8 +76,8 @@ async def agent() -> AsyncIterator[Address]:
         await port.stop()
 
 
-def asked(plane: ControlPlane, path: str, host: str) -> tuple[int, bytes]:
-    """Ask the API server, under a name of its own, for a path of the pod's port."""
+def get_through_proxy(plane: ControlPlane, path: str, host: str) -> tuple[int, bytes]:
+    """Request a path of the pod's port from the API server under a given host name."""
     connection = http.client.HTTPSConnection("127.0.0.1", plane.port, timeout=20, context=plane.trust)
     where = f"/api/v1/namespaces/research/pods/half:9445/proxy{path}"
     try:
@@ -104,7 +104,7 @@ async def test_the_proxy_of_the_api_server(tmp_path: Path) -> None:
             await admin.merge("/api/v1/namespaces/research/pods/half/status", {"status": address_of_pod})
 
             async def get(path: str, host: str = "api.example.com:6443") -> tuple[int, bytes]:
-                return await asyncio.to_thread(asked, plane, path, host)
+                return await asyncio.to_thread(get_through_proxy, plane, path, host)
 
             status, body = await get("/api/v1/shares")
             assert status == 200, body

@@ -40,14 +40,14 @@ EVENTS = right("events", "create", "patch")
 
 
 class Namespaces:
-    """Makes namespaces, which stay: no controller runs here that would end them. Their labels do not."""
+    """Makes namespaces and removes their labels at the end; no controller runs here that could delete namespaces."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._labelled: dict[str, set[str]] = {}
 
     async def make(self, name: str, **labels: str) -> None:
-        """Make a managed one, or one more time; `gpu_fraction` is kaishare.dev/gpu-fraction."""
+        """Make a managed namespace, or reset it; `gpu_fraction` is kaishare.dev/gpu-fraction."""
         made = managed_namespace(name, **labels)
         try:
             await self._client.request("POST", PATH, body=json.dumps(made).encode())
@@ -58,7 +58,7 @@ class Namespaces:
         self._labelled.setdefault(name, set()).update(made["metadata"]["labels"])
 
     async def label(self, name: str, labels: dict[str, str | None]) -> None:
-        """Set labels, or take them away."""
+        """Set labels; None removes a label."""
         self._labelled.setdefault(name, set()).update(labels)
         body = json.dumps({"metadata": {"labels": labels}}).encode()
         kind = "application/merge-patch+json"
@@ -98,7 +98,7 @@ async def test_a_label_is_policy_within_a_second_until_it_is_gone(
         assert follow.said("API server unavailable") == []
 
 
-async def test_a_namespace_made_a_moment_ago_is_known(
+async def test_a_just_created_namespace_has_its_policy(
     plane: ControlPlane, admin: Administrator, namespaces: Namespaces
 ) -> None:
     token = await admin.token("webhook", NAMESPACES)
@@ -125,7 +125,7 @@ async def test_many_are_known_at_once(admin: Administrator, namespaces: Namespac
         assert names <= follow.names
 
 
-async def test_without_the_right_to_read_namespaces_there_is_one_line_and_no_readiness(
+async def test_without_permission_to_read_namespaces_the_log_has_one_line_and_the_webhook_is_not_ready(
     plane: ControlPlane, admin: Administrator, namespaces: Namespaces
 ) -> None:
     await namespaces.make("forbidden")
@@ -139,7 +139,7 @@ async def test_without_the_right_to_read_namespaces_there_is_one_line_and_no_rea
             await follow.policies.find("forbidden")
 
 
-async def test_the_last_policies_are_served_while_the_api_server_is_away(
+async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
     plane: ControlPlane, admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.namespaces.cluster.STALE_SECONDS", 1.0)
@@ -166,7 +166,7 @@ async def test_the_last_policies_are_served_while_the_api_server_is_away(
 
 @contextlib.asynccontextmanager
 async def webhook(plane: ControlPlane, token: str, folder: Path) -> AsyncIterator[Serving]:
-    """Ours, as in a pod, with its policies from the cluster."""
+    """Run the webhook as in a pod, with its policies from the cluster."""
     pod = in_a_pod(plane, token, folder)
     options = ("--certs", str(folder / "tls"), "--host-name", "127.0.0.1")
     async with serving(folder / "log", *options, program=pod.program, environment=pod.environment) as running:
@@ -178,7 +178,7 @@ async def is_ready(running: Serving) -> bool:
 
 
 async def event_in(client: KubeClient, namespace: str, holds: Callable[[dict[str, Any]], object]) -> Any:
-    """The event of an invalid policy, once something holds of it."""
+    """Wait until the event of an invalid policy satisfies a condition; return it."""
 
     async def find() -> Any:
         with contextlib.suppress(ApiError):
@@ -222,20 +222,20 @@ async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_rep
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
     async with (
-        webhook(plane, token, tmp_path / "one") as one,
-        webhook(plane, token, tmp_path / "other") as other,
+        webhook(plane, token, tmp_path / "one") as first,
+        webhook(plane, token, tmp_path / "other") as second,
     ):
-        for running in (one, other):
+        for running in (first, second):
             await until_true(lambda running=running: is_ready(running), "ready")
         await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "2", "kaishare.dev/mode": "of"})
         event = await event_in(admin.client, "invalid", lambda event: event["count"] >= 2)
-        for running in (one, other):
-            shown = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="invalid"}'
-            assert (await running.series())[shown] == 1
-            said = [
+        for running in (first, second):
+            gauge = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="invalid"}'
+            assert (await running.series())[gauge] == 1
+            labels = [
                 line["label"] for line in running.logged("policy invalid") if line["namespace"] == "invalid"
             ]
-            assert sorted(said) == ["kaishare.dev/gpu-fraction", "kaishare.dev/mode"]
+            assert sorted(labels) == ["kaishare.dev/gpu-fraction", "kaishare.dev/mode"]
         uid = json.loads(await admin.client.get(f"{PATH}/invalid"))["metadata"]["uid"]
         about = {
             "apiVersion": "v1",
@@ -255,12 +255,12 @@ async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_rep
         await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "0.5"})
 
         async def is_mended() -> bool:
-            return shown not in await one.series()
+            return gauge not in await first.series()
 
         await until_true(is_mended, "mended")
 
 
-async def test_a_webhook_without_rights_starts_and_says_which(
+async def test_a_webhook_without_permissions_starts_and_names_them(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     token = await admin.token("webhook", EVENTS)

@@ -1,4 +1,4 @@
-"""What the API server puts into a pod after the first round: a LimitRange's default for nvidia.com/gpu."""
+"""A LimitRange's default for nvidia.com/gpu, which the API server adds after the first round of webhooks."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The sample queues: KAI's own definitions take them, and the examples name no other."""
+"""The sample queues: KAI's definitions accept them, and the examples name no other."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ QUEUES: list[dict[str, Any]] = list(yaml.safe_load_all((ROOT / "deploy" / "kai" 
 PATH = "/apis/scheduling.run.ai/v2/queues"
 
 
-def test_every_queue_of_the_examples_is_there_with_a_parent_and_without_children() -> None:
+def test_every_queue_of_the_examples_exists_with_a_parent_and_without_children() -> None:
     namespaces = yaml.safe_load_all((ROOT / "examples" / "namespaces.yaml").read_text())
     named = {item["metadata"].get("labels", {}).get(QUEUE_LABEL) for item in namespaces} - {None}
     parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in QUEUES}
@@ -29,7 +29,7 @@ def test_every_queue_of_the_examples_is_there_with_a_parent_and_without_children
 
 
 @pytest.mark.parametrize("release", ["v0.9.8", "v0.13.0", "v0.17.0"])
-async def test_kai_takes_the_queues(release: str, admin: Administrator) -> None:
+async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrator) -> None:
     folder = os.environ.get("KAISHARE_FIXTURES")
     file = Path(folder or "/nonexistent").parent / "crds" / f"kai-{release}" / "scheduling.run.ai_queues.yaml"
     if not file.is_file():
@@ -45,7 +45,7 @@ async def test_kai_takes_the_queues(release: str, admin: Administrator) -> None:
 
 
 async def until_taken(admin: Administrator, queue: dict[str, Any]) -> None:
-    """Create it as a dry run, once its definition is served."""
+    """Create a queue as a dry run, once its definition is served."""
     body = json.dumps(queue).encode()
     for _ in range(200):
         try:

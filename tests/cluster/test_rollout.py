@@ -1,4 +1,4 @@
-"""No pod is lost while the webhook is replaced or its CA rotates; a crash loses what it was asked just then.
+"""No pod is lost while the webhook is replaced or its CA rotates; a crash loses only the reviews in flight.
 
 `python -m benchmarks.rollout` is the same with 10,000 pods, a longer drain and a slower balancer.
 """
@@ -24,7 +24,7 @@ async def test_four_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "said"),
+    ("phase", "problem"),
     [
         (Phase(title="A: …"), ""),
         (Phase(title="A: …", missing=1), "not in etcd"),
@@ -38,7 +38,7 @@ async def test_four_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_counts_as_lost(phase: Phase, said: str) -> None:
-    found = problems(phase)
-    assert said in "".join(found)
-    assert bool(found) is bool(said)
+def test_a_phase_with_lost_pods_is_a_problem(phase: Phase, problem: str) -> None:
+    lines = problems(phase)
+    assert problem in "".join(lines)
+    assert bool(lines) is bool(problem)

@@ -163,7 +163,7 @@ async def test_every_field_of_kubernetes_webhooks_is_compared(asker: Asker) -> N
         return set(schemas[f"io.k8s.api.admissionregistration.v1.{kind}"]["properties"])
 
     policy, _ = self_policy()
-    expressions = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+    expressions = {variable["name"]: variable["expression"] for variable in policy["spec"]["variables"]}
     kept = expressions["webhooksAreKept"]
     compared = {
         new

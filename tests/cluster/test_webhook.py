@@ -1,4 +1,4 @@
-"""The webhook in the hands of a real API server: what pods become, and what is left alone."""
+"""The webhook behind a real API server: patched pods, and pods that are left alone."""
 
 import json
 import time
@@ -40,7 +40,7 @@ TEMPLATE: dict[str, Any] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Our webhook, called for pods of `NAMESPACES` and `ENFORCED`."""
+    """Run the webhook, which is called for pods of `NAMESPACES` and `ENFORCED`."""
     async with (
         KubeClient(plane.access()) as client,
         installed(plane, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
@@ -49,7 +49,7 @@ async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 async def made(admin: Administrator, namespace: str, pod: dict[str, Any], **params: str) -> dict[str, Any]:
-    """Create a pod, read it back as it is kept, and delete it."""
+    """Create a pod, read the stored pod, and delete it."""
     kept = await admin.post(PODS.format(namespace), pod, **params)
     path = f"{PODS.format(namespace)}/{kept['metadata']['name']}"
     kept = await admin.read(path)
@@ -70,7 +70,7 @@ async def test_a_bare_pod_gets_scheduler_queue_priority_and_share(
         ("Job", "batch", "Never", {"parallelism": 2, "completions": 2}),
     ],
 )
-async def test_so_do_the_pods_of_a_controller(
+async def test_the_pods_of_a_controller_get_the_same(
     admin: Administrator,
     controllers: None,
     ours: Serving,
@@ -86,8 +86,8 @@ async def test_so_do_the_pods_of_a_controller(
     await admin.post(f"{path}/{plural}", {**owner, "spec": {**spec, "template": template}})
 
     async def pods() -> list[dict[str, Any]]:
-        found = (await admin.read(PODS.format(namespace)))["items"]
-        return found if len(found) == 2 else []
+        items = (await admin.read(PODS.format(namespace)))["items"]
+        return items if len(items) == 2 else []
 
     try:
         for pod in await until(pods, "the controller has made its pods"):
@@ -110,7 +110,9 @@ async def test_an_unlabelled_namespace_costs_no_call(admin: Administrator, ours:
     assert await ours.answered() > before, "it does count"
 
 
-async def test_labels_typed_while_it_runs_count_from_then_on(admin: Administrator, ours: Serving) -> None:
+async def test_labels_that_are_set_during_serving_have_effect_at_once(
+    admin: Administrator, ours: Serving
+) -> None:
     path = "/api/v1/namespaces/turned-on"
     await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "turned-on"}})
     canary = Canary(admin.client, "turned-on")
@@ -136,7 +138,7 @@ async def test_the_first_pod_of_a_new_namespace_is_not_missed(admin: Administrat
         assert has_share(await Canary(admin.client, name).pod())
 
 
-async def test_a_dry_run_shows_the_same_and_keeps_nothing(admin: Administrator, ours: Serving) -> None:
+async def test_a_dry_run_has_the_same_result_and_stores_nothing(admin: Administrator, ours: Serving) -> None:
     assert has_share(await admin.post(PODS.format("managed"), bare_pod("dry"), dryRun="All"))
     with pytest.raises(ApiError, match="404"):
         await admin.read(f"{PODS.format('managed')}/dry")
@@ -148,14 +150,14 @@ async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no
     pod = bare_pod("applied", gpus=0, namespace="managed", annotations={"gpu-fraction": "0.25"})
     apply = ("apply", "--server-side", "-f", "-")
     try:
-        said = await kubectl(plane, *apply, manifest=pod)
-        assert said.status == 0, said.errors
+        result = await kubectl(plane, *apply, manifest=pod)
+        assert result.status == 0, result.errors
         kept = await admin.read(f"{PODS.format('managed')}/applied")
         assert kept["spec"]["schedulerName"] == "kai-scheduler"
         assert kept["metadata"]["annotations"]["gpu-fraction"] == "0.25", "a share of one's own is kept"
         before = await ours.answered()
-        said = await kubectl(plane, *apply, manifest=pod)
-        assert said.status == 0, said.errors
+        result = await kubectl(plane, *apply, manifest=pod)
+        assert result.status == 0, result.errors
         assert (await admin.read(f"{PODS.format('managed')}/applied"))["metadata"]["uid"] == kept["metadata"][
             "uid"
         ]
@@ -168,15 +170,15 @@ async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no
 async def test_a_bare_pod_whose_gpu_became_a_share_cannot_be_applied_again(
     plane: ControlPlane, admin: Administrator, ours: Serving, how: tuple[str, ...]
 ) -> None:
-    """A limit that is known: pods cannot change their resources. Templates of controllers have no such limit."""
+    """Known limit: the resources of a pod cannot change. Templates of controllers have no such limit."""
     pod = bare_pod("again", namespace="managed")
     try:
-        said = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
-        assert said.status == 0, said.errors
+        result = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+        assert result.status == 0, result.errors
         assert has_share(await admin.read(f"{PODS.format('managed')}/again"))
-        said = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
-        assert said.status == 1
-        assert "Forbidden: pod updates may not change fields" in said.errors
+        result = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+        assert result.status == 1
+        assert "Forbidden: pod updates may not change fields" in result.errors
         assert has_share(await admin.read(f"{PODS.format('managed')}/again"))
     finally:
         await admin.delete(f"{PODS.format('managed')}/again")
@@ -209,24 +211,24 @@ async def test_a_bare_pod_that_keeps_its_resources_can_be_applied_again(
         await admin.delete(f"{PODS.format('managed')}/again")
 
 
-async def test_a_bare_pod_with_a_generated_name_keeps_its_gpu_and_its_author_is_told(
+async def test_a_bare_pod_with_a_generated_name_keeps_its_gpu_and_has_a_warning(
     plane: ControlPlane, admin: Administrator, ours: Serving
 ) -> None:
     """Every KAI up to 0.17.0 refuses one with a share."""
     pod = bare_pod("", namespace="managed")
     pod["metadata"] = {"generateName": "some-", "namespace": "managed"}
-    said = await kubectl(plane, "create", "-f", "-", "-o", "json", manifest=pod)
-    assert said.status == 0, said.errors
-    kept = json.loads(said.output)
+    result = await kubectl(plane, "create", "-f", "-", "-o", "json", manifest=pod)
+    assert result.status == 0, result.errors
+    kept = json.loads(result.output)
     await admin.delete(f"{PODS.format('managed')}/{kept['metadata']['name']}")
     assert kept["spec"]["schedulerName"] == "kai-scheduler"
     assert kept["metadata"]["labels"]["kai.scheduler/queue"] == "queue-a"
     assert "annotations" not in kept["metadata"]
     assert kept["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
-    assert said.errors.startswith("Warning: ")
+    assert result.errors.startswith("Warning: ")
 
 
-async def test_what_was_done_is_in_the_audit_log(
+async def test_the_audit_log_has_the_decision(
     plane: ControlPlane, admin: Administrator, ours: Serving
 ) -> None:
     kept = await made(admin, "managed", bare_pod("audited"))
@@ -244,23 +246,23 @@ async def test_what_was_done_is_in_the_audit_log(
     assert annotations[f"{MUTATE}/reason"] == "whole-gpu-converted"
 
 
-async def test_a_bad_label_is_refused_where_it_is_typed_with_what_is_allowed(
+async def test_a_bad_label_is_refused_with_the_allowed_values(
     plane: ControlPlane, admin: Administrator, ours: Serving
 ) -> None:
     label = ("label", "namespace", "managed-job", "--overwrite")
-    said = await kubectl(plane, *label, "kaishare.dev/gpu-fraction=1.5")
-    assert said.status == 1
-    assert "kaishare.dev/gpu-fraction" in said.errors
-    assert '"1.5"' in said.errors
-    assert "0.02 to 0.99" in said.errors
-    said = await kubectl(plane, *label, "kaishare.dev/gpu-fracton=0.5")
-    assert said.status == 1
-    assert "kaishare.dev/gpu-fraction" in said.errors, "the nearest that is known"
+    result = await kubectl(plane, *label, "kaishare.dev/gpu-fraction=1.5")
+    assert result.status == 1
+    assert "kaishare.dev/gpu-fraction" in result.errors
+    assert '"1.5"' in result.errors
+    assert "0.02 to 0.99" in result.errors
+    result = await kubectl(plane, *label, "kaishare.dev/gpu-fracton=0.5")
+    assert result.status == 1
+    assert "kaishare.dev/gpu-fraction" in result.errors, "the nearest that is known"
     kept = await admin.read("/api/v1/namespaces/managed-job")
     assert kept["metadata"]["labels"]["kaishare.dev/gpu-fraction"] == "0.5"
 
 
-async def test_enforce_denies_what_opts_out_and_lets_the_rest_through(
+async def test_enforce_denies_pods_that_opt_out_and_admits_the_others(
     admin: Administrator, ours: Serving
 ) -> None:
     kept = await made(admin, "enforced", bare_pod("good"))

@@ -1,4 +1,4 @@
-"""The webhook beside other people's: KAI's own, which must come after it, and injectors of sidecars."""
+"""The webhook beside other webhooks: KAI's, which must be called after it, and injectors of sidecars."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +42,7 @@ KAI_0_13 = ("--kai-version", "0.13.4")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Our webhook, told KAI's version, and not in the cluster yet."""
+    """Run the webhook with KAI's version; it is not registered in the cluster yet."""
     folder = tmp_path_factory.mktemp("webhook")
     async with KubeClient(plane.access()) as client:
         await ensure_namespaces(client, NAMESPACE)
@@ -57,7 +57,7 @@ def containers(pod: dict[str, Any]) -> list[str]:
 
 
 def wired_up(pod: dict[str, Any]) -> list[str]:
-    """Containers that KAI has given a GPU."""
+    """Return the containers to which KAI has allocated a GPU."""
     return [
         container["name"]
         for container in pod["spec"]["containers"]
@@ -66,21 +66,21 @@ def wired_up(pod: dict[str, Any]) -> list[str]:
 
 
 def actions(webhook: Serving, pod: str) -> list[str]:
-    """What we did about a pod, call by call."""
+    """Return kaishare's actions for a pod, call by call."""
     return [line["action"] for line in webhook.logged("decision") if line["name"] == pod]
 
 
 def seen(other: Recorder, pod: str) -> list[dict[str, Any]]:
-    """One pod as somebody else was asked about it, call by call."""
-    found = (request["object"] for _, request in other.calls)
-    return [each for each in found if each["metadata"]["name"] == pod]
+    """Return a pod as another webhook received it, call by call."""
+    objects = (request["object"] for _, request in other.calls)
+    return [each for each in objects if each["metadata"]["name"] == pod]
 
 
 @pytest.mark.parametrize(
     ("name", "is_seen_by_kai"),
     [(CONFIGURATION_NAME, True), ("z-kaishare", False), ("mutating-kaishare", False)],
 )
-async def test_kai_sees_our_pods_only_if_our_name_sorts_before_its_own(
+async def test_kai_handles_kaishares_pods_only_if_kaishares_name_sorts_before_its_own(
     admin: Administrator, ours: Serving, tmp_path: Path, name: str, is_seen_by_kai: bool
 ) -> None:
     canary = Canary(admin.client, "crowded")
@@ -105,7 +105,7 @@ async def test_kai_sees_our_pods_only_if_our_name_sorts_before_its_own(
 
 
 @pytest.mark.parametrize("name", ["a-sidecars", "kai-50-sidecars", "z-sidecars"])
-async def test_a_sidecar_put_in_front_does_not_get_the_share(
+async def test_an_injected_first_sidecar_does_not_get_the_share(
     admin: Administrator, ours: Serving, tmp_path: Path, name: str
 ) -> None:
     canary, pod_name = Canary(admin.client, "crowded"), f"pod-beside-{name}"
@@ -144,15 +144,15 @@ async def test_where_kais_version_is_unknown_a_container_behind_a_sidecar_keeps_
             await canary.until_called(injector)
             await canary.until_mutated()
             manifest = bare_pod("behind", namespace="crowded")
-            said = await kubectl(
+            result = await kubectl(
                 plane, "create", "--dry-run=server", "-o", "json", "-f", "-", manifest=manifest
             )
         await canary.until_unchanged()
-    assert said.status == 0, said.errors
-    assert said.errors.startswith("Warning: "), said.errors
-    assert '"gpu-fraction"' not in said.output
-    assert '"nvidia.com/gpu": "1"' in said.output
-    assert '"schedulerName": "kai-scheduler"' in said.output
+    assert result.status == 0, result.errors
+    assert result.errors.startswith("Warning: "), result.errors
+    assert '"gpu-fraction"' not in result.output
+    assert '"nvidia.com/gpu": "1"' in result.output
+    assert '"schedulerName": "kai-scheduler"' in result.output
     assert [line["reason"] for line in webhook.logged("decision") if line["name"] == "behind"] == [
         "container-not-first"
     ]

@@ -1,4 +1,4 @@
-"""`kaishare-webhook doctor` on a real API server of its own: each thing seen wrong, and then right.
+"""`kaishare-webhook doctor` on a separate real API server: each check with a fault, and then without.
 
 Our webhook is a real process. KAI is a stand-in with the configuration that its operator writes; its queues
 and PodGroups have definitions that keep any object.
@@ -47,7 +47,7 @@ MUTATING = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A cluster in which nobody else's namespaces are."""
+    """Run a cluster without the namespaces of other tests."""
     assets = assets_folder()
     if assets is None:
         pytest.skip(HOW)
@@ -56,7 +56,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 class Examined:
-    """What the doctor said."""
+    """The results of the doctor."""
 
     def __init__(self, findings: list[CheckResult]) -> None:
         self.findings = findings
@@ -70,26 +70,30 @@ class Examined:
     @property
     def wrong(self) -> list[str]:
         bad = (State.PROBLEM, State.WARNING)
-        return [f"{one.state}: {one.check}: {one.what}" for one in self.findings if one.state in bad]
+        return [
+            f"{result.state}: {result.check}: {result.what}"
+            for result in self.findings
+            if result.state in bad
+        ]
 
 
 async def examined(plane: ControlPlane, token: str = ADMIN_TOKEN, name: str = CONFIGURATION_NAME) -> Examined:
     return Examined([finding async for finding in examine(plane.access(token), name)])
 
 
-async def until_told(
+async def until_reported(
     plane: ControlPlane, state: State, check: str, words: str = "", *, name: str = CONFIGURATION_NAME
 ) -> Examined:
-    """Wait until a check is in a state: what is changed, the API server takes up a little later."""
+    """Wait until a check is in a state; changes reach the API server with a delay."""
     last = Examined([])
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         nonlocal last
         last = await examined(plane, name=name)
         return any(finding.state is state and words in finding.what for finding in last.of(check))
 
     try:
-        await until(is_told, f"{state}: {check}: {words}")
+        await until(is_reported, f"{state}: {check}: {words}")
     except AssertionError as error:
         raise AssertionError(f"{error}; it was {last.findings}") from None
     return last
@@ -155,7 +159,7 @@ SHARING = "--gpu-sharing-enabled=true"
 
 @pytest.fixture
 async def kai(admin: Administrator, tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
-    """A cluster with KAI: its queues, its pod, its RuntimeClass; what it would register is returned."""
+    """Install KAI's queues, pod and RuntimeClass in the cluster; return the configuration that KAI would register."""
     await admin.ensure(definition("scheduling.run.ai", "v2", "Queue", "Cluster"))
     await admin.ensure(definition("scheduling.run.ai", "v2alpha2", "PodGroup", "Namespaced"))
     for path in ("/apis/scheduling.run.ai/v2/queues", "/apis/scheduling.run.ai/v2alpha2/podgroups"):
@@ -178,7 +182,7 @@ async def is_served(admin: Administrator, path: str) -> bool:
 
 @pytest.fixture
 async def vision(admin: Administrator) -> AsyncIterator[str]:
-    """A managed namespace, whose labels do not stay."""
+    """Make a managed namespace; its labels are removed at the end."""
     policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
     await admin.ensure(policy)
     await label(admin, policy["metadata"]["labels"])
@@ -193,7 +197,7 @@ async def label(admin: Administrator, labels: dict[str, str | None]) -> None:
 
 @contextlib.asynccontextmanager
 async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
-    """Ours as a process: where it is, and the CA to trust."""
+    """Run the webhook as a process; yield its address and its CA."""
     policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
     async with serving(
         folder / "log", *from_files(folder, policy, names=("kaishare-webhook.default.svc",))
@@ -205,8 +209,8 @@ async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
 
 
 async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, admin: Administrator) -> None:
-    found = await examined(plane)
-    assert found.wrong == [
+    report = await examined(plane)
+    assert report.wrong == [
         'problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist: kaishare is called for no pod',
         (
             'problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist: pods'
@@ -214,30 +218,33 @@ async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, 
         ),
         "warning: managed namespaces: none: no namespace has the label kai.scheduler/queue",
     ]
-    assert found.states("queues") == [State.UNKNOWN], "inside a vCluster there are none to see"
-    assert found.states("KAI's webhook") == [State.UNKNOWN]
-    assert exit_status(found.findings) == 1
+    assert report.states("queues") == [State.UNKNOWN], "inside a vCluster there are none to see"
+    assert report.states("KAI's webhook") == [State.UNKNOWN]
+    assert exit_status(report.findings) == 1
 
 
-async def test_a_cluster_in_which_all_is_well(
+async def test_a_healthy_cluster_has_no_problem(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
 ) -> None:
     async with (
         our_webhook(tmp_path) as (target, ca),
         configured(admin.client, *our_configurations(target, ca), kai),
     ):
-        found = await until_told(plane, State.OK, "dry run of a share")
-        assert found.wrong == []
-        assert [one for one in found.findings if one.state is State.UNKNOWN] == []
-        assert exit_status(found.findings) == 0
+        report = await until_reported(plane, State.OK, "dry run of a share")
+        assert report.wrong == []
+        assert [result for result in report.findings if result.state is State.UNKNOWN] == []
+        assert exit_status(report.findings) == 0
         assert (
-            found.of("dry run of a pod")[0].what
+            report.of("dry run of a pod")[0].what
             == f"in {vision} the pod gets queue team-a and scheduler kai-scheduler"
         )
-        assert found.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
-        assert found.of("certificate")[0].what.endswith("trusted by the caBundle")
+        assert report.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
+        assert report.of("certificate")[0].what.endswith("trusted by the caBundle")
         assert (
-            found.states("RuntimeClass") == found.states("owners") == found.states("PodGroups") == [State.OK]
+            report.states("RuntimeClass")
+            == report.states("owners")
+            == report.states("PodGroups")
+            == [State.OK]
         )
     left = json.loads(await admin.client.get(f"/api/v1/namespaces/{vision}/pods"))["items"]
     assert left == [], "a dry run leaves nothing"
@@ -251,32 +258,32 @@ async def test_the_order(
 ) -> None:
     async with our_webhook(tmp_path) as (target, ca):
         async with configured(admin.client, *our_configurations(target, ca, name="zz-kaishare"), kai):
-            found = await until_told(plane, State.PROBLEM, "dry run of a share", name="zz-kaishare")
-            assert found.states("dry run of a pod") == [State.OK], "nothing else shows it"
-            assert [one for one in found.wrong if ": order: " in one] == [
+            report = await until_reported(plane, State.PROBLEM, "dry run of a share", name="zz-kaishare")
+            assert report.states("dry run of a pod") == [State.OK], "nothing else shows it"
+            assert [line for line in report.wrong if ": order: " in line] == [
                 (
                     "problem: order: mutating-kai-admission is called before zz-kaishare and matches on schedulerName:"
                     " it skips the pods that kaishare gives to KAI, and KAI never binds them"
                 )
             ]
         async with configured(admin.client, *our_configurations(target, ca), kai):
-            found = await until_told(plane, State.OK, "dry run of a share")
-            assert found.states("order") == [State.OK]
+            report = await until_reported(plane, State.OK, "dry run of a share")
+            assert report.states("order") == [State.OK]
 
 
-async def test_a_configuration_that_somebody_edited(
+async def test_a_configuration_that_was_edited_by_hand(
     plane: ControlPlane, admin: Administrator, vision: str
 ) -> None:
     async with configured(admin.client, *our_configurations(NOWHERE, b"")):
         await admin.merge(MUTATING, {"metadata": {"labels": {"a": "b"}}})
-        found = await examined(plane)
-        assert found.states("mutating webhook") == found.states("validating webhooks") == [State.OK]
+        report = await examined(plane)
+        assert report.states("mutating webhook") == report.states("validating webhooks") == [State.OK]
         kept = json.loads(await admin.client.get(MUTATING))["webhooks"]
         kept[0]["matchConditions"] = [{"name": "a", "expression": "namespaceObject.metadata.name != 'a'"}]
         await admin.merge(MUTATING, {"webhooks": kept})
-        found = await examined(plane)
-        assert found.states("mutating webhook") == [State.PROBLEM]
-        assert "namespaceObject" in found.of("mutating webhook")[0].what
+        report = await examined(plane)
+        assert report.states("mutating webhook") == [State.PROBLEM]
+        assert "namespaceObject" in report.of("mutating webhook")[0].what
 
 
 # --- certificates ---
@@ -296,20 +303,20 @@ async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
             (foreign, "certificate", "not trusted for 127.0.0.1"),
         ):
             async with configured(admin.client, *our_configurations(target, bundle)):
-                found = await examined(plane)
-                assert found.states(check) == [State.PROBLEM], (words, found.findings)
-                assert words in found.of(check)[0].what
+                report = await examined(plane)
+                assert report.states(check) == [State.PROBLEM], (words, report.findings)
+                assert words in report.of(check)[0].what
         async with configured(admin.client, *our_configurations(target, ca)):
-            found = await examined(plane)
-            assert found.states("caBundle") == found.states("certificate") == [State.OK]
+            report = await examined(plane)
+            assert report.states("caBundle") == report.states("certificate") == [State.OK]
 
 
-async def test_a_webhook_that_is_away(plane: ControlPlane, admin: Administrator, vision: str) -> None:
+async def test_an_unreachable_webhook(plane: ControlPlane, admin: Administrator, vision: str) -> None:
     ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
     async with configured(admin.client, *our_configurations(NOWHERE, ca)):
-        found = await until_told(plane, State.PROBLEM, "dry run of a pod", "the pod is not changed")
-        assert found.states("certificate") == [State.PROBLEM]
-        assert found.of("certificate")[0].what == "127.0.0.1:1: Connection refused"
+        report = await until_reported(plane, State.PROBLEM, "dry run of a pod", "the pod is not changed")
+        assert report.states("certificate") == [State.PROBLEM]
+        assert report.of("certificate")[0].what == "127.0.0.1:1: Connection refused"
 
 
 async def test_behind_a_service(
@@ -319,17 +326,17 @@ async def test_behind_a_service(
         port = int(there.url.rpartition(":")[2])
         target = ServiceTarget(namespace="default", name="kaishare-webhook", port=port)
         async with configured(admin.client, *our_configurations(target, ca)):
-            found = await examined(plane)
-            assert [one.what for one in found.of("certificate")] == [
+            report = await examined(plane)
+            assert [result.what for result in report.of("certificate")] == [
                 "Service default/kaishare-webhook does not exist"
             ]
             await admin.create(external_service("kaishare-webhook", "default", port))
-            found = await until_told(plane, State.OK, "dry run of a pod")
-            assert found.states("certificate") == [State.OK]
-            assert "for 127.0.0.1, kaishare-webhook.default.svc, until" in found.of("certificate")[0].what
+            report = await until_reported(plane, State.OK, "dry run of a pod")
+            assert report.states("certificate") == [State.OK]
+            assert "for 127.0.0.1, kaishare-webhook.default.svc, until" in report.of("certificate")[0].what
 
 
-async def test_what_answers_for_somebody_else_is_a_problem_only_inside_the_cluster(
+async def test_another_server_behind_the_service_is_a_problem_only_inside_the_cluster(
     plane: ControlPlane, admin: Administrator, vision: str, tmp_path: Path
 ) -> None:
     async with our_webhook(tmp_path) as (there, ca):
@@ -339,7 +346,8 @@ async def test_what_answers_for_somebody_else_is_a_problem_only_inside_the_clust
         async with configured(admin.client, *our_configurations(target, ca)):
             (inside,) = (await examined(plane)).of("certificate")
             outside = [
-                one async for one in examine(await find_access(str(plane.kubeconfig())), CONFIGURATION_NAME)
+                result
+                async for result in examine(await find_access(str(plane.kubeconfig())), CONFIGURATION_NAME)
             ]
     assert inside.state is State.PROBLEM
     assert "not trusted for kaishare-other.default.svc: Hostname mismatch" in inside.what
@@ -351,7 +359,7 @@ async def test_what_answers_for_somebody_else_is_a_problem_only_inside_the_clust
 
 
 def own_address() -> str:
-    """Of this machine, and not loopback: the API server takes no other for an endpoint. Nothing is sent."""
+    """Return an address of this machine that an endpoint may have, which excludes loopback. Nothing is sent."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("203.0.113.7", 1))
         address: str = probe.getsockname()[0]
@@ -375,8 +383,8 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
         }
     )
     async with configured(admin.client, *our_configurations(target, ca)):
-        found = await examined(plane)
-        assert [one.what for one in found.of("certificate")] == [
+        report = await examined(plane)
+        assert [result.what for result in report.of("certificate")] == [
             "Service default/kaishare-pods has no ready endpoint"
         ]
         await admin.create(
@@ -393,8 +401,8 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
                 "ports": [{**port, "port": 1}],
             }
         )
-        found = await examined(plane)
-        (finding,) = found.of("certificate")
+        report = await examined(plane)
+        (finding,) = report.of("certificate")
         assert finding.state is State.UNKNOWN
         assert finding.what == f"not checked from here: {here}:1: Connection refused"
 
@@ -402,10 +410,10 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
 # --- policies, queues, workloads ---
 
 
-async def test_labels_that_are_not_followed(plane: ControlPlane, admin: Administrator, vision: str) -> None:
+async def test_invalid_labels(plane: ControlPlane, admin: Administrator, vision: str) -> None:
     await label(admin, {"kaishare.dev/gpu-fraction": "2"})
-    found = await examined(plane)
-    assert [one.what for one in found.of("policies")] == [
+    report = await examined(plane)
+    assert [result.what for result in report.of("policies")] == [
         f'{vision}: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two decimals'
     ]
     await label(admin, {"kaishare.dev/gpu-fraction": "0.5"})
@@ -415,9 +423,9 @@ async def test_labels_that_are_not_followed(plane: ControlPlane, admin: Administ
 async def test_queues(plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str) -> None:
     assert (await examined(plane)).states("queues") == [State.OK]
     await label(admin, {"kai.scheduler/queue": "nowhere"})
-    found = await examined(plane)
-    assert found.states("queues") == [State.PROBLEM]
-    assert found.of("queues")[0].what.startswith(f'queue "nowhere" (for {vision}) does not exist')
+    report = await examined(plane)
+    assert report.states("queues") == [State.PROBLEM]
+    assert report.of("queues")[0].what.startswith(f'queue "nowhere" (for {vision}) does not exist')
     await label(admin, {"kai.scheduler/queue": "department"})
     assert "has child queues (team-a)" in (await examined(plane)).of("queues")[0].what
 
@@ -427,29 +435,29 @@ async def test_workloads_in_another_queue(
 ) -> None:
     await admin.create(deployment("right", "team-a"))
     await admin.create(pod_group("pg-right", "team-a"))
-    found = await examined(plane)
-    assert found.states("owners") == found.states("PodGroups") == [State.OK]
+    report = await examined(plane)
+    assert report.states("owners") == report.states("PodGroups") == [State.OK]
     await admin.create(deployment("wrong", "elsewhere"))
     await admin.create(pod_group("pg-wrong", "default-queue"))
-    found = await examined(plane)
-    assert found.states("owners") == found.states("PodGroups") == [State.WARNING]
-    assert found.of("owners")[0].what.endswith(f"deployment {vision}/wrong in elsewhere")
-    assert found.of("PodGroups")[0].what.endswith(f"{vision}/pg-wrong in default-queue")
+    report = await examined(plane)
+    assert report.states("owners") == report.states("PodGroups") == [State.WARNING]
+    assert report.of("owners")[0].what.endswith(f"deployment {vision}/wrong in elsewhere")
+    assert report.of("PodGroups")[0].what.endswith(f"{vision}/pg-wrong in default-queue")
     await label(admin, {"kaishare.dev/mode": "enforce"})
-    found = await examined(plane)
-    assert found.states("owners") == found.states("PodGroups") == [State.PROBLEM]
+    report = await examined(plane)
+    assert report.states("owners") == report.states("PodGroups") == [State.PROBLEM]
 
 
-async def test_a_runtime_class_that_nobody_made(
+async def test_a_missing_runtime_class(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any]
 ) -> None:
     assert (await examined(plane)).states("RuntimeClass") == [State.OK]
     await admin.delete("/apis/node.k8s.io/v1/runtimeclasses/nvidia")
-    found = await examined(plane)
-    assert found.states("RuntimeClass") == [State.PROBLEM]
+    report = await examined(plane)
+    assert report.states("RuntimeClass") == [State.PROBLEM]
 
 
-# --- who asks ---
+# --- the permissions of the caller ---
 
 READ = (
     right("mutatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
@@ -458,12 +466,12 @@ READ = (
 )
 
 
-async def test_a_caller_who_may_nothing_learns_which_rights_he_lacks(
+async def test_a_caller_without_permissions_gets_their_names(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
 ) -> None:
-    found = await examined(plane, await admin.token("doctor-nobody"))
-    assert State.OK not in {one.state for one in found.findings if one.check != "API server"}
-    assert sorted(one.what.rpartition(": the caller may not ")[2] for one in found.of("rights")) == [
+    report = await examined(plane, await admin.token("doctor-without-rights"))
+    assert State.OK not in {result.state for result in report.findings if result.check != "API server"}
+    assert sorted(result.what.rpartition(": the caller may not ")[2] for result in report.of("rights")) == [
         "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
         "list namespaces",
         "list pods",
@@ -471,10 +479,10 @@ async def test_a_caller_who_may_nothing_learns_which_rights_he_lacks(
         "list queues.scheduling.run.ai",
         "list validatingwebhookconfigurations.admissionregistration.k8s.io",
     ]
-    assert exit_status(found.findings) == 1
+    assert exit_status(report.findings) == 1
 
 
-async def test_a_caller_who_may_only_read_the_essentials(
+async def test_a_caller_with_the_essential_read_permissions(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
 ) -> None:
     token = await admin.token("doctor-reader", *READ)
@@ -482,16 +490,16 @@ async def test_a_caller_who_may_only_read_the_essentials(
         our_webhook(tmp_path) as (target, ca),
         configured(admin.client, *our_configurations(target, ca), kai),
     ):
-        found = await examined(plane, token)
-    assert found.wrong == []
-    assert found.states("dry run of a pod") == [State.UNKNOWN]
-    assert "may not create pods" in found.of("dry run of a pod")[0].what
+        report = await examined(plane, token)
+    assert report.wrong == []
+    assert report.states("dry run of a pod") == [State.UNKNOWN]
+    assert "may not create pods" in report.of("dry run of a pod")[0].what
     for check in ("queues", "owners", "PodGroups", "KAI's version", "RuntimeClass"):
-        assert found.of(check) == [], "not even mentioned as fine"
-    assert set(found.states("rights")) == {State.UNKNOWN}
-    owners = next(one for one in found.of("rights") if "deployments" in one.what)
+        assert report.of(check) == [], "not even mentioned as fine"
+    assert set(report.states("rights")) == {State.UNKNOWN}
+    owners = next(result for result in report.of("rights") if "deployments" in result.what)
     assert "list jobs.batch" in owners.what, "one line for what matters for the same thing"
-    assert exit_status(found.findings) == 0
+    assert exit_status(report.findings) == 0
 
 
 # --- the command ---
@@ -507,18 +515,16 @@ def command(*options: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-async def test_the_command_says_it_for_people_and_for_programs(
-    plane: ControlPlane, admin: Administrator
-) -> None:
+async def test_the_command_has_a_text_and_a_json_output(plane: ControlPlane, admin: Administrator) -> None:
     config = str(plane.kubeconfig())
     text = await asyncio.to_thread(command, "--kubeconfig", config, "--context", "test")
     assert text.returncode == 1, text.stderr
     assert text.stderr == ""
     assert "problem  mutating webhook" in text.stdout
-    shown = await asyncio.to_thread(
+    as_json = await asyncio.to_thread(
         command, "--kubeconfig", config, "-o", "json", "--webhook-configuration", "x"
     )
-    report = json.loads(shown.stdout)
+    report = json.loads(as_json.stdout)
     assert (report["configuration"], report["problems"]) == ("x", 2)
     assert report["server"].endswith(f":{plane.port}")
 
@@ -526,7 +532,9 @@ async def test_the_command_says_it_for_people_and_for_programs(
 @pytest.mark.parametrize(
     "options", [("--kubeconfig", "/nowhere"), ("--context", "nowhere"), ("--output", "xml")]
 )
-async def test_what_cannot_be_used_is_one_line(plane: ControlPlane, options: tuple[str, ...]) -> None:
+async def test_an_unusable_option_is_an_error_of_one_line(
+    plane: ControlPlane, options: tuple[str, ...]
+) -> None:
     known = () if "--kubeconfig" in options else ("--kubeconfig", str(plane.kubeconfig()))
     done = await asyncio.to_thread(command, *known, *options)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""How an API server gets to the webhook, and what becomes of pods when it cannot."""
+"""How an API server reaches the webhook, and the fate of pods if it cannot."""
 
 import asyncio
 import signal
@@ -73,7 +73,7 @@ async def test_a_service_is_reached_by_its_name(admin: Administrator, tmp_path: 
             await admin.delete(f"{services}/{target.name}")
 
 
-async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_others_never_notice(
+async def test_an_unreachable_webhook_leaves_managed_pods_unchanged_and_other_pods_unaffected(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await ensure_namespaces(admin.client, UNMANAGED, ENFORCED)
@@ -82,7 +82,7 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
         await webhook.kill()
         before = await failed_open(admin.client)
         assert all(is_unchanged(pod) for pod in await create_many(admin.client, "unmanaged", MANY))
-        assert await failed_open(admin.client) == before, "nobody was asked"
+        assert await failed_open(admin.client) == before, "no call was tried"
 
         assert all(is_unchanged(pod) for pod in await create_many(admin.client, "reached", 20))
         assert await failed_open(admin.client) == before + 20
@@ -91,10 +91,10 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
             await admin.post("/api/v1/namespaces/reached-enforced/pods", bare_pod("refused"))
 
         label = ("label", "namespace", "unmanaged", "kaishare.dev/gpu-fraction=2")
-        said = await kubectl(plane, *label)
-        assert (said.status, said.output) == (0, "namespace/unmanaged labeled\n"), said.errors
-        said = await kubectl(plane, "label", "namespace", "unmanaged", "kaishare.dev/gpu-fraction-")
-        assert said.status == 0, said.errors
+        result = await kubectl(plane, *label)
+        assert (result.status, result.output) == (0, "namespace/unmanaged labeled\n"), result.errors
+        result = await kubectl(plane, "label", "namespace", "unmanaged", "kaishare.dev/gpu-fraction-")
+        assert result.status == 0, result.errors
 
         again = from_cluster(plane, tmp_path)
         async with serving(tmp_path / "again", *again, listen=webhook.admission.port):
@@ -102,7 +102,7 @@ async def test_with_the_webhook_down_managed_pods_go_through_unchanged_and_other
 
 
 async def until_enforced(admin: Administrator) -> None:
-    """Wait until the validating configuration is taken up, too."""
+    """Wait until the API server uses the validating configuration, too."""
 
     async def is_denied() -> bool:
         out = bare_pod("out", labels={"kaishare.dev/inject": "false"})
@@ -115,7 +115,7 @@ async def until_enforced(admin: Administrator) -> None:
     await until(is_denied, "pods are validated")
 
 
-async def test_a_certificate_of_somebody_else_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
+async def test_a_foreign_certificate_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
     await ensure_namespaces(admin.client, REACHED)
     async with serving(tmp_path / "log", *from_files(tmp_path, REACHED)) as webhook:
         stranger = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
@@ -131,7 +131,7 @@ async def test_a_certificate_of_somebody_else_costs_no_pod(admin: Administrator,
         assert await webhook.answered() == 0
 
 
-async def test_a_webhook_that_hangs_costs_a_pod_its_time_limit_and_no_more(
+async def test_a_hanging_webhook_delays_a_pod_by_its_time_limit_only(
     admin: Administrator, tmp_path: Path
 ) -> None:
     await ensure_namespaces(admin.client, REACHED)
@@ -153,7 +153,7 @@ async def test_a_webhook_that_hangs_costs_a_pod_its_time_limit_and_no_more(
 
 
 class BrokenPolicies(HeldPolicies):
-    """Of every namespace something unforeseen is said."""
+    """Raises an unexpected error for every namespace."""
 
     async def find(self, namespace: str) -> NoReturn:
         raise ZeroDivisionError(namespace)
@@ -162,7 +162,7 @@ class BrokenPolicies(HeldPolicies):
         return {}
 
 
-async def test_an_error_of_ours_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
+async def test_an_internal_error_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
     await ensure_namespaces(admin.client, REACHED)
     async with serving_here(tmp_path, BrokenPolicies()) as webhook:
         ca = (tmp_path / "tls" / "ca.crt").read_bytes()

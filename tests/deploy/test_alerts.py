@@ -21,17 +21,17 @@ def cases() -> list[dict[str, Any]]:
 
 
 def minutes(duration: str) -> int:
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", duration)
-    assert found, duration
-    return int(found[1] or 0) * 60 + int(found[2] or 0)
+    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", duration)
+    assert parts, duration
+    return int(parts[1] or 0) * 60 + int(parts[2] or 0)
 
 
-def test_promtool_takes_the_rules() -> None:
+def test_promtool_accepts_the_rules() -> None:
     assert f"{len(list(known_metrics.rules()))} rules found" in promtool("check", "rules", RULES)
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.stem)
-def test_rules_do_what_their_proofs_say(proof: Path) -> None:
+def test_promtools_unit_tests_of_the_rules_pass(proof: Path) -> None:
     promtool("test", "rules", proof)
 
 
@@ -58,14 +58,14 @@ def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
 
 
 @pytest.mark.parametrize("what", ["no kaishare target is scraped", "an agent that knows little"])
-def test_no_alert_fires_where_figures_are_missing(what: str) -> None:
+def test_no_alert_fires_without_its_metrics(what: str) -> None:
     (case,) = (case for case in cases() if case["name"].startswith(what))
     assert not any(look.get("exp_alerts") for look in case["alert_rule_test"])
     assert [look["alertname"] for look in case["alert_rule_test"]] == list(BY_NAME)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_an_alert_says_how_bad_it_is_and_what_to_do(name: str) -> None:
+def test_every_alert_has_a_severity_and_an_action(name: str) -> None:
     rule = BY_NAME[name]
     assert re.fullmatch(r"Kaishare[A-Z][A-Za-z]+", name)
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -87,11 +87,11 @@ def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_it
 
 def test_rules_name_only_metrics_that_exist() -> None:
     assert known_metrics.unknown(rule["expr"] for rule in known_metrics.rules()) == set()
-    told = [text for rule in BY_NAME.values() for text in rule["annotations"].values()]
-    assert known_metrics.unknown(re.findall(r'printf "([^{]*){', "\n".join(told))) == set()
+    texts = [text for rule in BY_NAME.values() for text in rule["annotations"].values()]
+    assert known_metrics.unknown(re.findall(r'printf "([^{]*){', "\n".join(texts))) == set()
 
 
-def test_the_table_of_recorded_figures_is_whole() -> None:
+def test_the_table_of_recording_rules_is_complete() -> None:
     text = (ALERTS / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z]+:\w+:\w+)`", text))
     for name in set(named):
@@ -100,7 +100,7 @@ def test_the_table_of_recorded_figures_is_whole() -> None:
     assert named == known_metrics.recorded()
 
 
-def test_the_scrape_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
+def test_the_readmes_scrape_configuration_is_valid(tmp_path: Path) -> None:
     text = (ALERTS / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", text, flags=re.DOTALL)
     configuration = yaml.safe_load(block)

@@ -1,4 +1,4 @@
-"""What the chart makes of its values, and that it agrees with the programs it starts."""
+"""The objects that the chart renders from its values, and their agreement with the programs."""
 
 import json
 import re
@@ -96,8 +96,8 @@ def variant(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def pod_of(objects: list[Object], kind: str, name: str) -> Object:
-    found: Object = one(objects, kind, name)["spec"]["template"]
-    return found
+    template: Object = one(objects, kind, name)["spec"]["template"]
+    return template
 
 
 def webhook_pod(values: dict[str, Any] | None = None) -> Object:
@@ -109,9 +109,9 @@ def agent_pod(values: dict[str, Any] | None = None) -> Object:
 
 
 def container(pod: Object) -> Object:
-    (found,) = pod["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+    (only,) = pod["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
 
 
 def test_helm_lint_finds_nothing() -> None:
@@ -122,7 +122,7 @@ def test_helm_lint_finds_nothing() -> None:
 # What must hold whatever the values are.
 
 
-def test_the_options_are_ones_that_the_programs_take(variant: dict[str, Any]) -> None:
+def test_the_programs_accept_the_charts_options(variant: dict[str, Any]) -> None:
     for item in rendered(variant, tests=True):
         if item["kind"] == "Pod":
             webhook_parser().parse_args(container(item)["args"])
@@ -133,12 +133,12 @@ def test_the_options_are_ones_that_the_programs_take(variant: dict[str, Any]) ->
 
 
 def capabilities_of(item: dict[str, Any], variant: dict[str, Any]) -> dict[str, list[str]]:
-    """What the agent of MIG nodes has beside: NVIDIA's toolkit refuses the monitor capability without it."""
+    """Return the agent's capability on MIG nodes, which NVIDIA's toolkit needs for the monitor capability."""
     is_wanted = item["kind"] == "DaemonSet" and variant.get("agent", {}).get("migMonitor")
     return {"add": ["SYS_ADMIN"]} if is_wanted else {}
 
 
-def test_pods_are_restricted_but_for_the_hosts_processes(variant: dict[str, Any]) -> None:
+def test_pods_are_restricted_except_for_the_hosts_processes(variant: dict[str, Any]) -> None:
     for item in rendered(variant, tests=True):
         if item["kind"] not in ("Deployment", "DaemonSet", "Pod"):
             continue
@@ -208,7 +208,7 @@ def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None
                 assert rule["resources"] == ["events"] or rule["resourceNames"]
 
 
-def test_a_pod_can_finish_what_is_in_flight_after_the_drain(variant: dict[str, Any]) -> None:
+def test_the_grace_period_covers_the_drain_and_the_reviews_in_flight(variant: dict[str, Any]) -> None:
     for item in rendered(variant):
         if item["kind"] == "Deployment":
             spec = item["spec"]["template"]["spec"]
@@ -226,23 +226,23 @@ def test_a_pod_can_finish_what_is_in_flight_after_the_drain(variant: dict[str, A
 
 
 @pytest.mark.parametrize("values", [{}, CERT_MANAGER, GIVEN], ids=["self", "cert-manager", "secret"])
-def test_the_configurations_are_the_ones_that_the_webhook_would_write(values: dict[str, Any]) -> None:
+def test_the_charts_webhook_configurations_equal_those_of_the_code(values: dict[str, Any]) -> None:
     target = ServiceTarget(namespace=NAMESPACE, name="kaishare-webhook")
     bundle = PEM.encode() if values is GIVEN else b""
     for build in (mutating_configuration, validating_configuration):
         expected = build(target, ca_bundle=bundle)
-        found = one(rendered(values), expected["kind"], CONFIGURATION_NAME)
-        assert found["webhooks"] == expected["webhooks"]
-        assert found["apiVersion"] == expected["apiVersion"]
+        configuration = one(rendered(values), expected["kind"], CONFIGURATION_NAME)
+        assert configuration["webhooks"] == expected["webhooks"]
+        assert configuration["apiVersion"] == expected["apiVersion"]
 
 
 def test_the_containers_ports_are_those_that_the_programs_listen_on_and_document() -> None:
     webhook, agent = container(webhook_pod()), container(agent_pod())
-    told = webhook_parser().parse_args(webhook["args"])
+    configured = webhook_parser().parse_args(webhook["args"])
     usual = webhook_parser().parse_args(["serve"])
     ports = {port["name"]: port["containerPort"] for port in webhook["ports"]}
     for name, option in (("admission", "listen"), ("ops", "ops_listen")):
-        assert Address.parse(getattr(told, option)) == Address("", ports[name])
+        assert Address.parse(getattr(configured, option)) == Address("", ports[name])
         assert Address.parse(getattr(usual, option)).port == ports[name]
     (port,) = agent["ports"]
     assert Address.parse(agent_parser().parse_args(agent["args"]).listen) == Address(
@@ -257,7 +257,7 @@ def test_the_containers_ports_are_those_that_the_programs_listen_on_and_document
 def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
     objects = rendered()
     usual = webhook_parser().parse_args(["serve"])
-    told = webhook_parser().parse_args(container(webhook_pod())["args"])
+    configured = webhook_parser().parse_args(container(webhook_pod())["args"])
     for option in (
         "certs_secret",
         "service",
@@ -266,7 +266,7 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
         "max_in_flight",
         "inject_shares",
     ):
-        assert getattr(told, option) == getattr(usual, option), option
+        assert getattr(configured, option) == getattr(usual, option), option
     assert one(objects, "Secret", usual.certs_secret)
     assert (
         one(objects, "Service", usual.service)["spec"]["ports"][0]["port"]
@@ -293,7 +293,7 @@ def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
         )
 
 
-def test_the_agent_gets_the_rights_that_its_doctor_asks_for() -> None:
+def test_the_agent_has_the_permissions_that_its_doctor_checks() -> None:
     def find_allocation(objects: list[Object], right: Right) -> bool:
         resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
         return any(
@@ -333,7 +333,7 @@ def test_each_service_can_be_left_out() -> None:
     assert rendered({**WEBHOOK, **AGENT}) == []
 
 
-def test_in_mode_self_the_secret_is_made_without_data_and_nobody_writes_a_bundle() -> None:
+def test_in_mode_self_the_secret_has_no_data_and_the_chart_writes_no_bundle() -> None:
     objects = rendered()
     secret = one(objects, "Secret", "kaishare-webhook-ca")
     assert not {"data", "stringData"} & set(secret)
@@ -363,7 +363,7 @@ def test_other_certificates_need_no_right_to_secrets_or_to_patch_a_configuration
     assert container(pod)["volumeMounts"][0]["mountPath"] == "/etc/kaishare/certs"
 
 
-def test_cert_manager_makes_the_certificate_that_api_servers_ask_for() -> None:
+def test_cert_manager_issues_a_certificate_for_the_services_names() -> None:
     objects = rendered(CERT_MANAGER)
     certificate = one(objects, "Certificate", "kaishare-webhook")["spec"]
     assert certificate["dnsNames"] == ["kaishare-webhook.kaishare.svc", "kaishare-webhook.kaishare"]
@@ -391,7 +391,7 @@ def test_pods_can_be_copied_to_a_host() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 5])
-def test_one_replica_may_always_go_by_a_budget_that_a_host_can_count(replicas: int) -> None:
+def test_the_disruption_budget_allows_the_eviction_of_one_replica(replicas: int) -> None:
     objects = rendered({**WEBHOOK, "webhook": {"replicas": replicas}})
     spec = one(objects, "PodDisruptionBudget", "kaishare-webhook")["spec"]
     assert spec["minAvailable"] == replicas - 1
@@ -414,18 +414,18 @@ def test_the_agent_reaches_the_driver_in_three_ways_and_takes_no_gpu() -> None:
     assert "runtimeClassName" not in agent_pod(VARIANTS["no runtime class"])["spec"]
 
 
-def test_the_agent_knows_its_own_names_and_those_that_it_is_told() -> None:
+def test_the_agent_has_its_own_names_and_the_configured_ones() -> None:
     env = {variable["name"]: variable for variable in container(agent_pod())["env"]}
     assert env["POD_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     assert agent_parser().parse_args(container(agent_pod())["args"]).host_name == []
-    told = agent_pod({"agent": {"hostNames": ["Agent.example.com", "kaishare-agent"]}})
-    assert agent_parser().parse_args(container(told)["args"]).host_name == [
+    named_agent = agent_pod({"agent": {"hostNames": ["Agent.example.com", "kaishare-agent"]}})
+    assert agent_parser().parse_args(container(named_agent)["args"]).host_name == [
         "agent.example.com",
         "kaishare-agent",
     ]
 
 
-def test_on_mig_nodes_the_agent_may_ask_for_the_monitor_capability_and_stays_no_root() -> None:
+def test_on_mig_nodes_the_agent_may_have_the_monitor_capability_without_root() -> None:
     made = agent_pod(VARIANTS["the MIG monitor capability"])
     assert environment(made) == {**environment(agent_pod()), "NVIDIA_MIG_MONITOR_DEVICES": "all"}
     security = container(made)["securityContext"]
@@ -445,7 +445,7 @@ def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> N
     assert own["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_ports_but_the_admission_port_are_for_the_monitoring_namespace() -> None:
+def test_only_the_admission_port_is_open_to_other_namespaces_than_monitoring() -> None:
     objects = rendered({"networkPolicies": {"monitoringNamespace": "observers"}})
     source = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observers"}}}]
     assert one(objects, "NetworkPolicy", "kaishare-webhook")["spec"]["ingress"] == [
@@ -457,7 +457,7 @@ def test_ports_but_the_admission_port_are_for_the_monitoring_namespace() -> None
     ]
 
 
-def test_monitors_keep_the_labels_that_say_whose_memory_it_is() -> None:
+def test_monitors_keep_the_labels_that_attribute_memory() -> None:
     objects = rendered({"monitors": {"enabled": True, "labels": {"release": "prometheus"}}})
     for name in ("kaishare-webhook", "kaishare-agent"):
         monitor = one(objects, "PodMonitor", name)
@@ -466,14 +466,14 @@ def test_monitors_keep_the_labels_that_say_whose_memory_it_is() -> None:
         assert endpoint["honorLabels"] is True
 
 
-def test_alerts_and_dashboard_are_the_ones_of_deploy() -> None:
+def test_the_charts_alerts_and_dashboard_equal_those_of_deploy() -> None:
     objects = rendered(
         {"alerts": {"enabled": True, "labels": {"release": "prometheus"}}, "dashboard": {"enabled": True}}
     )
     rules = yaml.safe_load((DEPLOY / "alerts" / "rules.yaml").read_text())
-    found = one(objects, "PrometheusRule", "kaishare")
-    assert found["spec"] == rules
-    assert found["metadata"]["labels"]["release"] == "prometheus"
+    rule_object = one(objects, "PrometheusRule", "kaishare")
+    assert rule_object["spec"] == rules
+    assert rule_object["metadata"]["labels"]["release"] == "prometheus"
     dashboard = one(objects, "ConfigMap", "kaishare-dashboard")
     assert json.loads(dashboard["data"]["kaishare.json"]) == json.loads(
         (DEPLOY / "dashboard" / "kaishare.json").read_text()
@@ -493,33 +493,33 @@ def test_alerts_and_dashboard_are_the_ones_of_deploy() -> None:
 
 
 def guards(values: dict[str, Any]) -> list[Object]:
-    found = [
+    items = [
         item
         for item in rendered({"guard": values})
         if item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "guard"
     ]
-    for item in found:
+    for item in items:
         labels = item["metadata"]["labels"]
         item["metadata"]["labels"] = {key: value for key, value in labels.items() if "kaishare.dev" in key}
         if not item["metadata"]["labels"]:
             del item["metadata"]["labels"]
-    return sorted(found, key=lambda item: str(item["metadata"]["name"]))
+    return sorted(items, key=lambda item: str(item["metadata"]["name"]))
 
 
 def plain_guards() -> list[Object]:
     files = [*(DEPLOY / "guard" / "policies").glob("*.yaml"), *(DEPLOY / "guard" / "bindings").glob("*.yaml")]
-    found = [item for file in files for item in yaml.safe_load_all(file.read_text())]
-    policies = [item for item in found if item["kind"].startswith("ValidatingAdmissionPolicy")]
+    items = [item for file in files for item in yaml.safe_load_all(file.read_text())]
+    policies = [item for item in items if item["kind"].startswith("ValidatingAdmissionPolicy")]
     return sorted(policies, key=lambda item: str(item["metadata"]["name"]))
 
 
-def test_the_guard_is_the_one_of_deploy() -> None:
+def test_the_charts_guard_equals_that_of_deploy() -> None:
     assert guards({"enabled": True}) == plain_guards()
     assert guards({"enabled": False}) == []
 
 
 @pytest.mark.parametrize(("action", "actions"), [("warn", ["Warn", "Audit"]), ("deny", ["Deny"])])
-def test_the_guards_action_is_that_of_every_binding(action: str, actions: list[str]) -> None:
+def test_every_binding_has_the_guards_action(action: str, actions: list[str]) -> None:
     expected = plain_guards()
     for item in expected:
         if item["kind"] == "ValidatingAdmissionPolicyBinding":
@@ -527,7 +527,7 @@ def test_the_guards_action_is_that_of_every_binding(action: str, actions: list[s
     assert guards({"enabled": True, "action": action}) == expected
 
 
-def test_the_guard_is_told_where_kai_is_and_whom_to_leave_alone() -> None:
+def test_the_guard_has_kais_namespaces_and_the_exempt_accounts() -> None:
     objects = guards(VARIANTS["the guard, asking"]["guard"])
     variables = {
         (variable["name"], variable["expression"])
@@ -554,7 +554,7 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "problem"),
     [
         ({"webhok": {}}, "'webhok' not allowed"),
         ({"webhook": {"replica": 3}}, "'replica' not allowed"),
@@ -582,10 +582,10 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
     ],
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused_by_name(values: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], problem: str) -> None:
     done = helm("template", "kaishare", str(CHART), "--kube-version", "1.30.0", *options(values))
     assert done.returncode != 0
-    assert said in done.stderr
+    assert problem in done.stderr
 
 
 def test_an_old_kubernetes_is_refused() -> None:
@@ -611,7 +611,7 @@ READ = {
 
 
 @pytest.mark.parametrize("value", READ)
-def test_a_word_that_the_schema_takes_is_one_that_the_programs_take(value: str) -> None:
+def test_the_programs_accept_every_word_of_the_schema(value: str) -> None:
     schema, read = READ[value]
     taken = set()
     for word in WORDS:
@@ -623,7 +623,7 @@ def test_a_word_that_the_schema_takes_is_one_that_the_programs_take(value: str) 
 
 
 def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
-    """Keys that only one of both knows."""
+    """Return the keys that only one of both has."""
     known = schema["properties"]
     odd = [f"{path}.{key}" for key in set(known) ^ set(values) if key != "global"]
     for key in set(known) & set(values):
@@ -637,12 +637,12 @@ def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
     return odd
 
 
-def test_the_schema_knows_every_value_and_no_other() -> None:
+def test_the_schema_has_exactly_the_values_of_the_chart() -> None:
     assert every_key(SCHEMA, yaml.safe_load((CHART / "values.yaml").read_text())) == []
 
 
 def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any]) -> dict[str, Any]:
-    """Every value that may be null, replaced."""
+    """Return the values with every value that may be null replaced."""
     optional: dict[str, Any] = {}
     for key, value in values.items():
         inner = schema["properties"][key]
@@ -656,12 +656,12 @@ def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any
 
 
 def emptied(value: Any) -> Any:
-    """The empty value of the same type. Helm merges maps, so a map becomes one whose keys are null."""
+    """Return the empty value of the same type. Helm merges maps, so every key of a map becomes null."""
     return dict.fromkeys(value) if isinstance(value, dict) else type(value)()
 
 
 def without_empty(value: Any) -> Any:
-    """The value without nulls, empty maps and empty lists."""
+    """Return a value without nulls, empty maps and empty lists."""
     if isinstance(value, dict):
         inner = {key: without_empty(item) for key, item in value.items()}
         return {key: item for key, item in inner.items() if item not in (None, {}, [])}
@@ -670,7 +670,7 @@ def without_empty(value: Any) -> Any:
     return value
 
 
-def test_a_value_that_may_be_null_is_then_empty() -> None:
+def test_a_null_value_counts_as_empty() -> None:
     """helm removes a value that is set to null, and with it the chart's default."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     null = optional_values(SCHEMA, values, lambda _: None)

@@ -55,23 +55,23 @@ DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-6a3c1f0e-58d2-4c1b-9d57-0b6f2c8e4a11"}} 
 DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-6a3c1f0e-58d2-4c1b-9d57-0b6f2c8e4a11"}} 18000
 process_start_time_seconds {started}
 apiserver_admission_webhook_fail_open_count{{name="pods.mutate.kaishare.dev",type="admit"}} 1
-apiserver_admission_webhook_rejection_count{{name="pods.validate.kaishare.dev",type="validating",error_type="no_error",rejection_code="403",operation="CREATE"}} {asked}
-apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="0.005"}} {asked}
-apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="+Inf"}} {asked}
+apiserver_admission_webhook_rejection_count{{name="pods.validate.kaishare.dev",type="validating",error_type="no_error",rejection_code="403",operation="CREATE"}} {scrape}
+apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="0.005"}} {scrape}
+apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="+Inf"}} {scrape}
 """
 """What KAI, dcgm-exporter and the API server would say; of them the names and labels count."""
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A node whose pod goes over its share, and a webhook with something to do."""
+    """Run an agent whose pod exceeds its share, a webhook under load, and a Prometheus that scrapes both."""
     needed("prometheus")
     folder = tmp_path_factory.mktemp("watched")
     simulated = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
     with (
         agent(folder / "agent.log", "--gpus", simulated, "--interval", "200ms", "--grace", "1s") as node,
         webhook(folder) as ops,
-        page(lambda asked: OTHERS.format(asked=asked, started=time.time())) as others,
+        page(lambda scrape: OTHERS.format(scrape=scrape, started=time.time())) as others,
         prometheus(
             folder,
             {
@@ -86,7 +86,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 @contextmanager
 def webhook(folder: Path) -> Iterator[str]:
-    """A webhook that is asked something all the time; yields the address of its metrics."""
+    """Run a webhook under a steady load of reviews; yield the address of its metrics."""
     (folder / "policies.yaml").write_text(POLICIES)
     files = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     command = f"-m webhook serve --policies {folder}/policies.yaml --tls-cert {files.certificate} --tls-key {files.key}"
@@ -101,11 +101,11 @@ def webhook(folder: Path) -> Iterator[str]:
     done = threading.Event()
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (found := re.search(r'"admission":"([^"]+)","ops":"http://([^"]+)"', log.read_text())):
+        while not (match := re.search(r'"admission":"([^"]+)","ops":"http://([^"]+)"', log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
-        admission, ops = found.groups()
+        admission, ops = match.groups()
         assert post(admission + "/mutate", b"no review", trust) == 400
 
         def ask() -> None:
@@ -134,7 +134,7 @@ def post(url: str, body: bytes, trust: ssl.SSLContext) -> int:
 
 
 def substituted(query: str) -> str:
-    """The query as Grafana sends it with every variable at All."""
+    """Return a query as Grafana sends it with every variable at All."""
     for variable in DASHBOARD["templating"]["list"]:
         query = query.replace(f"${variable['name']}", variable.get("allValue", ""))
     query = query.replace("$__rate_interval", "5s").replace("$__range", "30s")
@@ -154,7 +154,7 @@ def has_data(running: Prometheus, target: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("panel", "target"), QUERIES)
-def test_a_query_of_the_dashboard_gives_what_its_panel_shows(
+def test_a_query_has_data_unless_its_panel_may_be_empty(
     watched: Prometheus, panel: dict[str, Any], target: dict[str, Any]
 ) -> None:
     if panel["title"] in EMPTY:
@@ -168,8 +168,8 @@ def test_the_columns_of_a_table_join_to_rows(watched: Prometheus, panel: dict[st
     """Grafana merges rows whose labels are all the same; a metric's name would be one of them."""
 
     def rows() -> list[set[frozenset[tuple[str, str]]]]:
-        found = [watched.instant(substituted(target["expr"])) for target in panel["targets"]]
-        return [{frozenset(series["metric"].items()) for series in column} for column in found]
+        columns = [watched.instant(substituted(target["expr"])) for target in panel["targets"]]
+        return [{frozenset(series["metric"].items()) for series in column} for column in columns]
 
     watched.until(lambda: all(rows()), rows)
     first, *others = rows()
@@ -179,7 +179,7 @@ def test_the_columns_of_a_table_join_to_rows(watched: Prometheus, panel: dict[st
     assert "__name__" not in {key for row in first for key, _ in row}
 
 
-def test_every_rule_can_be_evaluated_and_only_what_is_wrong_raises_alerts(watched: Prometheus) -> None:
+def test_every_rule_is_evaluated_and_only_faults_raise_alerts(watched: Prometheus) -> None:
     # The example's pod over its share, the bad label among the policies, and what the page of others says.
     expected = {"KaisharePodOverShare", "KaisharePolicyInvalid", "KaishareFailedOpen"}
     watched.until(lambda: watched.alerts() == expected, watched.alerts)
@@ -190,19 +190,19 @@ def test_every_rule_can_be_evaluated_and_only_what_is_wrong_raises_alerts(watche
 
 def test_series_keep_the_namespace_and_the_pod_they_are_about(watched: Prometheus) -> None:
     watched.until(lambda: watched.instant("kaishare_pod_gpu_memory_used_bytes"))
-    found = watched.instant('kaishare_pod_gpu_memory_used_bytes{namespace="training", pod="train-resnet"}')
-    assert len(found) == 1
+    series = watched.instant('kaishare_pod_gpu_memory_used_bytes{namespace="training", pod="train-resnet"}')
+    assert len(series) == 1
     assert watched.instant('{exported_pod=~".+"} or {exported_namespace=~".+"}') == []
 
 
-def test_every_panel_without_data_is_a_panel() -> None:
+def test_every_panel_that_may_be_empty_exists() -> None:
     assert EMPTY.keys() <= {panel["title"] for panel in PANELS}
 
 
 def test_the_dashboard_names_only_metrics_that_exist() -> None:
-    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    asked += [variable.get("definition", "") for variable in DASHBOARD["templating"]["list"]]
-    assert known_metrics.unknown(asked) == set()
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    expressions += [variable.get("definition", "") for variable in DASHBOARD["templating"]["list"]]
+    assert known_metrics.unknown(expressions) == set()
 
 
 def test_the_dashboard_shows_every_figure_about_gpus_and_pods() -> None:
@@ -211,22 +211,22 @@ def test_the_dashboard_shows_every_figure_about_gpus_and_pods() -> None:
     assert {name for name in figures if name not in text} == {"kaishare_pod_gpu_memory_limit_bytes"}
 
 
-def test_panels_have_an_id_a_place_and_a_source_of_their_own() -> None:
+def test_every_panel_has_its_own_id_place_and_data_source() -> None:
     panels = DASHBOARD["panels"]
     ids = [panel["id"] for panel in panels]
     assert len(set(ids)) == len(ids)
     for panel in PANELS:
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
-    for one, other in itertools.combinations(panels, 2):
-        a, b = one["gridPos"], other["gridPos"]
+    for first, second in itertools.combinations(panels, 2):
+        a, b = first["gridPos"], second["gridPos"]
         apart = (
             a["x"] + a["w"] <= b["x"]
             or b["x"] + b["w"] <= a["x"]
             or a["y"] + a["h"] <= b["y"]
             or b["y"] + b["h"] <= a["y"]
         )
-        assert apart, (one["title"], other["title"])
+        assert apart, (first["title"], second["title"])
 
 
 def test_the_dashboard_can_be_imported_anywhere() -> None:

@@ -1,4 +1,4 @@
-"""What the documents on installing and on security name exists, and their figures are those of the code."""
+"""Names in the documents on installation and security exist, and the figures are those of the code."""
 
 import ast
 import re
@@ -39,11 +39,11 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
 def document(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.param
-    return found
+    path: Path = request.param
+    return path
 
 
-def test_links_lead_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         assert "://" in target or (document.parent / target).exists(), target
 
@@ -128,11 +128,11 @@ def rows(text: str) -> list[list[str]]:
 
 
 def in_units(count: int) -> str:
-    """Bytes as the documents write them."""
+    """Return a number of bytes as the documents write it."""
     return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // KIB} KiB"
 
 
-def test_the_bounds_are_those_of_the_code() -> None:
+def test_the_documented_bounds_are_those_of_the_code() -> None:
     tls, ops, agent = ADMISSION_CONNECTIONS, OPS_CONNECTIONS, AGENT_CONNECTIONS
     assert tls.head_seconds == ops.head_seconds == agent.head_seconds
     assert tls.answer_seconds == ops.answer_seconds == agent.answer_seconds

@@ -1,4 +1,4 @@
-"""deploy/guard without a cluster: its lists are the code's, and its overlays differ in what they should."""
+"""deploy/guard without a cluster: its lists are the code's, and its overlays differ only in their actions."""
 
 import ast
 import re
@@ -20,9 +20,9 @@ from webhook.policy.labels import MODE
 
 
 def variable(name: str, *, policy: str = "keys") -> Any:
-    """A constant of a policy; CEL's lists and strings read as Python's."""
+    """Return a constant of a policy; CEL's lists and strings read as Python's."""
     document = yaml.safe_load((GUARD / "policies" / f"{policy}.yaml").read_text())
-    [expression] = [one["expression"] for one in document["spec"]["variables"] if one["name"] == name]
+    [expression] = [entry["expression"] for entry in document["spec"]["variables"] if entry["name"] == name]
     return ast.literal_eval(expression)
 
 
@@ -48,7 +48,7 @@ def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
         assert f"key.startsWith('{prefix}')" in asks
 
 
-def test_what_stays_as_it_was_is_queue_and_share() -> None:
+def test_the_protected_keys_are_queue_and_share() -> None:
     assert set(variable("fixedLabels")) == {keys.QUEUE_LABEL, keys.VCLUSTER_MANAGED_BY}
     share = {keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES, keys.CONTAINER_NAME, keys.MPS}
     assert set(variable("fixedAnnotations")) == {*share, keys.SHARED_GPU_CONFIGMAP}
@@ -56,8 +56,8 @@ def test_what_stays_as_it_was_is_queue_and_share() -> None:
 
 
 @pytest.mark.parametrize("policy", ["keys", "queues", "owners", "references"])
-def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
-    """Beside the constants above, expressions name keys themselves."""
+def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
+    """Expressions name keys also outside of the constants above."""
     text = (GUARD / "policies" / f"{policy}.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]
     known = {value for name, value in vars(keys).items() if name.isupper()}
@@ -73,7 +73,7 @@ def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
         "/v1",
         "kubernetes.io/config.mirror",
     }
-    expressions = [one["expression"] for one in [*spec.get("variables", []), *spec["validations"]]]
+    expressions = [entry["expression"] for entry in [*spec.get("variables", []), *spec["validations"]]]
     named_keys = {
         word for text in expressions for word in text.split("'")[1::2] if "/" in word and " " not in word
     }
@@ -81,41 +81,49 @@ def test_every_key_in_an_expression_is_one_the_code_knows(policy: str) -> None:
 
 
 def test_the_bindings_leave_the_webhooks_namespaces_alone() -> None:
-    found = named(GUARD)
+    documents = named(GUARD)
     for policy in ("keys", "owners", "references"):
         name = f"kaishare-guard-{policy}-enforce"
-        selector = found[name]["spec"]["matchResources"]["namespaceSelector"]
-        [excluded] = [one["values"] for one in selector["matchExpressions"] if one["operator"] == "NotIn"]
+        selector = documents[name]["spec"]["matchResources"]["namespaceSelector"]
+        [excluded] = [
+            expression["values"]
+            for expression in selector["matchExpressions"]
+            if expression["operator"] == "NotIn"
+        ]
         assert set(excluded) == EXCLUDED_NAMESPACES
         assert selector["matchLabels"] == {MODE: "enforce"}
 
 
-def test_every_policy_is_bound_and_closed_in_doubt() -> None:
-    found = named(GUARD).values()
-    policies = {one["metadata"]["name"]: one for one in found if one["kind"].endswith("Policy")}
-    bindings = [one for one in found if one["kind"].endswith("Binding")]
-    assert {one["spec"]["policyName"] for one in bindings} == set(policies)
-    assert {one["spec"]["failurePolicy"] for one in policies.values()} == {"Fail"}
-    assert len(policies) + len(bindings) == len(found)
+def test_every_policy_is_bound_and_fails_closed() -> None:
+    documents = named(GUARD).values()
+    policies = {
+        document["metadata"]["name"]: document
+        for document in documents
+        if document["kind"].endswith("Policy")
+    }
+    bindings = [document for document in documents if document["kind"].endswith("Binding")]
+    assert {document["spec"]["policyName"] for document in bindings} == set(policies)
+    assert {document["spec"]["failurePolicy"] for document in policies.values()} == {"Fail"}
+    assert len(policies) + len(bindings) == len(documents)
 
 
-def test_the_folder_itself_is_its_first_step() -> None:
+def test_the_guard_folder_equals_the_audit_overlay() -> None:
     assert named(GUARD) == named(GUARD / "audit")
 
 
 @pytest.mark.parametrize(
     ("overlay", "actions"), [("audit", ["Audit"]), ("warn", ["Warn", "Audit"]), ("deny", ["Deny"])]
 )
-def test_overlays_differ_in_what_follows_alone(overlay: str, actions: list[str]) -> None:
-    found, audit = named(GUARD / overlay), named(GUARD / "audit")
-    for name, item in found.items():
+def test_overlays_differ_only_in_their_actions(overlay: str, actions: list[str]) -> None:
+    documents, audit = named(GUARD / overlay), named(GUARD / "audit")
+    for name, item in documents.items():
         if item["kind"].endswith("Binding"):
             assert item["spec"].pop("validationActions") == actions, name
             del audit[name]["spec"]["validationActions"]
-    assert found == audit
+    assert documents == audit
 
 
-def test_where_kai_is_is_said_once(tmp_path: Path) -> None:
+def test_kais_namespace_is_set_in_one_place(tmp_path: Path) -> None:
     folder = tmp_path / "guard"
     shutil.copytree(GUARD, folder)
     settings = folder / "policies" / "settings.yaml"
@@ -123,15 +131,15 @@ def test_where_kai_is_is_said_once(tmp_path: Path) -> None:
     settings.write_text(text.replace("'kai-scheduler'", "'kai-elsewhere'"))
     assert named(GUARD) != named(folder)
     for item in rendered(folder):
-        said = [value for value in strings(item.get("spec", {}).get("variables", [])) if "kai-" in value]
-        assert not [value for value in said if "'kai-scheduler'" in value], item["metadata"]["name"]
+        names = [value for value in strings(item.get("spec", {}).get("variables", [])) if "kai-" in value]
+        assert not [value for value in names if "'kai-scheduler'" in value], item["metadata"]["name"]
 
 
 def strings(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [text for one in value.values() for text in strings(one)]
+        return [text for entry in value.values() for text in strings(entry)]
     if isinstance(value, list):
-        return [text for one in value for text in strings(one)]
+        return [text for entry in value for text in strings(entry)]
     return [value] if isinstance(value, str) else []
 
 
@@ -139,8 +147,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "guard.md"
 
 
 def test_the_document_names_every_policy_and_no_other() -> None:
-    found = set(re.findall(r"`(kaishare-guard-[a-z-]+)`", DOCUMENT.read_text()))
-    assert found == {name for name, item in named(GUARD).items() if item["kind"].endswith("Policy")}
+    names = set(re.findall(r"`(kaishare-guard-[a-z-]+)`", DOCUMENT.read_text()))
+    assert names == {name for name, item in named(GUARD).items() if item["kind"].endswith("Policy")}
     assert f"{QUEUES}=" in DOCUMENT.read_text()
 
 
@@ -149,9 +157,9 @@ def test_the_documents_overlay_leaves_one_namespace_out(tmp_path: Path) -> None:
     blocks = re.findall(r"(?:^(?:    .*)?\n)+", DOCUMENT.read_text(), re.MULTILINE)
     [overlay] = [textwrap.dedent(block) for block in blocks if "resources: [" in block]
     (tmp_path / "kustomization.yaml").write_text(overlay)
-    found, plain = named(tmp_path), named(GUARD / "deny")
+    overlaid, plain = named(tmp_path), named(GUARD / "deny")
     for name, item in plain.items():
         if name.endswith("-vclusters"):
-            selector = found[name]["spec"]["matchResources"].pop("namespaceSelector")
+            selector = overlaid[name]["spec"]["matchResources"].pop("namespaceSelector")
             assert selector["matchExpressions"][0]["values"] == ["vcluster-team-b"]
-        assert found[name] == item
+        assert overlaid[name] == item

@@ -1,4 +1,4 @@
-"""The images: what goes into them, made by the same steps outside of a container, and run as they are run there."""
+"""The images: their files, built by the same steps outside of a container and run as in one."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from certs.authority import Authority
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("webhook", "agent")
-SOMEBODY = 65532
+USER_ID = 65532
 UNREACHABLE = (
     r"Failed to establish a new connection.*|NameResolutionError.*|ConnectTimeoutError.*|ProxyError.*"
 )
@@ -43,9 +43,9 @@ def test_hadolint_finds_nothing(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_image_runs_as_nobody_in_particular_and_starts_its_own_command(service: str) -> None:
+def test_the_image_runs_as_an_unprivileged_user_and_starts_its_own_command(service: str) -> None:
     lines = (ROOT / f"Dockerfile.{service}").read_text().splitlines()
-    assert f"USER {SOMEBODY}:{SOMEBODY}" in lines
+    assert f"USER {USER_ID}:{USER_ID}" in lines
     assert f'ENTRYPOINT ["kaishare-{service}"]' in lines
     assert f"RUN sh deploy/images/install.sh python3 /opt/kaishare {service}" in lines
 
@@ -58,12 +58,12 @@ class Image:
 
     @property
     def packages(self) -> Path:
-        (found,) = self.folder.glob("lib/python3.*/site-packages")
-        return found
+        (folder,) = self.folder.glob("lib/python3.*/site-packages")
+        return folder
 
 
 def build_context(folder: Path) -> None:
-    """Copy what .dockerignore lets through: it names what goes in, and shuts out everything else."""
+    """Copy what .dockerignore lets through: it lists the included files and excludes all others."""
     first, *lines = [
         line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
     ]
@@ -98,7 +98,7 @@ def build(folder: Path, service: str) -> Image:
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[dict[str, Image]]:
-    # Not pytest's folder, which nobody else may enter.
+    # Not pytest's folder, which other users may not enter.
     with tempfile.TemporaryDirectory(prefix="kaishare-images-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -108,7 +108,7 @@ def images() -> Iterator[dict[str, Image]]:
             yield dict(zip(SERVICES, built, strict=True))
 
 
-def test_an_image_holds_its_service_compiled_and_nothing_that_installs_more(images: dict[str, Image]) -> None:
+def test_an_image_has_its_compiled_service_and_no_installer(images: dict[str, Image]) -> None:
     for service, own, other in (("webhook", "webhook", "gpuagent"), ("agent", "gpuagent", "webhook")):
         image = images[service]
         there = {path.name for path in image.packages.iterdir()}
@@ -129,11 +129,11 @@ def test_an_image_holds_its_service_compiled_and_nothing_that_installs_more(imag
     assert not (images["agent"].packages / "prometheus_client").exists()
 
 
-def in_a_sandbox(*shown: Path, scratch: bool = False) -> list[str]:
-    """How to run a program as in the container: a read-only root, and nobody in particular.
+def in_a_sandbox(*visible: Path, scratch: bool = False) -> list[str]:
+    """Return the command that runs a program as in the container: a read-only root, an unprivileged user.
 
     Args:
-        shown: what of /tmp it sees.
+        visible: files and folders of /tmp that the program can read.
         scratch: whether it has a /tmp of its own to write to.
     """
     bwrap = shutil.which("bwrap")
@@ -143,10 +143,10 @@ def in_a_sandbox(*shown: Path, scratch: bool = False) -> list[str]:
     command += ["--unshare-pid", "--die-with-parent", "--perms", "1777", "--tmpfs", "/tmp"]
     python = Path(sys.base_prefix)
     closed = [parent for parent in python.parents if parent.stat().st_mode & 0o055 != 0o055]
-    if closed:  # such as /root: nobody else would find the interpreter
+    if closed:  # such as /root: other users cannot read the interpreter
         command += ["--perms", "0755", "--tmpfs", str(closed[-1])]
-        shown = (*shown, python)
-    for path in shown:
+        visible = (*visible, python)
+    for path in visible:
         for parent in reversed(path.parents):
             if parent.is_relative_to("/tmp") or (closed and parent.is_relative_to(closed[-1])):
                 command += ["--perms", "0755", "--dir", str(parent)]
@@ -155,9 +155,9 @@ def in_a_sandbox(*shown: Path, scratch: bool = False) -> list[str]:
         command += ["--remount-ro", "/tmp"]
     if os.geteuid() == 0:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "setpriv", "--no-new-privs"]
-        command += [f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"]
+        command += [f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups"]
     else:
-        command += ["--unshare-user", "--uid", str(SOMEBODY), "--gid", str(SOMEBODY)]
+        command += ["--unshare-user", "--uid", str(USER_ID), "--gid", str(USER_ID)]
     tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         pytest.skip(f"NOT VERIFIED: bwrap may not make a sandbox here: {tried.stderr.strip()[-200:]}")
@@ -166,7 +166,7 @@ def in_a_sandbox(*shown: Path, scratch: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Running:
-    """A program and what it says."""
+    """A running program and its log."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -208,7 +208,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_the_webhook_serves_from_a_read_only_root_as_somebody_else(
+def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
     folder = images["webhook"].folder
@@ -250,7 +250,7 @@ def test_the_webhook_serves_from_a_read_only_root_as_somebody_else(
         assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
 
 
-def test_the_agent_serves_from_a_read_only_root_as_somebody_else(
+def test_the_agent_serves_from_a_read_only_root_as_an_unprivileged_user(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
     folder = images["agent"].folder

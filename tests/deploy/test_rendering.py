@@ -1,4 +1,4 @@
-"""What is made of the chart is what the chart gives now, and is whole."""
+"""The files that are rendered from the chart are complete and up to date."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_manifests_copies_and_tables_are_up_to_date() -> None:
     assert [str(path.relative_to(render.ROOT)) for path in render.stale()] == []
 
 
-def test_what_is_out_of_date_is_named(
+def test_an_outdated_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = render.MANIFESTS / "webhook" / "left-over.yaml"
@@ -60,7 +60,7 @@ def test_a_missing_helm_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch)
         render.rendered({})
 
 
-def test_a_rule_without_its_reason_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_without_a_reason_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     full = render.rendered(render.EVERY_RIGHT)
     cut = full.replace("# why: reads policies from", "# reads policies from")
     assert cut != full

@@ -1,4 +1,4 @@
-"""Values for vCluster's chart, held against its own schemas."""
+"""Values for vCluster's chart, checked against its schemas."""
 
 import os
 import shutil
@@ -20,21 +20,21 @@ def schemas() -> list[Path]:
 
 @pytest.fixture(params=[schema.name.split(".values")[0] for schema in schemas()] or ["none"])
 def chart(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A chart that has nothing but vCluster's schema."""
-    found = {schema.name.split(".values")[0]: schema for schema in schemas()}
-    if not found:
+    """Make a chart that consists of vCluster's schema."""
+    schema_by_release = {schema.name.split(".values")[0]: schema for schema in schemas()}
+    if not schema_by_release:
         pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which vCluster's schemas are")
-    shutil.copyfile(found[request.param], tmp_path / "values.schema.json")
+    shutil.copyfile(schema_by_release[request.param], tmp_path / "values.schema.json")
     (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: vcluster\nversion: 0.0.0\n")
     return tmp_path
 
 
-def test_vcluster_takes_the_values(chart: Path) -> None:
+def test_vcluster_accepts_the_values(chart: Path) -> None:
     done = helm("template", "a", str(chart), "--values", str(VALUES))
     assert done.returncode == 0, done.stderr
 
 
-def test_vcluster_would_refuse_others(chart: Path) -> None:
+def test_vcluster_refuses_other_values(chart: Path) -> None:
     done = helm(
         "template", "a", str(chart), "--values", str(VALUES), "--set", "sync.fromHost.event.enabled=true"
     )
@@ -49,7 +49,7 @@ def test_the_oldest_release_that_is_named_is_among_those_tried() -> None:
     assert "0.26 or later" in VALUES.read_text()
 
 
-def test_what_shares_need_is_set() -> None:
+def test_the_values_that_shares_need_are_set() -> None:
     values = yaml.safe_load(VALUES.read_text())
     assert values["experimental"]["syncSettings"]["setOwner"] is False
     assert values["sync"]["fromHost"]["events"]["enabled"] is True

@@ -1,4 +1,4 @@
-"""Paths and drawings that the documents for a first reader show: they exist, and every page is in the index."""
+"""Paths and drawings in the introductory documents exist, and every page is in the index."""
 
 import re
 from pathlib import Path

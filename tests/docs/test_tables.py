@@ -35,6 +35,6 @@ def test_the_purpose_of_every_label_is_documented() -> None:
     assert {key for cell in first_cells for key in re.findall(r"`([^`]+)`", cell)} == set(LABELS)
 
 
-def test_a_table_that_nobody_writes_is_an_error() -> None:
+def test_a_table_without_a_writer_is_an_error() -> None:
     with pytest.raises(KeyError):
         written("<!-- table: nonsense -->\n<!-- end -->")

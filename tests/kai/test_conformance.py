@@ -1,8 +1,8 @@
-"""What KAI does with a pod: its own unit tests and observed behaviour, row by row, release by release.
+"""KAI's treatment of a pod: its own unit tests and observed behaviour, row by row, release by release.
 
 V, S, R, D, Q and E name KAI's test files (gpu_request_validator_test.go, gpu_sharing_test.go,
 runtime_enforcement_test.go, device_access_test.go, default_grouper_test.go, resources_specs.go), with the
-line of the case; X was derived by reading the code, and most of it seen live.
+line of the case; X was derived by reading the code, and most of it observed on clusters.
 """
 
 from typing import Any
@@ -103,16 +103,16 @@ VERDICTS: list[tuple[str, dict[str, Any], str | None, str | None, str | None]] =
 def test_verdict_with_exact_text(row: tuple[str, dict[str, Any], str | None, str | None, str | None]) -> None:
     _, document, old, v13, v17 = row
     for version, expected in ((V07, old), (V09, old), (V13, v13), (V17, v17)):
-        found = refusal(view(document), version)
-        assert (found.message if found else None) == expected, version
+        denial = refusal(view(document), version)
+        assert (denial.message if denial else None) == expected, version
 
 
 @pytest.mark.parametrize("version", ALL, ids=str)
 @pytest.mark.parametrize("annotation", [{F: "0.5"}, {M: "1024"}], ids=["27 S:70 fraction", "28 S:117 memory"])
 def test_sharing_off_refuses_every_share(annotation: dict[str, str], version: Version) -> None:
-    found = refusal(view(kai_pod(annotations=annotation)), version, sharing=False)
-    assert found is not None
-    assert found.message == OFF
+    denial = refusal(view(kai_pod(annotations=annotation)), version, sharing=False)
+    assert denial is not None
+    assert denial.message == OFF
     assert refusal(view(kai_pod(lim("1"))), version, sharing=False) is None  # row 26
 
 
@@ -128,7 +128,7 @@ def test_which_container_gets_the_share(version: Version) -> None:
     assert share_container(plain, version).name == "a"
 
 
-def test_a_pod_without_containers_is_nobodys_business() -> None:  # 30 S:194
+def test_a_pod_without_containers_is_left_alone() -> None:  # 30 S:194
     empty = view({"metadata": {}, "spec": {"schedulerName": "kai-scheduler", "containers": []}})
     assert [refusal(empty, version) for version in ALL] == [None] * 4
 
@@ -195,7 +195,7 @@ def test_queue(pod_labels: dict[str, str], owner_labels: dict[str, str], queue: 
     assert resolve_queue(pod_labels, owner_labels) == queue
 
 
-def test_what_fits_a_card() -> None:
+def test_a_share_fits_a_card_or_not() -> None:
     card = Card.from_mib(23028)
     assert card.portion_of_memory(500) <= 1  # 45 E:201: scheduled
     assert card.portion_of_memory(500_000_000) > 1  # 45 E:213: stays Pending
@@ -204,7 +204,7 @@ def test_what_fits_a_card() -> None:
 
 
 @pytest.mark.parametrize("version", ALL, ids=str)
-def test_names_kai_cannot_work_with(version: Version) -> None:  # 59 X
+def test_pod_names_that_kai_does_not_support(version: Version) -> None:  # 59 X
     bare = kai_pod(annotations={F: "0.5"}, metadata={"name": None, "generateName": "case-"})
     dotted = kai_pod(annotations={F: "0.5"}, metadata={"name": "a.b"})
     owned = kai_pod(
@@ -215,9 +215,9 @@ def test_names_kai_cannot_work_with(version: Version) -> None:  # 59 X
             "ownerReferences": [{"kind": "Job", "name": "case"}],
         },
     )
-    found = refusal(view(bare), version)
-    assert found is not None
-    assert found.by == "kube-apiserver"
+    denial = refusal(view(bare), version)
+    assert denial is not None
+    assert denial.by == "kube-apiserver"
     assert (refusal(view(dotted), version) is None) is (version == V17)
     assert refusal(view(owned), version) is None
 

@@ -1,4 +1,4 @@
-"""Command lines of any length: what is found in them, and how much of them is read."""
+"""Command lines of any length: the settings in them, and the bound of the part that is read."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kai.frameworks import MARKS, Setting, settings_of
 MOST = 16_384
 
 
-def found(*line: str) -> Setting | None:
+def first_setting(*line: str) -> Setting | None:
     return next(settings_of(line, has_command=True, image=None, variables=[]), None)
 
 
@@ -32,7 +32,7 @@ def found(*line: str) -> Setting | None:
 def test_a_setting_behind_the_part_that_is_read_counts_as_hidden(
     line: list[str], value: str | None, is_hidden: bool
 ) -> None:
-    setting = found(*line)
+    setting = first_setting(*line)
     assert setting is not None
     assert (setting.value, setting.is_hidden) == (value, is_hidden)
 
@@ -48,8 +48,8 @@ def test_no_more_than_16_kib_are_split(words: list[str]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frameworks.shlex, "split", counted)
-        found("sh", "-c", *words)
-        found("vllm", *words)
+        first_setting("sh", "-c", *words)
+        first_setting("vllm", *words)
     assert sum(read) <= MOST
 
 
@@ -62,7 +62,7 @@ def test_every_framework_has_a_mark() -> None:
     assert lines.keys() == {framework.name for framework in frameworks.FRAMEWORKS}
     for name, each in lines.items():
         for line in each:
-            setting = found(*line.split())
+            setting = first_setting(*line.split())
             assert setting is not None
             assert setting.framework.name == name
             assert any(mark in line.encode() for mark in MARKS)

@@ -1,4 +1,4 @@
-"""KAI's settings as its pods' arguments give them."""
+"""KAI's settings, read from the arguments of its pods."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> I
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("installation", "expected"),
     [
         (installed(), "nvidia"),
         (installed("--gpu-pod-runtime-class-name=gpu"), "gpu"),
@@ -25,12 +25,12 @@ def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> I
         (Installation.seen_in([]), None),
     ],
 )
-def test_the_runtime_class_of_pods_with_a_share(found: Installation, expected: str | None) -> None:
-    assert found.runtime_class == expected
+def test_the_runtime_class_of_pods_with_a_share(installation: Installation, expected: str | None) -> None:
+    assert installation.runtime_class == expected
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("installation", "expected"),
     [
         (installed("--gpu-sharing-enabled"), True),
         (installed("--gpu-sharing-enabled=true"), True),
@@ -39,12 +39,14 @@ def test_the_runtime_class_of_pods_with_a_share(found: Installation, expected: s
         (installed("--gpu-sharing-enabled", program="scheduler"), None),
     ],
 )
-def test_sharing_is_known_where_admission_is_seen(found: Installation, expected: bool | None) -> None:
-    assert found.shares_gpus is expected
+def test_sharing_is_known_if_admission_is_installed(
+    installation: Installation, expected: bool | None
+) -> None:
+    assert installation.shares_gpus is expected
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("installation", "expected"),
     [
         (installed("--runtime-class-name=gpu", program="binder"), "gpu"),
         (installed(program="binder"), ""),
@@ -52,18 +54,18 @@ def test_sharing_is_known_where_admission_is_seen(found: Installation, expected:
     ],
 )
 def test_the_runtime_class_of_reservation_pods_is_the_binders(
-    found: Installation, expected: str | None
+    installation: Installation, expected: str | None
 ) -> None:
-    assert found.reservation_runtime_class == expected
+    assert installation.reservation_runtime_class == expected
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("installation", "expected"),
     [
         (installed("--queue-label-key", "example.com/queue", program="podgrouper"), "example.com/queue"),
         (installed(program="podgrouper"), "kai.scheduler/queue"),
         (installed("--queue-label-key=example.com/queue", program="binder"), None),
     ],
 )
-def test_the_queue_label_is_the_pod_groupers(found: Installation, expected: str | None) -> None:
-    assert found.queue_label == expected
+def test_the_queue_label_is_the_pod_groupers(installation: Installation, expected: str | None) -> None:
+    assert installation.queue_label == expected

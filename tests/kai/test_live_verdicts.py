@@ -1,4 +1,4 @@
-"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, held against `kai.admission`."""
+"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, compared with `kai.admission`."""
 
 import json
 from typing import Any
@@ -31,12 +31,12 @@ def test_every_recorded_verdict(release: str) -> None:
             continue
         judged += 1
         pod = view(row["pod"])
-        found = refusal(pod, version)
-        assert (found is None) is row["admitted"], row["case"]
-        if found is not None:
-            assert found.by == row["refusedBy"], row["case"]
-            if found.by == "kai":
-                assert found.message == row["message"], row["case"]
+        denial = refusal(pod, version)
+        assert (denial is None) is row["admitted"], row["case"]
+        if denial is not None:
+            assert denial.by == row["refusedBy"], row["case"]
+            if denial.by == "kai":
+                assert denial.message == row["message"], row["case"]
             continue
         is_shared = asks_for_share(pod) and pod.scheduler_name == "kai-scheduler"
         container = [share_container(pod, version).name] if is_shared else []
@@ -48,6 +48,6 @@ def test_every_recorded_verdict(release: str) -> None:
 def test_recorded_verdicts_with_sharing_off() -> None:
     rows = recorded("v0.13.4", "admission-verdicts-sharing-off.json")
     for row in rows:
-        found = refusal(view(row["pod"]), Version.parse("v0.13.4"), sharing=False)
-        assert (found.message if found else None) == row.get("message"), row["case"]
+        denial = refusal(view(row["pod"]), Version.parse("v0.13.4"), sharing=False)
+        assert (denial.message if denial else None) == row.get("message"), row["case"]
     assert len(rows) >= 4

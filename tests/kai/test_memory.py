@@ -1,4 +1,4 @@
-"""Bytes of a share, against figures computed from KAI's own code and seen live."""
+"""Bytes of a share, against figures computed from KAI's own code and observed on clusters."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_releases_with_the_megabyte_bug(version: str, counts_megabytes: bool) ->
         ("v0.16.5", True, True, True, True), ("v1.0.0", True, True, True, True),
     ],
 )  # fmt: skip
-def test_in_what_releases_differ(
+def test_the_behaviour_of_each_release(
     version: str, reads_name: bool, every_container: bool, decimal: bool, dots: bool
 ) -> None:
     release = Version.parse(version)
@@ -88,10 +88,10 @@ def test_version_in_another_form(text: str) -> None:
 
 def test_container_memory_annotations() -> None:
     key = "nvidia.com/container.{}.gpu-memory.{}"
-    found = container_memory(
+    memories = container_memory(
         {key.format("a.b", "request"): "2Gi", key.format("a.b", "limit"): "3Gi", "x": "y"}
     )
-    assert [(f.container, f.kind, f.memory_bytes) for f in found] == [
+    assert [(m.container, m.kind, m.memory_bytes) for m in memories] == [
         ("a.b", "limit", 3 << 30), ("a.b", "request", 2 << 30),
     ]  # fmt: skip
     for bad in ("0", "-1Gi", "much", ""):
@@ -103,14 +103,14 @@ def test_container_memory_annotations() -> None:
     assert not is_container_memory_key("nvidia.com/container.main.gpu-compute.mode")
 
 
-def test_what_the_scheduler_ignores() -> None:
+def test_values_that_the_scheduler_ignores() -> None:
     assert scheduler_memory("9223372036854775808") is None
     assert scheduler_memory("0") is None
     assert scheduler_memory("2000") == 2000
 
 
 @pytest.mark.parametrize("label", ["", "24Gi", "23028.0", " 23028", "-1", "0", "99"])
-def test_a_label_that_is_no_card(label: str) -> None:
+def test_an_invalid_card_label(label: str) -> None:
     with pytest.raises(ValueError, match="MiB"):
         Card.from_label(label)
 
@@ -130,6 +130,6 @@ def test_hami_limits(text: str, limit: int | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "1.5g", "1Gi", "-1m", "1t", " 1m", "1m\n", "9" * 30])
-def test_what_is_no_hami_limit(text: str) -> None:
+def test_an_invalid_hami_limit(text: str) -> None:
     with pytest.raises(ValueError, match="is not a limit of HAMi-core"):
         hami_limit_bytes(text)

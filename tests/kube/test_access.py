@@ -28,7 +28,7 @@ def replace(file: Path, content: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("host", "server"), [("10.96.0.1", "https://10.96.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
 )
-def test_the_server_is_the_one_the_kubelet_names(account: Path, host: str, server: str) -> None:
+def test_the_server_is_the_address_of_the_kubelets_variables(account: Path, host: str, server: str) -> None:
     assert InCluster(folder=account, environment={**HERE, "KUBERNETES_SERVICE_HOST": host}).server == server
 
 
@@ -55,7 +55,7 @@ def test_a_service_account_that_cannot_be_used_is_one_line(
         InCluster(folder=account, environment=HERE)
 
 
-def test_outside_a_cluster_it_says_so(account: Path) -> None:
+def test_the_error_outside_a_cluster_names_the_cause(account: Path) -> None:
     with pytest.raises(AccessError, match="KUBERNETES_SERVICE_HOST and _PORT are not set"):
         InCluster(folder=account, environment={})
 
@@ -69,7 +69,7 @@ async def test_a_token_is_read_again_after_ten_seconds_without_being_refused(acc
     assert await access.headers() == {"Authorization": "Bearer second-token"}
 
 
-async def test_a_token_that_cannot_be_read_again_counts_until_it_is_refused(account: Path) -> None:
+async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: Path) -> None:
     now = 0.0
     access = InCluster(folder=account, environment=HERE, clock=lambda: now)
     (account / "token").unlink()
@@ -87,11 +87,11 @@ async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeC
         replace(account / "token", "second-token\n")
         server.cut()
         await until(lambda: len(server.watches_asked) >= 3)
-        assert run.watch.restarts == {"unreachable": 1}, "the 401 in between is nobody's business"
+        assert run.watch.restarts == {"unreachable": 1}, "the 401 in between is retried, not reported"
         assert server.watches_asked[-1].headers["Authorization"] == "Bearer second-token"
 
 
-async def test_a_watch_whose_token_stays_refused_says_so_once_and_finds_the_next(
+async def test_a_watch_whose_token_stays_refused_reports_it_once_and_uses_the_next_token(
     server: ApiServer, client: KubeClient, account: Path
 ) -> None:
     server.token = "second-token"
@@ -121,7 +121,7 @@ async def test_a_new_ca_is_trusted_when_its_file_changes(
     await client.get(PODS)
 
 
-async def test_a_broken_ca_file_is_said_once_and_the_last_good_one_counts(
+async def test_a_broken_ca_file_is_logged_once_and_the_last_valid_one_is_used(
     server: ApiServer, client: KubeClient, account: Path
 ) -> None:
     replace(account / "ca.crt", "half a")
@@ -131,7 +131,7 @@ async def test_a_broken_ca_file_is_said_once_and_the_last_good_one_counts(
     await client.get(PODS)
 
 
-async def test_without_any_way_to_a_server_it_says_where_it_looked(
+async def test_the_error_without_any_configuration_names_the_places_searched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

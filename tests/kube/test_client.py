@@ -1,4 +1,4 @@
-"""Requests: what comes back, and every way in which nothing does."""
+"""Requests: their answers, and every kind of failure."""
 
 import asyncio
 import gzip
@@ -35,7 +35,9 @@ async def read_list(client: KubeClient) -> None:
             assert item.startswith(b"{")
 
 
-async def test_asks_as_its_service_account_and_says_who_it_is(server: ApiServer, client: KubeClient) -> None:
+async def test_requests_have_the_service_accounts_token_and_a_user_agent(
+    server: ApiServer, client: KubeClient
+) -> None:
     server.answers = [says('{"kind": "Pod"}')]
     assert await client.get(f"{PODS}/a") == b'{"kind": "Pod"}'
     (request,) = server.requests
@@ -44,7 +46,7 @@ async def test_asks_as_its_service_account_and_says_who_it_is(server: ApiServer,
     assert (client.server, client.namespace) == (f"https://127.0.0.1:{server.port}", "kaishare")
 
 
-async def test_sends_a_body_with_its_type(server: ApiServer, client: KubeClient) -> None:
+async def test_a_body_is_sent_with_its_content_type(server: ApiServer, client: KubeClient) -> None:
     received: list[tuple[str, str, bytes]] = []
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -56,13 +58,13 @@ async def test_sends_a_body_with_its_type(server: ApiServer, client: KubeClient)
     assert received == [("PATCH", "application/json-patch+json", b"[]")]
 
 
-async def test_a_refused_token_is_read_anew_and_the_question_put_again(
+async def test_a_refused_token_is_read_again_and_the_request_repeated(
     server: ApiServer, client: KubeClient, account: Path
 ) -> None:
     server.token = "second-token"
     (account / "token").write_text("second-token\n")
     assert json.loads(await client.get(PODS))["kind"] == "PodList"
-    assert [one.headers["Authorization"] for one in server.requests] == [
+    assert [request.headers["Authorization"] for request in server.requests] == [
         "Bearer first-token",
         "Bearer second-token",
     ]
@@ -107,7 +109,7 @@ async def test_a_refused_token_whose_file_is_gone_is_reported(
         (301, "moved", "301 Moved Permanently: moved"),
     ],
 )
-async def test_an_error_is_one_line_whatever_its_body(
+async def test_an_error_is_one_line_for_any_body(
     server: ApiServer, client: KubeClient, status: int, body: bytes | str, line: str
 ) -> None:
     server.answers = [says(body, status=status)]
@@ -137,7 +139,7 @@ async def test_retry_after_is_read_where_it_is_seconds(
     assert caught.value.retry_after == seconds
 
 
-async def test_a_list_that_took_too_long_says_410(server: ApiServer, client: KubeClient) -> None:
+async def test_a_list_whose_token_expired_is_status_410(server: ApiServer, client: KubeClient) -> None:
     server.answers = [lists(pod("a"), more="token"), refuses(410, "Expired", "too old")]
     async with client.list_objects(PODS) as pods:
         objects = aiter(pods)
@@ -157,7 +159,7 @@ async def test_pages_without_end_are_given_up(
             assert [item async for item in pods] == []
 
 
-async def test_a_list_is_read_no_further_than_its_reader_wants(server: ApiServer, client: KubeClient) -> None:
+async def test_a_list_is_read_on_demand(server: ApiServer, client: KubeClient) -> None:
     written = 0
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -182,7 +184,7 @@ async def test_a_list_is_read_no_further_than_its_reader_wants(server: ApiServer
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x-nonsense"])
-async def test_a_compressed_answer_is_refused_for_none_is_asked_for(
+async def test_a_compressed_answer_is_refused_because_none_is_requested(
     server: ApiServer, client: KubeClient, encoding: str
 ) -> None:
     server.always = says(gzip.compress(b"[" * 50_000_000), Content_Encoding=encoding)
@@ -210,7 +212,7 @@ async def test_an_object_without_end_is_given_up(
         await read_list(client)
 
 
-async def test_who_does_not_answer_is_unreachable_after_the_limit(
+async def test_a_server_that_does_not_answer_is_unreachable_after_the_limit(
     server: ApiServer, client: KubeClient
 ) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
@@ -233,14 +235,14 @@ async def test_who_does_not_answer_is_unreachable_after_the_limit(
         assert time.monotonic() - began < 2
 
 
-async def test_a_port_where_nobody_listens_is_unreachable(server: ApiServer, client: KubeClient) -> None:
+async def test_a_port_without_a_listener_is_unreachable(server: ApiServer, client: KubeClient) -> None:
     await server.stop()
     with pytest.raises(Unreachable) as caught:
         await client.get(PODS)
     assert str(caught.value) == f"GET {PODS}: 127.0.0.1:{server.port}: Connection refused"
 
 
-async def test_a_server_with_another_ca_is_not_believed(
+async def test_a_server_with_another_ca_is_not_trusted(
     client: KubeClient, server: ApiServer, tmp_path: Path
 ) -> None:
     await server.stop()
@@ -255,7 +257,7 @@ async def test_a_server_with_another_ca_is_not_believed(
 @pytest.mark.parametrize(
     ("days", "why"), [(2, "certificate has expired"), (-2, "certificate is not yet valid")]
 )
-async def test_where_a_certificate_is_out_of_date_this_machines_date_is_told(
+async def test_an_expired_certificates_error_names_the_local_date(
     client: KubeClient, server: ApiServer, authority: Authority, tmp_path: Path, days: int, why: str
 ) -> None:
     await server.stop()
@@ -287,7 +289,7 @@ BYTES = st.one_of(
 
 @given(garbage=BYTES)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
+async def test_any_bytes_from_a_server_are_an_answer_or_a_known_error(
     served: ssl.SSLContext, account: Path, garbage: bytes
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -313,7 +315,7 @@ async def test_whatever_a_server_sends_is_an_answer_or_one_of_two_errors(
                 assert str(answer).isprintable()
 
 
-async def test_the_api_servers_time_goes_on_whatever_this_machines_clock_does(
+async def test_the_api_servers_time_does_not_depend_on_the_local_clock(
     server: ApiServer, account: Path
 ) -> None:
     ticks = [100.0]

@@ -1,4 +1,4 @@
-"""Events: what is written, what becomes one, and what a server that is away or says no does to them."""
+"""Events: their form, their counts, and servers that are unreachable or refuse them."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ EVENTS = "/api/v1/namespaces/team-a/events"
 
 @dataclass
 class Kept:
-    """Events as a well-behaved server keeps them, and what it was asked."""
+    """Events as a well-behaved server keeps them, and its requests."""
 
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(f"{request.method} {request.path}")
+        self.requests.append(f"{request.method} {request.path}")
         body = await request.json()
         if request.method == "POST":
             name = body["metadata"]["name"]
@@ -74,10 +74,10 @@ async def test_an_event_has_the_form_that_recorders_give_it(client: KubeClient, 
         "reportingComponent": "kaishare-agent",
         "reportingInstance": "node-1",
     }  # fmt: skip
-    assert kept.asked == [f"POST {EVENTS}"]
+    assert kept.requests == [f"POST {EVENTS}"]
 
 
-async def test_told_again_it_is_the_same_event_and_its_count_grows(client: KubeClient, kept: Kept) -> None:
+async def test_a_repeated_event_is_updated_and_its_count_grows(client: KubeClient, kept: Kept) -> None:
     now = [1_795_222_215.0]
     async with writing(client, wall_clock=lambda: now[0]) as run:
         run.writer.emit(over(message="first"))
@@ -91,10 +91,12 @@ async def test_told_again_it_is_the_same_event_and_its_count_grows(client: KubeC
         "2026-11-21T00:50:15Z",
         "2026-11-21T00:51:15Z",
     )
-    assert kept.asked == [f"POST {EVENTS}", f"PATCH {EVENTS}/train-0.1"], "nothing is ever read"
+    assert kept.requests == [f"POST {EVENTS}", f"PATCH {EVENTS}/train-0.1"], "nothing is ever read"
 
 
-async def test_what_is_told_again_while_it_waits_is_written_once(client: KubeClient, kept: Kept) -> None:
+async def test_an_event_that_is_repeated_while_it_waits_is_written_once(
+    client: KubeClient, kept: Kept
+) -> None:
     async with writing(client) as run:
         for number in range(5):
             run.writer.emit(over(message=f"no. {number}"))
@@ -110,7 +112,7 @@ async def test_an_event_of_an_earlier_process_goes_on_at_2(client: KubeClient, k
     assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (2, "too much")
 
 
-async def test_an_event_that_the_server_has_forgotten_begins_anew(client: KubeClient, kept: Kept) -> None:
+async def test_an_event_that_the_server_has_deleted_is_created_again(client: KubeClient, kept: Kept) -> None:
     async with writing(client) as run:
         run.writer.emit(over())
         await run.settled(created=1)
@@ -121,7 +123,7 @@ async def test_an_event_that_the_server_has_forgotten_begins_anew(client: KubeCl
 
 
 @pytest.mark.parametrize("body", ["", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve'])
-async def test_a_success_that_is_no_event_is_tried_again(
+async def test_a_successful_answer_without_an_event_is_retried(
     server: ApiServer, client: KubeClient, kept: Kept, body: str
 ) -> None:
     server.answers = [says(body)]
@@ -144,7 +146,7 @@ async def test_an_event_is_a_warning_or_normal(
 
 
 @pytest.mark.parametrize(
-    ("told", "written"),
+    ("message", "written"),
     [
         ("x" * 1024, "x" * 1024),
         ("x" * 1025, "x" * 1021 + "…"),
@@ -154,10 +156,10 @@ async def test_an_event_is_a_warning_or_normal(
     ids=["longest", "too long", "cut between characters", "no UTF-8"],
 )
 async def test_a_message_is_cut_to_1024_bytes(
-    client: KubeClient, kept: Kept, told: str, written: str
+    client: KubeClient, kept: Kept, message: str, written: str
 ) -> None:
     async with writing(client) as run:
-        run.writer.emit(over(message=told))
+        run.writer.emit(over(message=message))
         await run.settled(created=1)
     assert kept.events["train-0.1"]["message"] == written
 
@@ -184,9 +186,7 @@ async def test_events_wait_for_a_server_in_trouble(
     assert {event["firstTimestamp"] for event in kept.events.values()} == {"2026-11-21T00:50:15Z"}
 
 
-async def test_a_server_that_asks_to_be_left_alone_is_left_alone(
-    server: ApiServer, client: KubeClient, kept: Kept
-) -> None:
+async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient, kept: Kept) -> None:
     server.answers = [refuses(429, "TooManyRequests", Retry_After="1")]
     loop = asyncio.get_running_loop()
     async with writing(client) as run:
@@ -196,7 +196,7 @@ async def test_a_server_that_asks_to_be_left_alone_is_left_alone(
         assert loop.time() - began >= 1.0
 
 
-async def test_settled_is_when_nothing_waits_and_nothing_is_under_way(
+async def test_settled_waits_for_pending_and_running_writes(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
     gate = asyncio.Event()
@@ -233,7 +233,7 @@ async def test_when_too_many_wait_the_oldest_are_dropped(
 
 
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (422, "Invalid"), (400, "BadRequest")])
-async def test_one_that_is_refused_has_failed_and_holds_up_nobody(
+async def test_a_refused_event_fails_and_delays_no_other(
     server: ApiServer, client: KubeClient, kept: Kept, status: int, reason: str
 ) -> None:
     server.answers = [refuses(status, reason)]
@@ -245,7 +245,7 @@ async def test_one_that_is_refused_has_failed_and_holds_up_nobody(
     assert list(kept.events) == ["train-0.other"]
 
 
-async def test_a_right_that_is_missing_for_a_moment_is_waited_for_and_one_that_stays_away_is_not(
+async def test_a_write_waits_for_a_missing_permission_up_to_the_limit(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
     server.answers = [refuses(403, "Forbidden")]
@@ -258,7 +258,7 @@ async def test_a_right_that_is_missing_for_a_moment_is_waited_for_and_one_that_s
         assert run.writer.waiting == 0
 
 
-async def test_one_that_always_makes_the_server_fail_fails_in_the_end_and_holds_up_nobody(
+async def test_an_event_that_always_makes_the_server_fail_is_given_up_and_delays_no_other(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -286,7 +286,7 @@ async def test_a_burst_goes_out_at_once_and_the_rest_at_a_pace(client: KubeClien
         assert loop.time() - began >= 0.29
 
 
-async def test_what_is_remembered_is_bounded(client: KubeClient, kept: Kept) -> None:
+async def test_the_number_of_remembered_events_is_bounded(client: KubeClient, kept: Kept) -> None:
     timing = EventTiming(per_second=1000.0, burst=100, max_remembered=2)
     async with writing(client, timing) as run:
         for number in range(5):

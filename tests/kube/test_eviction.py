@@ -1,4 +1,4 @@
-"""Evictions: what is asked, and how each answer is understood."""
+"""Evictions: the request, and the meaning of each answer."""
 
 import json
 from typing import Any
@@ -31,8 +31,8 @@ ANSWERS = [
 
 
 async def ask(client: KubeClient, **options: Any) -> tuple[EvictionAnswer, str, float]:
-    found = await evict(client, namespace="team-a", name="train", uid="u-1", **options)
-    return found.answer, found.line, found.retry_after
+    outcome = await evict(client, namespace="team-a", name="train", uid="u-1", **options)
+    return outcome.answer, outcome.line, outcome.retry_after
 
 
 @pytest.mark.parametrize(("answer", "understood", "retry_after"), ANSWERS)
@@ -40,12 +40,12 @@ async def test_every_answer_is_understood(
     server: ApiServer, client: KubeClient, answer: Any, understood: EvictionAnswer, retry_after: float
 ) -> None:
     server.answers = [answer]
-    found, line, seconds = await ask(client)
-    assert (found, seconds) == (understood, retry_after)
+    outcome, line, seconds = await ask(client)
+    assert (outcome, seconds) == (understood, retry_after)
     assert bool(line) == (understood is not EvictionAnswer.EVICTED)
 
 
-async def test_no_answer_is_a_failure_and_no_exception(server: ApiServer, client: KubeClient) -> None:
+async def test_a_missing_answer_is_a_failure_and_no_exception(server: ApiServer, client: KubeClient) -> None:
     await server.stop()
     answer, line, _ = await ask(client)
     assert answer is EvictionAnswer.FAILED
@@ -53,13 +53,13 @@ async def test_no_answer_is_a_failure_and_no_exception(server: ApiServer, client
 
 
 @pytest.mark.parametrize(("is_trial", "more"), [(False, {}), (True, {"dryRun": ["All"]})])
-async def test_it_asks_for_this_pod_and_no_other_of_its_name(
+async def test_the_request_names_the_uid_of_the_pod(
     server: ApiServer, client: KubeClient, is_trial: bool, more: dict[str, Any]
 ) -> None:
-    asked = []
+    requests = []
 
     async def take(request: web.Request) -> web.StreamResponse:
-        asked.append((request.method, request.path, json.loads(await request.read())))
+        requests.append((request.method, request.path, json.loads(await request.read())))
         return web.json_response({}, status=201)
 
     server.answers = [take]
@@ -70,4 +70,4 @@ async def test_it_asks_for_this_pod_and_no_other_of_its_name(
         "metadata": {"name": "train", "namespace": "team-a"},
         "deleteOptions": {"preconditions": {"uid": "u-1"}, **more},
     }
-    assert asked == [("POST", "/api/v1/namespaces/team-a/pods/train/eviction", body)]
+    assert requests == [("POST", "/api/v1/namespaces/team-a/pods/train/eviction", body)]

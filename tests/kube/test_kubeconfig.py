@@ -1,4 +1,4 @@
-"""Kubeconfigs: each way to log in, and what is wrong with one."""
+"""Kubeconfigs: each kind of credentials, and each kind of error."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from tests.support.certificates import client_pair, serving_context
 
 
 def kubeconfig(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:
-    """Write one with a single context."""
+    """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
     document = {
         "apiVersion": "v1",
@@ -47,7 +47,7 @@ def cluster(server: ApiServer, authority: Authority) -> dict[str, str]:
 
 @pytest.fixture
 async def strict_server(authority: Authority, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """Lets in only who has a certificate."""
+    """Run a server that demands a client certificate."""
     server = ApiServer(trust=serving_context(authority, tmp_path, asks_for_certificate=True))
     await server.start()
     yield server
@@ -62,7 +62,7 @@ async def test_a_token(server: ApiServer, cluster: dict[str, str], tmp_path: Pat
         assert client.server == f"https://127.0.0.1:{server.port}"
 
 
-async def test_a_token_file_beside_it_that_changes(
+async def test_a_relative_token_file_is_read_again(
     server: ApiServer, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     server.token = "first"
@@ -91,7 +91,7 @@ async def test_a_client_certificate(strict_server: ApiServer, authority: Authori
             await client.get(PODS)
 
 
-async def test_a_log_in_plugin_is_asked_again_when_its_token_is_refused(
+async def test_a_credential_plugin_runs_again_when_its_token_is_refused(
     server: ApiServer, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     plugin = tmp_path / "plugin.py"
@@ -135,7 +135,7 @@ async def test_a_name_of_the_server_other_than_its_address(
             await client.get(PODS)
 
 
-async def test_a_cluster_whose_certificate_nobody_checks(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_cluster_without_certificate_verification(server: ApiServer, tmp_path: Path) -> None:
     cluster = {"server": f"https://127.0.0.1:{server.port}", "insecure-skip-tls-verify": True}
     access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"token": "t"}))
     assert access.trust().verify_mode is ssl.CERT_NONE
@@ -153,7 +153,7 @@ async def test_a_cluster_whose_certificate_nobody_checks(server: ApiServer, tmp_
         ("\0", "kubeconfig: "),
     ],
 )
-async def test_what_is_no_kubeconfig_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(AccessError, match=line) as caught:
@@ -185,7 +185,7 @@ async def test_what_is_no_kubeconfig_is_one_line(tmp_path: Path, text: str, line
         ),
     ],
 )
-async def test_what_is_wrong_in_a_kubeconfig_is_one_line(
+async def test_a_wrong_field_of_a_kubeconfig_is_an_error_of_one_line(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], line: str
 ) -> None:
     with pytest.raises(AccessError, match=line) as caught:

@@ -1,4 +1,4 @@
-"""A list in pieces of any size is the list that a JSON parser reads, or it is refused."""
+"""A list in pieces of any size is split as a JSON parser reads it, or it is refused."""
 
 import itertools
 import json
@@ -72,7 +72,7 @@ SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 
 @settings(deadline=None)
 @given(document=documents(), sizes=SIZES)
-def test_a_list_in_any_pieces_is_what_a_parser_reads(document: bytes, sizes: list[int]) -> None:
+def test_a_list_in_any_pieces_is_split_as_a_parser_reads_it(document: bytes, sizes: list[int]) -> None:
     want = json.loads(document)
     items, metadata = split(document, sizes)
     assert items == (want["items"] or [])
@@ -90,7 +90,7 @@ def test_a_list_that_is_cut_short_is_refused(document: bytes, sizes: list[int], 
 
 @settings(deadline=None)
 @given(document=documents(), sizes=SIZES, data=st.data())
-def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
+def test_a_damaged_list_is_refused_or_split_as_a_parser_reads_it(
     document: bytes, sizes: list[int], data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(document) - 1))
@@ -107,7 +107,7 @@ def test_a_damaged_list_is_refused_or_is_what_a_parser_reads(
 @given(st.binary(max_size=200))
 @example(b"[" * 5000)
 @example(b'{"a":' * 5000)
-def test_nonsense_is_refused_in_one_line(document: bytes) -> None:
+def test_invalid_input_is_refused_in_one_line(document: bytes) -> None:
     with pytest.raises(MalformedList) as caught:
         split(document, [7])
     assert str(caught.value).isprintable()
@@ -142,13 +142,13 @@ HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
         (HEAD + b'"more":"' + b"x" * 100_000, "more than 65536 bytes beside its objects"),
     ],
 )
-def test_what_is_no_list_is_refused_with_the_reason(document: bytes, why: str) -> None:
+def test_an_invalid_list_is_refused_with_the_reason(document: bytes, why: str) -> None:
     with pytest.raises(MalformedList, match=why):
         split(document, [50])
 
 
 @pytest.mark.parametrize("key", [b'"items"', b'"it\\u0065ms"'])
-def test_the_key_of_the_objects_is_known_however_it_is_written(key: bytes) -> None:
+def test_the_items_key_is_recognised_in_any_spelling(key: bytes) -> None:
     assert split(b'{"items2":["items",{}],' + HEAD[1:] + key + b' :\n[ {"a":[1]} ] }', [3])[0] == [{"a": [1]}]
 
 

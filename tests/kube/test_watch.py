@@ -1,4 +1,4 @@
-"""What a watch keeps and says while nothing is wrong."""
+"""The objects and reports of a watch without faults."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ lists_only = pytest.mark.parametrize("_watch_list", ["refused"], indirect=True)
 """For tests that say what an API server answers to a list."""
 
 
-async def test_lists_and_then_follows(server: ApiServer, client: KubeClient) -> None:
+async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeClient) -> None:
     server.pods = {"a": pod("a"), "b": pod("b")}
     async with running(client) as run:
         assert run.watch.seconds_since_contact() == math.inf
@@ -39,7 +39,7 @@ async def test_lists_and_then_follows(server: ApiServer, client: KubeClient) -> 
 
 
 @lists_only
-async def test_each_ordinary_end_is_followed_by_the_next_watch_from_where_it_was(
+async def test_each_normal_end_is_followed_by_the_next_watch_from_the_last_version(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.pods = {"a": pod("a")}
@@ -47,7 +47,7 @@ async def test_each_ordinary_end_is_followed_by_the_next_watch_from_where_it_was
         await until(lambda: server.watches_asked)
         server.change("ADDED", pod("b"))
         await until(lambda: len(server.watches_asked) == 3)
-        assert [one.query["resourceVersion"] for one in server.watches_asked] == ["1", "2", "2"]
+        assert [request.query["resourceVersion"] for request in server.watches_asked] == ["1", "2", "2"]
         assert len(server.lists_asked) == 1
         assert run.watch.restarts == {"closed": 2}
         assert run.troubles == []
@@ -65,7 +65,7 @@ async def test_a_bookmark_moves_the_version_and_nothing_else(server: ApiServer, 
 
 
 @lists_only
-async def test_a_list_is_asked_for_whole_and_never_older_than_what_was_seen(
+async def test_a_list_is_requested_whole_and_never_older_than_the_last_version(
     server: ApiServer, client: KubeClient
 ) -> None:
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
@@ -73,16 +73,16 @@ async def test_a_list_is_asked_for_whole_and_never_older_than_what_was_seen(
     selector = {"fieldSelector": "spec.nodeName=node-1"}
     async with running(client, resource=Resource(name="pods", path=PODS, params=selector)):
         await until(lambda: len(server.lists_asked) == 2)
-        asked = [dict(one.query) for one in server.lists_asked]
+        queries = [dict(request.query) for request in server.lists_asked]
     exact = {"resourceVersionMatch": "NotOlderThan"}
-    assert asked == [
+    assert queries == [
         {**selector, **exact, "resourceVersion": "0"},
         {**selector, **exact, "resourceVersion": "9"},
     ]
 
 
 @lists_only
-async def test_pages_that_a_server_sends_unasked_are_asked_for_without_a_version_beside_the_token(
+async def test_further_pages_are_requested_by_their_token_without_a_version(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.answers = [
@@ -93,8 +93,8 @@ async def test_pages_that_a_server_sends_unasked_are_asked_for_without_a_version
     async with running(client) as run:
         await until(lambda: server.watches_asked)
         assert run.names == {"a", "b", "c"}
-        assert run.changes == [{"a", "b", "c"}], "half a list is never told"
-        assert [dict(one.query) for one in server.lists_asked] == [
+        assert run.changes == [{"a", "b", "c"}], "half a list is never reported"
+        assert [dict(request.query) for request in server.lists_asked] == [
             {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"},
             {"continue": "page-2"},
             {"continue": "page-3"},
@@ -102,10 +102,10 @@ async def test_pages_that_a_server_sends_unasked_are_asked_for_without_a_version
         assert server.watches_asked[0].query["resourceVersion"] == "5"
 
 
-async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client: KubeClient) -> None:
+async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, client: KubeClient) -> None:
     def only_running(item: bytes) -> object:
-        found = json.loads(item)
-        return found if found.get("status", {}).get("phase") == "Running" else None
+        decoded = json.loads(item)
+        return decoded if decoded.get("status", {}).get("phase") == "Running" else None
 
     server.pods = {"a": pod("a"), "b": pod("b", status={"phase": "Running"})}
     async with running(client, read=only_running) as run:
@@ -115,7 +115,7 @@ async def test_what_the_reader_leaves_out_is_not_kept(server: ApiServer, client:
         await until(lambda: run.names == set())
 
 
-async def test_asks_for_metadata_alone_where_told(server: ApiServer, client: KubeClient) -> None:
+async def test_only_metadata_is_requested_where_configured(server: ApiServer, client: KubeClient) -> None:
     resource = Resource(name="pods", path=PODS, accept=METADATA_ONLY)
     async with running(client, resource=resource):
         await until(lambda: server.watches_asked)

@@ -1,4 +1,4 @@
-"""What API servers and proxies do, and a watch that survives it: one test a fault, with lists and then watches."""
+"""Faults of API servers and proxies that a watch survives: one test a fault, with lists and then watches."""
 
 import asyncio
 import itertools
@@ -49,7 +49,7 @@ async def test_a_forgotten_version_is_answered_by_a_new_list(
         assert run.troubles == [], "it is part of the protocol"
 
 
-async def test_a_continue_token_that_expired_begins_the_list_anew_and_keeps_what_was(
+async def test_an_expired_continue_token_restarts_the_list_and_keeps_the_objects(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.answers = [
@@ -71,7 +71,7 @@ async def test_a_continue_token_that_expired_begins_the_list_anew_and_keeps_what
         assert run.watch.restarts["gone"] == 2
 
 
-async def test_410_without_end_is_said_and_asked_ever_more_slowly(
+async def test_repeated_410_is_reported_and_retried_with_growing_pauses(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.always = refuses(410, "Expired", "always")
@@ -93,11 +93,11 @@ async def test_versions_that_went_back_after_a_restore_are_read_from_etcd(
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
-    asked = [one.query.get("resourceVersion") for one in server.lists_asked]
-    assert asked == ["0", "900", None]
+    versions = [request.query.get("resourceVersion") for request in server.lists_asked]
+    assert versions == ["0", "900", None]
 
 
-async def test_a_server_that_closes_every_stream_at_once_is_asked_seldom(
+async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.answers = [lists(pod("a"))]
@@ -125,7 +125,7 @@ async def test_a_server_that_closes_every_stream_at_once_is_asked_seldom(
         ),
     ],
 )
-async def test_what_is_no_list_is_trouble_and_never_an_empty_cluster(
+async def test_an_invalid_list_is_an_error_and_never_an_empty_cluster(
     server: ApiServer, client: KubeClient, status: int, body: str
 ) -> None:
     server.answers = [lists(pod("a")), streams(event("ERROR", GONE))]
@@ -135,8 +135,8 @@ async def test_what_is_no_list_is_trouble_and_never_an_empty_cluster(
         assert run.names == {"a"}
         (line,) = run.troubles
         assert "\n" not in line
-        said = "not a" if status == 200 else f"{status} "
-        assert line.startswith((f"GET {PODS}: {said}", f"watch {PODS}: {said}"))
+        problem = "not a" if status == 200 else f"{status} "
+        assert line.startswith((f"GET {PODS}: {problem}", f"watch {PODS}: {problem}"))
         server.always = None
         server.pods = {"b": pod("b")}
         await until(lambda: run.names == {"b"})
@@ -174,7 +174,7 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_changes_nothing(
         assert trouble.isprintable()
 
 
-async def test_a_cut_line_is_asked_for_again(server: ApiServer, client: KubeClient) -> None:
+async def test_a_cut_line_is_requested_again(server: ApiServer, client: KubeClient) -> None:
     whole = event("ADDED", pod("b", 2))
     server.answers = [
         lists(pod("a"), version=1),
@@ -184,7 +184,7 @@ async def test_a_cut_line_is_asked_for_again(server: ApiServer, client: KubeClie
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"a", "b"})
-        assert [one.query["resourceVersion"] for one in server.watches_asked[:3]] == ["1", "1", "1"]
+        assert [request.query["resourceVersion"] for request in server.watches_asked[:3]] == ["1", "1", "1"]
 
 
 async def test_a_line_in_many_small_pieces_is_one_line(server: ApiServer, client: KubeClient) -> None:
@@ -195,7 +195,7 @@ async def test_a_line_in_many_small_pieces_is_one_line(server: ApiServer, client
         await until(lambda: run.names == {"b", "c"})
 
 
-async def test_the_largest_object_there_can_be_comes_through(server: ApiServer, client: KubeClient) -> None:
+async def test_the_largest_possible_object_is_read(server: ApiServer, client: KubeClient) -> None:
     server.answers = [lists(version=1), streams(event("ADDED", pod("b", 2, data="x" * 3_000_000)))]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
@@ -220,7 +220,7 @@ async def test_a_line_without_end_is_given_up(
         await until(lambda: len(server.watches_asked) == 2)
 
 
-async def test_a_stream_that_says_nothing_for_too_long_is_dead(server: ApiServer, client: KubeClient) -> None:
+async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, client: KubeClient) -> None:
     async def deaf(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -236,7 +236,7 @@ async def test_a_stream_that_says_nothing_for_too_long_is_dead(server: ApiServer
         await until(lambda: len(server.watches_asked) == 2)
 
 
-async def test_a_server_that_takes_the_question_and_never_answers_is_given_up(
+async def test_a_request_without_any_answer_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kube.client._SECONDS", 0.2)
@@ -252,7 +252,7 @@ async def test_a_server_that_takes_the_question_and_never_answers_is_given_up(
         await until(lambda: len(server.watches_asked) == 2)
 
 
-async def test_a_server_gone_for_long_is_asked_at_the_longest_pause_and_found_when_it_is_back(
+async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_it_is_back(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.pods = {"a": pod("a")}
@@ -263,11 +263,11 @@ async def test_a_server_gone_for_long_is_asked_at_the_longest_pause_and_found_wh
         await asyncio.sleep(0.8)
         tries = run.watch.restarts["unreachable"]
         assert 15 < tries < 60
-        said = [
+        errors = [
             f"GET {PODS}: {why}"
             for why in ("the answer was cut short", f"127.0.0.1:{server.port}: Connection refused")
         ]
-        assert run.troubles == said, "one line, however many tries"
+        assert run.troubles == errors, "one line, however many tries"
         assert run.names == {"a"}, "what was known stays"
         assert run.watch.seconds_since_contact() > 0.7
         server.pods = {"b": pod("b")}
@@ -277,11 +277,11 @@ async def test_a_server_gone_for_long_is_asked_at_the_longest_pause_and_found_wh
         assert await until(lambda: run.names == {"b"}) < 1
         assert run.watch.seconds_since_contact() < 1
         await until(lambda: len(run.troubles) == 3)
-        assert run.troubles[2] == "", "all is well again"
+        assert run.troubles[2] == "", "the problem has ended"
         assert run.watch.problem == ""
 
 
-async def test_without_the_right_it_goes_on_asking_slowly_and_says_so_once(
+async def test_a_watch_that_rbac_denies_is_retried_slowly_and_reported_once(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.always = refuses(403, "Forbidden", 'pods is forbidden: User "x" cannot list resource "pods"')
@@ -298,7 +298,7 @@ async def test_without_the_right_it_goes_on_asking_slowly_and_says_so_once(
         await until(lambda: run.names == {"a"})
 
 
-async def test_a_server_that_wants_to_be_left_alone_is(server: ApiServer, client: KubeClient) -> None:
+async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient) -> None:
     server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
     async with running(client) as run:
         await until(lambda: run.troubles)
@@ -308,7 +308,7 @@ async def test_a_server_that_wants_to_be_left_alone_is(server: ApiServer, client
 
 
 @pytest.mark.parametrize("code", [0, 500, 503])
-async def test_other_errors_in_a_stream_are_told_and_the_stream_goes_on_where_it_was(
+async def test_other_errors_in_a_stream_are_reported_and_the_watch_resumes_from_its_version(
     server: ApiServer, client: KubeClient, code: int
 ) -> None:
     error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
@@ -321,7 +321,7 @@ async def test_other_errors_in_a_stream_are_told_and_the_stream_goes_on_where_it
         assert run.troubles == [f"watch {PODS}: {code} InternalError: etcd has no leader"]
 
 
-async def test_trouble_is_told_when_it_changes_and_not_at_every_try(
+async def test_a_problem_is_reported_when_it_changes_and_not_at_every_attempt(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.answers = [

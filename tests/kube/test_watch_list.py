@@ -1,4 +1,4 @@
-"""The whole state as the initial events of a watch, what replaces it where there are none, and its faults."""
+"""The whole state as the initial events of a watch, its faults, and the list on servers without them."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ async def test_one_request_brings_the_whole_state_and_then_each_change(
     assert run.troubles == []
 
 
-async def test_an_empty_state_is_known_as_empty(server: ApiServer, client: KubeClient) -> None:
+async def test_an_empty_state_is_reported_as_empty(server: ApiServer, client: KubeClient) -> None:
     async with running(client) as run:
         await until(lambda: run.watch.is_synced)
         assert run.changes == [set()]
@@ -106,7 +106,7 @@ HALF: list[tuple[str, Answer]] = [
 
 
 @pytest.mark.parametrize(("why", "answer"), HALF, ids=[why for why, _ in HALF])
-async def test_half_a_state_is_never_taken_for_the_whole(
+async def test_a_partial_state_is_never_reported_as_complete(
     server: ApiServer, client: KubeClient, why: str, answer: Answer
 ) -> None:
     server.answers = [answer]
@@ -174,7 +174,9 @@ async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
         watches = len(server.watches_asked)
         server.answers = [streams(GONE)]
         server.cut()
-        await until(lambda: any("sendInitialEvents" in one.query for one in server.watches_asked[watches:]))
+        await until(
+            lambda: any("sendInitialEvents" in request.query for request in server.watches_asked[watches:])
+        )
         assert len(server.lists_asked) == 4
 
 
@@ -190,7 +192,7 @@ async def test_a_refusal_after_the_initial_events_is_an_error_like_others(
         assert server.lists_asked == []
 
 
-async def test_a_server_that_wants_to_be_left_alone_is(server: ApiServer, client: KubeClient) -> None:
+async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient) -> None:
     server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
     async with running(client) as run:
         await until(lambda: run.troubles)
@@ -209,10 +211,10 @@ async def test_versions_that_went_back_after_a_restore_are_found_without_the_wat
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
-        assert [one.query.get("resourceVersion") for one in server.lists_asked] == ["900", None]
+        assert [request.query.get("resourceVersion") for request in server.lists_asked] == ["900", None]
 
 
-async def test_changes_that_arrive_together_are_told_once(server: ApiServer, client: KubeClient) -> None:
+async def test_changes_that_arrive_together_are_reported_once(server: ApiServer, client: KubeClient) -> None:
     events = [event("MODIFIED", pod("a", number)) for number in range(2, 400)]
     server.answers = [streams(initial_events(pod("a")), b"".join(events))]
     async with running(client) as run:
@@ -222,7 +224,7 @@ async def test_changes_that_arrive_together_are_told_once(server: ApiServer, cli
 
 
 @pytest.mark.parametrize("watch_list", ["served", "refused"])
-async def test_others_get_their_turn_between_objects(
+async def test_other_tasks_run_between_objects(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, watch_list: Any
 ) -> None:
     """Counts how often another task runs while 300 objects arrive at once; each object counts as long."""

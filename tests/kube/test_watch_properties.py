@@ -1,4 +1,4 @@
-"""Whatever happens, and in whatever order: in the end a watch has what the API server has."""
+"""After any events in any order a watch ends with the state of the API server."""
 
 import ssl
 from collections.abc import Callable
@@ -47,7 +47,7 @@ async def apply(server: ApiServer, step: str | tuple[str, str]) -> None:
     watch_list=st.sampled_from(["served", "refused", "ignored"]),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_in_the_end_a_watch_has_what_the_server_has(
+async def test_a_watch_ends_with_the_state_of_the_server(
     served: ssl.SSLContext,
     account: Path,
     before: list[str],

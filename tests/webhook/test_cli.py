@@ -1,4 +1,4 @@
-"""The command as people type it: what it prints, and its exit status."""
+"""The command line: its output and its exit status."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Typed:
     return give
 
 
-def test_explain_shows_a_diff_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_a_diff_and_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = explain(capsys, "-f", str(ROOT / "examples" / "workloads" / "classify.yaml"))
     assert status == 0
     lines = out.splitlines()
@@ -48,13 +48,13 @@ def test_explain_shows_a_diff_and_why(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\033[" not in out
 
 
-def test_the_readme_shows_what_explain_prints(
+def test_the_readme_has_the_output_of_explain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     readme = (ROOT / "README.md").read_text()
-    shown = readme.partition("$ kaishare-webhook explain ")[2].partition("```")[0]
-    command, _, output = shown.partition("\n")
+    example = readme.partition("$ kaishare-webhook explain ")[2].partition("```")[0]
+    command, _, output = example.partition("\n")
     assert main(["explain", *command.split()]) == 0
     assert capsys.readouterr().out == output
 
@@ -68,13 +68,15 @@ def test_explain_reads_standard_input_and_fills_in_the_namespace(
     assert "kai.scheduler/queue: vision" in out
 
 
-def test_a_manifests_own_namespace_wins(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
+def test_a_manifests_own_namespace_overrides_the_option(
+    capsys: pytest.CaptureFixture[str], typed: Typed
+) -> None:
     typed(POD)
     _, out = explain(capsys, "-n", "research", "-f", "-")
     assert out.startswith("Pod a in namespace training\n")
 
 
-def test_explain_takes_json_lists_and_a_directory(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
+def test_explain_reads_json_lists_and_a_directory(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -88,7 +90,7 @@ def test_explain_takes_json_lists_and_a_directory(capsys: pytest.CaptureFixture[
     assert out.count(" in namespace ") == 9
 
 
-def test_explain_says_what_is_wrong_with_the_policy_and_the_pod(
+def test_explain_prints_the_problems_of_the_policy_and_the_pod(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, typed: Typed
 ) -> None:
     policies = tmp_path / "p.yaml"
@@ -123,7 +125,7 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         (b"", "contains no document"),
         (b"a: [", "line 2: not YAML"),
@@ -141,13 +143,13 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
     ids=range(9),
 )
 def test_unusable_manifests_end_with_2_and_one_line(
-    capsys: pytest.CaptureFixture[str], typed: Typed, text: bytes, said: str
+    capsys: pytest.CaptureFixture[str], typed: Typed, text: bytes, problem: str
 ) -> None:
     typed(text)
     assert main(["explain", "--policies", POLICIES, "-f", "-"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("kaishare-webhook: ")
-    assert said in captured.err
+    assert problem in captured.err
     assert captured.err.count("\n") == 1
 
 
@@ -155,7 +157,7 @@ NAMESPACE = "kind: Namespace\nmetadata: {name: a}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("kind: Pod\nmetadata: {name: a}\n", '"Pod" is not a Namespace'),
         ("hello", '"hello" is not a Namespace'),
@@ -169,14 +171,14 @@ NAMESPACE = "kind: Namespace\nmetadata: {name: a}\n"
     ],
 )
 def test_unusable_policies_end_with_2_and_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, problem: str
 ) -> None:
     file = tmp_path / "policies.yaml"
     file.write_text(text)
     assert main(["explain", "--policies", str(file), "-f", str(file)]) == 2
     error = capsys.readouterr().err
     assert str(file) in error
-    assert said in error
+    assert problem in error
     assert error.count("\n") == 1
 
 
@@ -222,7 +224,7 @@ def test_bad_options_end_with_2_and_one_line(
     assert captured.err.count("\n") == 1
 
 
-def test_without_a_cluster_serve_says_what_it_takes(
+def test_without_a_cluster_serve_names_the_required_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
@@ -235,15 +237,15 @@ def test_without_a_cluster_serve_says_what_it_takes(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "problem"),
     [
         ("--service=Kai_Share", "'Kai_Share.default.svc' is not a host name"),
         ("--namespace=a/b", "'kaishare-webhook.a/b.svc' is not a host name"),
         ("--host-name=*.example", "'*.example' is not a host name"),
     ],
 )
-def test_a_certificate_for_what_is_no_name_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, said: str
+def test_a_certificate_for_an_invalid_host_name_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, problem: str
 ) -> None:
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -261,7 +263,7 @@ def test_a_certificate_for_what_is_no_name_is_refused(
     ]
     assert main([*command, option]) == 2
     errors = capsys.readouterr().err
-    assert errors.startswith(f"kaishare-webhook: {said}; allowed: ")
+    assert errors.startswith(f"kaishare-webhook: {problem}; allowed: ")
     assert errors.count("\n") == 1
 
 
@@ -307,7 +309,7 @@ def serving(log: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_runs_until_told_and_ends_with_0(tmp_path: Path, number: signal.Signals) -> None:
+def test_serve_runs_until_a_signal_and_ends_with_0(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     with log.open("wb") as stream:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Thousands of reviews, whole and damaged, one after another: none fails, every patch applies, nothing is kept.
+"""Thousands of reviews, whole and damaged, one after another: none fails, every patch applies, no memory is kept.
 
 `python -m benchmarks.endurance` is the same with 100,000 of them and a server process.
 """
@@ -49,7 +49,7 @@ async def test_thousands_of_reviews(tmp_path: Path) -> None:
 
 
 def verdict(sent: Sent, reply: Reply) -> str:
-    """What became of a review; a patch must apply to the object it is for."""
+    """Return the outcome of a review; a patch must apply to the review's object."""
     if reply.status == 400:
         assert reply.body.count(b"\n") == 1
         return "refused"
@@ -75,7 +75,7 @@ def traced() -> int:
 
 
 class Nowhere(io.BytesIO):
-    """Keeps nothing of what is written."""
+    """A stream that discards its input."""
 
     def write(self, data: object) -> int:
         return len(bytes(data))  # type: ignore[call-overload]

@@ -27,7 +27,7 @@ def every_family() -> dict[str, tuple[str, str]]:
     return {name: (kinds[name], text) for name, text in helps.items() if not name.endswith("_created")}
 
 
-def test_every_metric_is_in_the_documentation_as_it_is() -> None:
+def test_the_documentation_has_every_metric() -> None:
     documented = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     section = documented.partition("\n## The webhook\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(kaishare_\w+)` \| (\w+) \| (.*) \|$", section, flags=re.MULTILINE)

@@ -34,7 +34,7 @@ def namespace(name: str, fraction: str, **labels: str) -> str:
 
 
 async def share(connection: Connection, name: str = "team-a") -> str | None:
-    """The share that a pod of the namespace is given now."""
+    """Return the share that a pod of the namespace gets now."""
     reply = await connection.post(json.dumps(review_of(pod(gpu_container()), name)).encode())
     assert reply.status == 200
     for operation in json.loads(base64.b64decode(reply.response.get("patch", "W10="))):
@@ -50,7 +50,7 @@ async def until_share(connection: Connection, expected: str | None, name: str = 
     await until(is_it, f"{name} gets {expected}")
 
 
-async def test_a_changed_file_is_taken_up_and_a_broken_edit_is_not(tmp_path: Path) -> None:
+async def test_a_changed_file_is_loaded_and_a_broken_edit_is_not(tmp_path: Path) -> None:
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, file) as live:
@@ -76,7 +76,7 @@ async def test_a_changed_file_is_taken_up_and_a_broken_edit_is_not(tmp_path: Pat
         assert len(live.logged("policies changed")) == 2
 
 
-async def test_files_of_a_directory_come_change_and_go(tmp_path: Path) -> None:
+async def test_files_of_a_directory_may_be_added_changed_and_removed(tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / "a.yaml").write_text(namespace("team-a", "0.5"))
@@ -122,7 +122,7 @@ async def test_an_edit_that_keeps_size_and_time_of_writing_is_seen(tmp_path: Pat
         await until_share(connection, "0.7")
 
 
-async def test_a_policy_that_becomes_invalid_is_said_once(tmp_path: Path) -> None:
+async def test_a_policy_that_becomes_invalid_is_logged_once(tmp_path: Path) -> None:
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, file) as live:
@@ -161,7 +161,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
 
 
 class Pairs:
-    """Certificate and key in two files, as somebody else keeps them."""
+    """Certificate and key in two files that another program writes."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority.create(now=datetime.now(UTC))
@@ -177,7 +177,7 @@ class Pairs:
     def exchange(
         self, *, certificate: bool = True, key: bool = True, later: timedelta = timedelta(0)
     ) -> None:
-        """Put a new pair there, or only one half of it, as if made so much later."""
+        """Write a new pair, or only one half of it, with times shifted by `later`."""
         pair = self.authority.issue(["localhost"], now=datetime.now(UTC) + later, lifetime=LEAF_LIFETIME)
         for is_wanted, name, content in (
             (key, "tls.key", pair.key_pem),
@@ -201,12 +201,12 @@ async def live(tmp_path: Path, pairs: Pairs) -> AsyncIterator[Live]:
 
 async def leaf(live: Live) -> bytes:
     connection = await live.connect()
-    found = connection.leaf
+    der = connection.leaf
     connection.close()
-    return found
+    return der
 
 
-async def test_new_connections_see_a_new_leaf_and_open_ones_go_on(live: Live, pairs: Pairs) -> None:
+async def test_new_connections_get_the_new_leaf_and_open_connections_stay(live: Live, pairs: Pairs) -> None:
     old, before = await live.connect(), await live.figure(EXPIRY)
     assert (await old.post()).status == 200
     pairs.exchange()
@@ -233,12 +233,12 @@ async def test_half_a_pair_never_replaces_a_good_one(live: Live, pairs: Pairs) -
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "problem"),
     [(b"", "tls.crt holds"), (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "tls.crt holds"), (None, "does not exist")],
     ids=["empty", "garbage", "gone"],
 )  # fmt: skip
-async def test_no_certificate_never_replaces_a_good_one(
-    live: Live, pairs: Pairs, content: bytes | None, said: str
+async def test_an_unusable_file_never_replaces_a_good_certificate(
+    live: Live, pairs: Pairs, content: bytes | None, problem: str
 ) -> None:
     good = await leaf(live)
     if content is None:
@@ -246,11 +246,11 @@ async def test_no_certificate_never_replaces_a_good_one(
     else:
         (pairs.folder / "tls.crt").write_bytes(content)
     lines = await until(lambda: live.logged(CERTIFICATE_NOT_TAKEN_UP), "it is noticed")
-    assert said in lines[0]["problem"]
+    assert problem in lines[0]["problem"]
     assert await leaf(live) == good
 
 
-async def test_a_certificate_whose_time_comes_is_taken_up_then(live: Live, pairs: Pairs) -> None:
+async def test_a_certificate_is_loaded_once_it_is_valid(live: Live, pairs: Pairs) -> None:
     before = await live.figure(EXPIRY)
     # Its issuer's clock is ahead, and by two seconds more than is forgiven.
     pairs.exchange(later=2 * BACKDATING + timedelta(seconds=2))

@@ -1,4 +1,4 @@
-"""The webhook serves and ends as ever, whatever its standard streams are."""
+"""The webhook serves and ends normally with any standard streams."""
 
 import asyncio
 import json
@@ -99,7 +99,7 @@ def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) 
         assert process.wait(PATIENCE_SECONDS) == status
 
 
-def test_explain_of_denied_pods_keeps_its_status_when_its_reader_has_enough(tmp_path: Path) -> None:
+def test_explain_of_denied_pods_keeps_its_status_when_its_output_pipe_closes(tmp_path: Path) -> None:
     """`explain … | head -1`; the output is longer than a pipe holds."""
     (tmp_path / "pods.yaml").write_text(DENIED * 300)
     command = [sys.executable, *EXPLAIN.split(), str(tmp_path / "pods.yaml")]

@@ -1,4 +1,4 @@
-"""Labels checked as they are typed: what is refused, what is told, and what must never be blocked."""
+"""Labels are checked on creation and update: denials, warnings, and changes that must never be blocked."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def review(labels: Any, before: Any = None, **request: Any) -> dict[str, Any]:
 
 
 async def message_of(webhook: RunningWebhook, labels: Any, before: Any = None) -> str | None:
-    """What the owner is told when his labels are refused; None if they are taken."""
+    """Return the denial's message; None if the labels are admitted."""
     response = await webhook.review(review(labels, before), PATH)
     return None if response["allowed"] else response["status"]["message"]
 
@@ -57,7 +57,7 @@ BAD = [
 
 @pytest.mark.parametrize("before", [None, {}, QUEUE], ids=["create", "first labels", "update"])
 @pytest.mark.parametrize(("label", "value", "allowed"), BAD)
-async def test_a_bad_value_is_refused_with_what_is_allowed(
+async def test_a_bad_value_is_refused_with_the_allowed_values(
     webhook: RunningWebhook, label: str, value: str, allowed: str, before: dict[str, str] | None
 ) -> None:
     message = await message_of(webhook, QUEUE | {label: value}, before)
@@ -67,7 +67,7 @@ async def test_a_bad_value_is_refused_with_what_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("label", "said"),
+    ("label", "part"),
     [
         ("kaishare.dev/gpu-fracton", "the nearest known label is kaishare.dev/gpu-fraction"),
         ("kaishare.dev/max-gpu-mem", "the nearest known label is kaishare.dev/max-gpu-memory"),
@@ -79,12 +79,12 @@ async def test_a_bad_value_is_refused_with_what_is_allowed(
     ],
 )
 async def test_an_unknown_label_is_refused_with_the_nearest_known_one(
-    webhook: RunningWebhook, label: str, said: str
+    webhook: RunningWebhook, label: str, part: str
 ) -> None:
     message = await message_of(webhook, QUEUE | {label: "x"})
     assert message is not None
     assert message.startswith(f'{label}: "x" ')
-    assert said in message
+    assert part in message
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_labels_that_exclude_each_other(webhook: RunningWebhook) -> None:
         assert "conflicts with kaishare.dev/gpu-fraction" in message
 
 
-async def test_a_share_above_its_own_cap_whichever_is_typed_last(webhook: RunningWebhook) -> None:
+async def test_a_share_above_its_own_cap_is_refused_in_any_order(webhook: RunningWebhook) -> None:
     above = ours(gpu_fraction="0.5", max_gpu_fraction="0.25")
     for before in (None, ours(gpu_fraction="0.5"), ours(max_gpu_fraction="0.25")):
         message = await message_of(webhook, above, before)
@@ -133,9 +133,9 @@ BROKEN = ours(gpu_fraction="5", colour="red")
         (ours(colour="red"), "labels-valid"),
         ({}, "labels-valid"),
     ],
-    ids=["nothing changed", "somebody else's label", "the kill switch", "one of two mended", "all gone"],
+    ids=["nothing changed", "another component's label", "the kill switch", "one of two mended", "all gone"],
 )
-async def test_a_bad_label_that_slipped_in_blocks_no_other_edit(
+async def test_an_existing_bad_label_blocks_no_other_edit(
     webhook: RunningWebhook, labels: dict[str, str], reason: str
 ) -> None:
     assert await message_of(webhook, labels, BROKEN) is None
@@ -172,20 +172,20 @@ async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhoo
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "part"),
     [
         ({"kaishare.dev/mode": "enforce"}, "no effect until the namespace has kai.scheduler/queue"),
         (ours(gpu_fraction="0.5", max_gpu_memory="2000"), "different units"),
         (ours(gpu_memory="2000", max_gpu_fraction="0.5"), "different units"),
     ],
 )
-async def test_labels_that_do_less_than_their_owner_may_think(
-    webhook: RunningWebhook, labels: dict[str, str], said: str
+async def test_labels_without_effect_are_warned_about(
+    webhook: RunningWebhook, labels: dict[str, str], part: str
 ) -> None:
     response = await webhook.review(review(labels), PATH)
     assert response["allowed"] is True
     (warning,) = response["warnings"]
-    assert said in warning
+    assert part in warning
     assert len(warning) <= 120
 
 
@@ -196,7 +196,7 @@ async def test_labels_that_do_less_than_their_owner_may_think(
         {"kaishare.dev/over-share": "evict", "kaishare.dev/mode": "off"},
     ],
 )
-async def test_what_the_agent_follows_needs_no_queue(webhook: RunningWebhook, labels: dict[str, str]) -> None:
+async def test_the_agents_labels_need_no_queue(webhook: RunningWebhook, labels: dict[str, str]) -> None:
     response = await webhook.review(review(labels), PATH)
     assert response["allowed"] is True
     assert "warnings" not in response
@@ -230,9 +230,9 @@ async def test_a_namespace_that_cannot_be_read_is_a_bad_review(webhook: RunningW
     assert text.startswith(b"object: metadata.labels")
 
 
-async def test_an_error_of_ours_admits(webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_admits(webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
-        raise RuntimeError("a bug of ours")
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr("webhook.admission.validating.label_problems", broken)
     response = await webhook.review(review(ours(mode="x")), PATH)

@@ -1,4 +1,4 @@
-"""API servers that are away, refuse, or are none; lists that never end; objects of another shape."""
+"""API servers that are unreachable, refuse or are something else; endless lists; malformed objects."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ async def examined(server: ApiServer, account: Path) -> list[CheckResult]:
 
 
 def always(item: Any) -> Answer:
-    """A list of that, whatever was asked for."""
+    """Return an answer to any request: a list of one item."""
     body = json.dumps({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": [item]})
     return says(body)
 
@@ -55,22 +55,22 @@ def always(item: Any) -> Answer:
         always({"metadata": {"name": "a", "labels": {"kaishare.dev/mode": 5}}, "webhooks": {}}),
     ],
 )
-async def test_whatever_answers_it_is_no_traceback_and_never_fine(
+async def test_an_invalid_api_server_is_a_problem_and_no_traceback(
     server: ApiServer, account: Path, answer: Answer
 ) -> None:
     server.always = answer
-    found = await examined(server, account)
-    assert exit_status(found) == 1
-    assert all(line.isprintable() for line in as_text(found).splitlines())
-    said = {one.check for one in found if one.state is State.PROBLEM}
-    assert said & {"rights", "namespaces", "API server"}
+    results = await examined(server, account)
+    assert exit_status(results) == 1
+    assert all(line.isprintable() for line in as_text(results).splitlines())
+    problems = {result.check for result in results if result.state is State.PROBLEM}
+    assert problems & {"rights", "namespaces", "API server"}
 
 
-async def test_a_server_that_is_away_ends_it_at_once(server: ApiServer, account: Path) -> None:
+async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, account: Path) -> None:
     await server.stop()
-    (found,) = await examined(server, account)
-    assert (found.state, found.check) == (State.PROBLEM, "API server")
-    assert "Connection refused" in found.what
+    (result,) = await examined(server, account)
+    assert (result.state, result.check) == (State.PROBLEM, "API server")
+    assert "Connection refused" in result.what
 
 
 def named(count: int) -> Callable[[web.Request], list[dict[str, Any]]]:
@@ -79,21 +79,21 @@ def named(count: int) -> Callable[[web.Request], list[dict[str, Any]]]:
     ]
 
 
-async def test_a_list_that_never_ends_is_left_off(server: ApiServer, client: KubeClient) -> None:
+async def test_an_endless_list_is_cut(server: ApiServer, client: KubeClient) -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         metadata = {"resourceVersion": "1", "continue": "on"}
         return web.json_response({"kind": "ThingList", "metadata": metadata, "items": named(500)(request)})
 
     server.always = endless
     reader = ApiReader(client)
-    found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, Any]).decode)
-    assert (len(found.items), found.extent) == (reading.MOST_OBJECTS, Completeness.PART)
+    things = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, Any]).decode)
+    assert (len(things.items), things.extent) == (reading.MOST_OBJECTS, Completeness.PART)
     (lack,) = reader.missing
     assert (lack.state, lack.check) == (State.UNKNOWN, "things")
     assert lack.what == "only the first 20000 objects were checked"
 
 
-async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
+async def test_unreadable_objects_are_counted_and_the_rest_is_kept(
     server: ApiServer, client: KubeClient
 ) -> None:
     metadata = {"resourceVersion": "1"}
@@ -101,8 +101,8 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
         json.dumps({"kind": "ThingList", "metadata": metadata, "items": [{"a": 1}, {"a": "b"}, {"a": 2}]})
     )
     reader = ApiReader(client)
-    found = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, int]).decode)
-    assert (found.items, found.extent) == (({"a": 1}, {"a": 2}), Completeness.PART)
+    things = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, int]).decode)
+    assert (things.items, things.extent) == (({"a": 1}, {"a": 2}), Completeness.PART)
     assert [lack.what for lack in reader.missing] == ["1 object cannot be decoded"]
 
 
@@ -114,17 +114,17 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(
         (refuses(500, "InternalError"), Completeness.UNREAD, State.UNKNOWN),
     ],
 )
-async def test_a_kind_that_is_not_served_is_no_lack(
+async def test_a_kind_that_is_not_served_is_not_missing(
     server: ApiServer, client: KubeClient, answer: Answer, extent: Completeness, state: State | None
 ) -> None:
     server.always = answer
     reader = ApiReader(client)
-    found = await reader.list(QUESTION, lambda item: item)
-    assert (found.items, found.extent) == ((), extent)
+    things = await reader.list(QUESTION, lambda item: item)
+    assert (things.items, things.extent) == ((), extent)
     assert [lack.state for lack in reader.missing] == ([state] if state else [])
 
 
-async def test_rights_that_lack_for_the_same_thing_are_one_line(
+async def test_missing_permissions_for_the_same_kind_are_one_line(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.always = refuses(403, "Forbidden")

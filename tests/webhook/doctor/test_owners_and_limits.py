@@ -1,4 +1,4 @@
-"""Owners without a namespace, and LimitRanges that give whole GPUs, in what the API server lists."""
+"""Owners without a namespace, and LimitRanges that add whole GPUs, in the API server's lists."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -33,11 +33,11 @@ def limit_range(namespace: str = "vision", **limits: Any) -> dict[str, Any]:
 def serve(server: ApiServer, **items: dict[str, Any]) -> None:
     server.path = ""
     for path in (PODS, DEPLOYMENTS, LIMITS):
-        found = [item for name, item in items.items() if path.endswith(name)]
-        server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": found}
+        selected = [item for name, item in items.items() if path.endswith(name)]
+        server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": selected}
 
 
-async def told(findings: AsyncIterator[CheckResult]) -> list[tuple[State, str]]:
+async def states_and_messages(findings: AsyncIterator[CheckResult]) -> list[tuple[State, str]]:
     return [(finding.state, finding.what) async for finding in findings]
 
 
@@ -58,7 +58,7 @@ async def test_owners_without_a_namespace_are_named(
     server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
 ) -> None:
     serve(server, **items)
-    ((state, what),) = await told(owner_findings(ApiReader(client), WELL, KINDS))
+    ((state, what),) = await states_and_messages(owner_findings(ApiReader(client), WELL, KINDS))
     assert state is (State.WARNING if named else State.OK)
     assert named in what
 
@@ -73,18 +73,18 @@ async def test_owners_without_a_namespace_are_named(
         ({"limitranges": limit_range("unmanaged", default={"nvidia.com/gpu": "1"})}, ""),
     ],
 )
-async def test_limit_ranges_that_give_whole_gpus_are_named(
+async def test_limit_ranges_that_add_whole_gpus_are_named(
     server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
 ) -> None:
     serve(server, **items)
-    ((state, what),) = await told(limit_range_findings(ApiReader(client), WELL))
+    ((state, what),) = await states_and_messages(limit_range_findings(ApiReader(client), WELL))
     assert state is (State.WARNING if named else State.OK)
     assert named in what
 
 
-async def test_without_the_right_to_list_it_is_unknown(server: ApiServer, client: KubeClient) -> None:
+async def test_the_state_without_permission_to_list_is_unknown(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(403, "Forbidden")
     reader = ApiReader(client)
-    assert await told(limit_range_findings(reader, WELL)) == []
-    assert await told(owner_findings(reader, WELL, KINDS)) == []
+    assert await states_and_messages(limit_range_findings(reader, WELL)) == []
+    assert await states_and_messages(owner_findings(reader, WELL, KINDS)) == []
     assert [finding.state for finding in reader.missing] == [State.UNKNOWN, State.UNKNOWN]

@@ -1,4 +1,4 @@
-"""What policies promise, against what KAI has: namespaces, queues, priorities, KAI's own settings."""
+"""Policies compared with KAI: namespaces, queues, priorities, KAI's settings."""
 
 import json
 
@@ -31,7 +31,7 @@ SELECTS_NOTHING = {"matchExpressions": [{"key": "never", "operator": "Exists"}]}
 DEPARTMENT = queue("department", "")
 
 
-def test_a_cluster_in_which_all_is_well() -> None:
+def test_a_healthy_cluster_has_no_problem() -> None:
     for findings in (namespace_findings(WELL), queue_findings(WELL, ""), kai_findings(WELL)):
         assert told(findings) == []
     assert told([*namespace_findings(WELL), *queue_findings(WELL, ""), *kai_findings(WELL)], State.OK) == [
@@ -62,18 +62,18 @@ def test_a_cluster_in_which_all_is_well() -> None:
         (but(namespaces=ListResult()), ""),
     ],
 )  # fmt: skip
-def test_namespaces_are_told_by_name(cluster: Cluster, expected: str) -> None:
-    found = told(namespace_findings(cluster))
-    assert bool(found) is bool(expected), found
-    assert "".join(found[:1]).startswith(expected)
+def test_namespaces_are_reported_by_name(cluster: Cluster, expected: str) -> None:
+    lines = told(namespace_findings(cluster))
+    assert bool(lines) is bool(expected), lines
+    assert "".join(lines[:1]).startswith(expected)
 
 
 def test_thousands_of_bad_labels_make_a_short_report() -> None:
     many = [namespace(f"namespace-{number:05}", gpu_fraction="2", mode="x") for number in range(3000)]
-    found = told(namespace_findings(but(namespaces=whole(*many))))
-    assert len(found) == 11
-    assert found[-1] == "problem: policies: and 5990 more invalid labels"
-    assert max(map(len, found)) < 300
+    lines = told(namespace_findings(but(namespaces=whole(*many))))
+    assert len(lines) == 11
+    assert lines[-1] == "problem: policies: and 5990 more invalid labels"
+    assert max(map(len, lines)) < 300
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
         (but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=ListResult()), ""),
     ],
 )  # fmt: skip
-def test_queues_that_kai_cannot_use_are_told(cluster: Cluster, expected: str) -> None:
-    found = told(queue_findings(cluster, ""))
-    assert bool(found) is bool(expected), found
-    assert "".join(found[:1]).startswith(expected)
+def test_queues_that_kai_cannot_use_are_reported(cluster: Cluster, expected: str) -> None:
+    lines = told(queue_findings(cluster, ""))
+    assert bool(lines) is bool(expected), lines
+    assert "".join(lines[:1]).startswith(expected)
 
 
 @pytest.mark.parametrize("served", ["", "v1"])
-def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
-    (found,) = queue_findings(but(queues=ListResult(extent=Completeness.UNSERVED)), served)
-    assert found.state is State.UNKNOWN
-    assert ("v1" in found.what) is bool(served)
+def test_the_state_of_queues_that_are_not_served_is_unknown(served: str) -> None:
+    (result,) = queue_findings(but(queues=ListResult(extent=Completeness.UNSERVED)), served)
+    assert result.state is State.UNKNOWN
+    assert ("v1" in result.what) is bool(served)
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,17 @@ def test_where_there_are_no_queues_nothing_is_claimed(served: str) -> None:
         (but(installation=None, mutating=ListResult()), ""),
     ],
 )  # fmt: skip
-def test_kai_must_take_the_pods_that_policies_give_it(cluster: Cluster, expected: str) -> None:
-    found = told(kai_findings(cluster))
-    assert bool(found) is bool(expected), found
-    assert "".join(found[:1]).startswith(expected)
+def test_kai_must_accept_the_pods_of_the_policies(cluster: Cluster, expected: str) -> None:
+    lines = told(kai_findings(cluster))
+    assert bool(lines) is bool(expected), lines
+    assert "".join(lines[:1]).startswith(expected)
 
 
-def test_what_of_kai_is_not_seen_is_not_known() -> None:
-    found = told(
+def test_the_state_of_unseen_parts_of_kai_is_unknown() -> None:
+    lines = told(
         kai_findings(but(mutating=whole(mutating()), installation=installed(tag="latest"))), State.UNKNOWN
     )
-    assert found == [
+    assert lines == [
         "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest",
         "unknown: KAI's webhook: not registered here; inside a vCluster it is registered on the host",
     ]
@@ -146,18 +146,20 @@ def test_what_of_kai_is_not_seen_is_not_known() -> None:
         ("v0.16.5", None),
     ],
 )
-def test_what_a_queue_without_a_parent_does_depends_on_the_release(tag: str, expected: str | None) -> None:
+def test_the_effect_of_a_queue_without_a_parent_depends_on_the_release(
+    tag: str, expected: str | None
+) -> None:
     cluster = but(queues=whole(queue("team-a", "")), installation=installed(tag=tag))
-    found = told(queue_findings(cluster, ""))
-    assert found == (
+    lines = told(queue_findings(cluster, ""))
+    assert lines == (
         [f'problem: queues: "team-a" (for vision) has no parent: {expected}'] if expected else []
     )
 
 
 def test_kai_must_read_queues_from_the_label_of_policies() -> None:
     read = installed("--queue-label-key", "a/b", program="podgrouper")
-    (found,) = told(kai_findings(but(installation=read)), State.PROBLEM)
-    assert found.startswith(
+    (line,) = told(kai_findings(but(installation=read)), State.PROBLEM)
+    assert line.startswith(
         "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"
     )
 
@@ -171,7 +173,7 @@ def test_kai_must_read_queues_from_the_label_of_policies() -> None:
         ("", "", {}),
     ],
 )
-def test_every_runtime_class_that_kai_names_is_asked_for(
+def test_every_runtime_class_that_kai_names_is_looked_up(
     of_pods: str, of_reservations: str, expected: dict[str, str]
 ) -> None:
     admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag="v0.17.0")
@@ -179,23 +181,23 @@ def test_every_runtime_class_that_kai_names_is_asked_for(
     assert runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
 
 
-def test_releases_that_set_it_on_whole_gpus_too() -> None:
+def test_releases_that_set_the_runtime_class_on_whole_gpus_too() -> None:
     assert runtime_classes(installed(tag="v0.15.3")) == {"nvidia": "pods with a share or a whole GPU"}
 
 
-def test_its_queue_label_selector_is_told() -> None:
+def test_kais_queue_label_selector_is_reported() -> None:
     selector = {"matchExpressions": [{"key": "kai.scheduler/queue", "operator": "Exists"}]}
-    found = told(
+    lines = told(
         kai_findings(but(mutating=whole(of_kai(namespaceSelector=selector)), validating=whole())), State.OK
     )
-    assert found[-1].endswith("for namespaces with the label kai.scheduler/queue (queueLabelSelector)")
+    assert lines[-1].endswith("for namespaces with the label kai.scheduler/queue (queueLabelSelector)")
 
 
 @pytest.mark.parametrize(
     ("is_there", "state"),
     [(True, State.OK), (False, State.PROBLEM), (Completeness.UNREAD, State.UNKNOWN)],
 )
-def test_the_runtime_class_must_be_there(is_there: bool | Completeness, state: State) -> None:
+def test_the_runtime_class_must_exist(is_there: bool | Completeness, state: State) -> None:
     assert runtime_class_finding("nvidia", "pods with a share", is_there).state is state
 
 
@@ -208,8 +210,11 @@ def test_recorded_queues_are_read() -> None:
         queues=whole(*queues),
         namespaces=whole(
             *(
-                namespace(f"in-{found.metadata.name}", **{"kai.scheduler/queue": found.metadata.name})
-                for found in queues
+                namespace(
+                    f"in-{recorded_queue.metadata.name}",
+                    **{"kai.scheduler/queue": recorded_queue.metadata.name},
+                )
+                for recorded_queue in queues
             )
         ),
     )

@@ -1,4 +1,4 @@
-"""Our configurations as somebody left them, and who is called before them."""
+"""kaishare's webhook configurations after manual changes, and the order of the other webhooks."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ from webhook.doctor.registration import registration_findings
 MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 
 
-def test_as_the_chart_installs_them_all_is_well() -> None:
+def test_the_charts_configurations_have_no_problem() -> None:
     assert told(registration_findings(WELL)) == []
     assert told(registration_findings(WELL), State.OK) == [
         "ok: mutating webhook: kai-00-kaishare is as expected",
@@ -88,19 +88,21 @@ EXPRESSIONS = [
         (enforcing(matchConditions=[]), [f"problem: validating webhooks: {VALIDATE} has unexpected matchConditions: missing"]),
     ],
 )  # fmt: skip
-def test_what_somebody_changed_is_named(cluster: Cluster, expected: list[str]) -> None:
-    found = told(registration_findings(cluster))
-    assert len(found) == len(expected), found
-    for line, start in zip(found, expected, strict=True):
+def test_every_changed_field_is_named(cluster: Cluster, expected: list[str]) -> None:
+    lines = told(registration_findings(cluster))
+    assert len(lines) == len(expected), lines
+    for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start)
 
 
-def test_another_list_of_excluded_namespaces_is_the_administrators() -> None:
+def test_another_list_of_excluded_namespaces_is_allowed() -> None:
     excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
-    expressions = [one for one in EXPRESSIONS if one["key"] != "kubernetes.io/metadata.name"]
-    found = ours(mutating(namespaceSelector={"matchExpressions": [*expressions, excluded]}))
-    assert told(registration_findings(found)) == []
-    assert found.excluded == {"mine"}
+    expressions = [
+        expression for expression in EXPRESSIONS if expression["key"] != "kubernetes.io/metadata.name"
+    ]
+    cluster = ours(mutating(namespaceSelector={"matchExpressions": [*expressions, excluded]}))
+    assert told(registration_findings(cluster)) == []
+    assert cluster.excluded == {"mine"}
     assert (
         told(registration_findings(ours(mutating(namespaceSelector={"matchExpressions": expressions})))) == []
     )
@@ -122,23 +124,23 @@ def test_another_list_of_excluded_namespaces_is_the_administrators() -> None:
         (but(mutating=whole(mutating(), other("services", rules=[])), installation=None), ""),
     ],
 )  # fmt: skip
-def test_the_place_of_others_is_judged_where_it_matters(cluster: Cluster, expected: str) -> None:
-    found = [line for line in told(registration_findings(cluster)) if ": order: " in line]
-    assert bool(found) is bool(expected), found
-    assert expected in "".join(found[:1])
+def test_the_order_of_other_webhooks_is_checked_where_it_matters(cluster: Cluster, expected: str) -> None:
+    lines = [line for line in told(registration_findings(cluster)) if ": order: " in line]
+    assert bool(lines) is bool(expected), lines
+    assert expected in "".join(lines[:1])
 
 
-def test_ours_is_known_by_its_webhooks_whatever_its_name() -> None:
-    found = told(registration_findings(but(mutating=whole(mutating("zz-kaishare"), of_kai()))))
-    assert found[0] == 'warning: mutating webhook: the object is named "zz-kaishare", not "kai-00-kaishare"'
-    assert "mutating-kai-admission is called before zz-kaishare" in found[1]
+def test_kaishares_configuration_is_recognised_by_its_webhooks_under_any_name() -> None:
+    lines = told(registration_findings(but(mutating=whole(mutating("zz-kaishare"), of_kai()))))
+    assert lines[0] == 'warning: mutating webhook: the object is named "zz-kaishare", not "kai-00-kaishare"'
+    assert "mutating-kai-admission is called before zz-kaishare" in lines[1]
 
 
-def test_what_could_not_be_listed_is_not_missing() -> None:
+def test_an_unreadable_configuration_is_not_reported_as_missing() -> None:
     assert list(registration_findings(but(mutating=ListResult(), validating=ListResult()))) == []
 
 
-def test_kais_own_is_known_by_its_service_or_by_what_it_asks() -> None:
+def test_kais_configuration_is_recognised_by_its_service_or_its_conditions() -> None:
     assert is_of_kai(of_kai("renamed"))
     assert is_of_kai(of_kai("renamed", ""))
     assert is_of_kai(other("renamed", matchConditions=[{"name": "a", "expression": KAI_CONDITION}]))
@@ -147,13 +149,13 @@ def test_kais_own_is_known_by_its_service_or_by_what_it_asks() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "-queue-label-selector"])
-def test_what_kais_operator_wrote_is_read(suffix: str) -> None:
+def test_the_operators_configuration_is_read(suffix: str) -> None:
     folder = folder_from("KAISHARE_FIXTURES", "the objects that KAI's operator wrote")
     file = folder / "kai-live-v0.13.4" / f"operator-mutating-kai-admission{suffix}.json"
-    found = configuration(json.loads(file.read_text()))
-    assert is_of_kai(found)
-    assert found.matches_on_scheduler_name
-    selector = found.hooks[0].namespace_selector
+    recorded = configuration(json.loads(file.read_text()))
+    assert is_of_kai(recorded)
+    assert recorded.matches_on_scheduler_name
+    selector = recorded.hooks[0].namespace_selector
     assert selector.matches({"kubernetes.io/metadata.name": "vision"}) is (suffix == "")
     assert selector.matches({"kubernetes.io/metadata.name": "vision", "kai.scheduler/queue": "a"})
     assert not selector.matches({"kubernetes.io/metadata.name": "kube-system", "kai.scheduler/queue": "a"})

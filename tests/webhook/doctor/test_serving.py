@@ -1,4 +1,4 @@
-"""Certificates near their end, and addresses that are none; the rest needs an API server."""
+"""Certificates near their end, and invalid addresses; the other checks need an API server."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ HERE = cast(ApiReader, SimpleNamespace(client=SimpleNamespace(server="https://12
 async def served(
     authority: Authority, folder: Path, issued: datetime, lifetime: timedelta
 ) -> AsyncIterator[str]:
-    """A server with a certificate of that age; its URL."""
+    """Run a server with a certificate of that age; yield its URL."""
     pair = authority.issue(["127.0.0.1"], now=issued, lifetime=lifetime)
     (folder / "crt").write_bytes(pair.certificate_pem)
     (folder / "key").write_bytes(pair.key_pem)
@@ -41,10 +41,10 @@ async def served(
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
 
 
-async def found(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
+async def results_of(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
     hook = Webhook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
-    told = {"is_inside": False, "now": NOW, **options}
-    return {one.check: one async for one in serving_findings(HERE, [hook], **told)}
+    settings = {"is_inside": False, "now": NOW, **options}
+    return {result.check: result async for result in serving_findings(HERE, [hook], **settings)}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ async def test_a_certificate_that_was_not_renewed(
 ) -> None:
     authority = Authority.create(now=NOW - 40 * DAYS)
     async with served(authority, tmp_path, NOW - age, lifetime) as url:
-        seen = await found(url, authority.pair.certificate_pem)
+        seen = await results_of(url, authority.pair.certificate_pem)
     assert seen["certificate"].state is state
     assert words in seen["certificate"].what
 
@@ -69,15 +69,15 @@ async def test_a_certificate_that_was_not_renewed(
 async def test_a_ca_without_a_successor(tmp_path: Path, age: timedelta, state: State) -> None:
     authority = Authority.create(now=NOW - age, lifetime=30 * DAYS)
     async with served(authority, tmp_path, NOW, DAYS) as url:
-        seen = await found(url, authority.pair.certificate_pem)
+        seen = await results_of(url, authority.pair.certificate_pem)
     assert seen["caBundle"].state is state
 
 
-async def test_one_ca_of_several_is_enough_and_comments_do_no_harm(tmp_path: Path) -> None:
+async def test_any_ca_of_the_bundle_is_enough_and_comments_are_ignored(tmp_path: Path) -> None:
     ended, now = Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS), Authority.create(now=NOW)
     bundle = ended.pair.certificate_pem + "# gültig ab heute\n".encode() + now.pair.certificate_pem
     async with served(now, tmp_path, NOW, DAYS) as url:
-        seen = await found(url, bundle)
+        seen = await results_of(url, bundle)
     assert seen["caBundle"].state is seen["certificate"].state is State.OK
 
 
@@ -86,18 +86,18 @@ async def test_without_a_ca_bundle_only_the_systems_cas_count(
 ) -> None:
     authority = Authority.create(now=NOW)
     async with served(authority, tmp_path, NOW, DAYS) as url:
-        seen = await found(url, b"")
+        seen = await results_of(url, b"")
         assert (seen["caBundle"].state, seen["certificate"].state) == (State.WARNING, State.PROBLEM)
         (tmp_path / "system.crt").write_bytes(authority.pair.certificate_pem)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.crt"))
-        assert (await found(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
+        assert (await results_of(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
 
 
 def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
     assert _bundle_finding(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
 
 
-async def test_what_speaks_no_tls_is_no_webhook() -> None:
+async def test_a_server_without_tls_is_a_problem() -> None:
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -105,13 +105,13 @@ async def test_what_speaks_no_tls_is_no_webhook() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        seen = await found(url, Authority.create(now=NOW).pair.certificate_pem)
+        seen = await results_of(url, Authority.create(now=NOW).pair.certificate_pem)
     assert seen["certificate"].state is State.PROBLEM
     assert "no TLS" in seen["certificate"].what
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1/", "https://", "https://a:99999/", "https://[/"])
-async def test_an_address_that_is_none(url: str) -> None:
-    seen = await found(url, Authority.create(now=NOW).pair.certificate_pem)
+async def test_an_invalid_address_is_a_problem(url: str) -> None:
+    seen = await results_of(url, Authority.create(now=NOW).pair.certificate_pem)
     assert seen["certificate"].state is State.PROBLEM
     assert "not an https address" in seen["certificate"].what

@@ -1,4 +1,4 @@
-"""`explain` in full: the verdict of enforce, labels tried before they are typed, and its four outputs."""
+"""`explain` in full: the verdict of enforce, labels tried before they are applied, and its four outputs."""
 
 import base64
 import io
@@ -35,7 +35,7 @@ def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def bare(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod as a person writes it: no namespace, no scheduler."""
+    """Return a pod as users write it: without namespace and scheduler."""
     document = pod(*containers, **fields)
     del document["metadata"]["namespace"]
     if "schedulerName" not in fields:
@@ -53,14 +53,14 @@ def deployment(template: dict[str, Any], kind: str = "Deployment", **metadata: A
     }
 
 
-def test_a_label_is_tried_before_it_is_typed(explain: Explain) -> None:
+def test_a_label_is_tried_before_it_is_applied(explain: Explain) -> None:
     status, out = explain(bare(gpu_container()), QUEUE, HALF)
     assert status == 0
     assert "gpu-fraction 0.5 (whole-gpu-converted)" in out
     assert "no label kai.scheduler/queue (not-managed)" in explain(bare(gpu_container()), HALF)[1]
 
 
-def test_tried_labels_go_on_top_of_what_the_namespace_has(explain: Explain, tmp_path: Path) -> None:
+def test_tried_labels_are_added_to_the_namespaces_labels(explain: Explain, tmp_path: Path) -> None:
     policies = tmp_path / "p.yaml"
     policies.write_text(
         "kind: Namespace\nmetadata: {name: default, labels: {kai.scheduler/queue: q, kaishare.dev/gpu-fraction: '0.5'}}\n"
@@ -77,13 +77,13 @@ def test_tried_labels_go_on_top_of_what_the_namespace_has(explain: Explain, tmp_
     assert "(not-managed)" in other
 
 
-def test_a_bad_label_is_shown_as_the_namespace_webhook_says_it(explain: Explain) -> None:
+def test_a_bad_label_has_the_message_of_the_namespace_webhook(explain: Explain) -> None:
     out = explain(bare(gpu_container()), QUEUE, "--label=kaishare.dev/gpu-fraction=2")[1]
     assert 'policy: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99' in out
 
 
 @pytest.mark.parametrize("typed", ["kaishare.dev/mode", "=x", ""])
-def test_a_label_that_is_none(explain: Explain, typed: str) -> None:
+def test_an_argument_that_is_no_label_is_refused(explain: Explain, typed: str) -> None:
     status, err = explain(bare(), QUEUE, "--label", typed)
     assert status == 2
     assert f'"{typed}" is not allowed; allowed: KEY=VALUE, or KEY-' in err
@@ -93,7 +93,7 @@ def test_policies_or_labels_must_be_given(explain: Explain) -> None:
     assert explain(bare()) == (2, "kaishare-webhook: give --policies, --label, or both\n")
 
 
-def test_what_enforce_would_deny_ends_with_1(explain: Explain) -> None:
+def test_the_status_is_1_if_enforce_would_deny_the_pod(explain: Explain) -> None:
     opted_out = bare(labels={"kaishare.dev/inject": "false"})
     status, out = explain([bare(gpu_container()), opted_out], QUEUE, HALF, ENFORCE)
     assert status == 1
@@ -116,15 +116,15 @@ def test_an_owner_that_is_not_namespaced_is_named_in_every_mode(explain: Explain
     owned["metadata"]["ownerReferences"] = owners
     above = deployment(bare())
     above["metadata"]["ownerReferences"] = owners
-    said = 'KAI follows the queue label of Namespace "team-b", which is not namespaced'
+    message = 'KAI follows the queue label of Namespace "team-b", which is not namespaced'
     for mode in (QUEUE, "--label=kaishare.dev/mode=observe"):
         for manifest in (owned, above):
             status, out = explain(manifest, QUEUE, mode)
-            assert (status, out.count(f"warning: {said}")) == (0, 1)
+            assert (status, out.count(f"warning: {message}")) == (0, 1)
     status, out = explain(owned, QUEUE, ENFORCE)
-    assert (status, out.count(f"denied: {said}"), out.count("warning: ")) == (1, 1, 0)
+    assert (status, out.count(f"denied: {message}"), out.count("warning: ")) == (1, 1, 0)
     status, out = explain(above, QUEUE, ENFORCE)
-    assert (status, out.count(f"warning: {said}")) == (0, 1), "the pod itself does not show it"
+    assert (status, out.count(f"warning: {message}")) == (0, 1), "the pod itself does not show it"
 
 
 def test_a_daemon_sets_template_with_a_gpu_is_denied_under_enforce(explain: Explain) -> None:
@@ -132,7 +132,7 @@ def test_a_daemon_sets_template_with_a_gpu_is_denied_under_enforce(explain: Expl
     assert (status, "(daemonset-gpu-denied)" in out) == (1, True)
 
 
-def test_the_default_priority_class_can_be_told(explain: Explain) -> None:
+def test_the_default_priority_class_is_an_option(explain: Explain) -> None:
     policy = (QUEUE, "--label=kaishare.dev/priority=train")
     classed = bare(priorityClassName="usual")
     assert "priorityClassName: train" not in explain(classed, *policy)[1]
@@ -141,7 +141,7 @@ def test_the_default_priority_class_can_be_told(explain: Explain) -> None:
     assert (status, "allowed: the name of a PriorityClass" in err) == (2, True)
 
 
-def test_an_owners_queue_label_beats_ours(explain: Explain) -> None:
+def test_an_owners_queue_label_overrides_the_namespaces_label(explain: Explain) -> None:
     owner = deployment(bare(), labels={"kai.scheduler/queue": "queue-b"})
     out = explain(owner, QUEUE)[1]
     assert 'warning: KAI uses the Deployment\'s queue label "queue-b", not the pods\' "queue-a"' in out
@@ -163,10 +163,10 @@ KAI = "--kai-version=0.13.0"
 
 def test_json_and_yaml_hold_the_same(explain: Explain) -> None:
     status, as_json = explain(MANIFEST, QUEUE, HALF, ENFORCE, KAI, "-o", "json")
-    found = json.loads(as_json)
+    explanations = json.loads(as_json)
     assert status == 1
-    assert yaml.safe_load(explain(MANIFEST, QUEUE, HALF, ENFORCE, KAI, "-o", "yaml")[1]) == found
-    web, out = found
+    assert yaml.safe_load(explain(MANIFEST, QUEUE, HALF, ENFORCE, KAI, "-o", "yaml")[1]) == explanations
+    web, out = explanations
     assert (web["kind"], web["name"], web["namespace"], web["path"]) == (
         "Deployment",
         "web",
@@ -189,7 +189,7 @@ def test_json_and_yaml_hold_the_same(explain: Explain) -> None:
     ]
 
 
-def test_a_patch_a_line_and_it_applies(explain: Explain) -> None:
+def test_the_patch_is_one_line_that_can_be_applied(explain: Explain) -> None:
     status, out = explain(MANIFEST, QUEUE, HALF, KAI, "-o", "patch")
     assert status == 0
     first, second = map(json.loads, out.splitlines())
@@ -199,17 +199,17 @@ def test_a_patch_a_line_and_it_applies(explain: Explain) -> None:
     assert second == []
 
 
-def test_nothing_that_makes_a_pod_is_an_empty_list(explain: Explain) -> None:
+def test_a_manifest_without_pods_gives_an_empty_list(explain: Explain) -> None:
     assert json.loads(explain(MANIFEST[2], QUEUE, "-o", "json")[1]) == []
     assert explain(MANIFEST[2], QUEUE, "-o", "patch") == (0, "")
     assert explain(MANIFEST[2], QUEUE) == (0, "The manifests contain no pods.\n")
 
 
-def test_observe_shows_what_would_be_and_sends_nothing(explain: Explain) -> None:
+def test_observe_shows_the_result_and_an_empty_patch(explain: Explain) -> None:
     observe = "--label=kaishare.dev/mode=observe"
-    (found,) = json.loads(explain(bare(gpu_container()), QUEUE, HALF, observe, "-o", "json")[1])
-    assert (found["action"], found["patch"]) == ("observed", [])
-    assert found["pod"]["metadata"]["annotations"]["gpu-fraction"] == "0.5"
+    (explanation,) = json.loads(explain(bare(gpu_container()), QUEUE, HALF, observe, "-o", "json")[1])
+    assert (explanation["action"], explanation["patch"]) == ("observed", [])
+    assert explanation["pod"]["metadata"]["annotations"]["gpu-fraction"] == "0.5"
 
 
 def test_an_unreadable_pod_is_left_alone_and_not_denied(explain: Explain) -> None:
@@ -218,11 +218,11 @@ def test_an_unreadable_pod_is_left_alone_and_not_denied(explain: Explain) -> Non
     assert (status, "(malformed-pod)" in out) == (0, True)
 
 
-async def test_the_preview_is_what_the_server_does(webhook: RunningWebhook, explain: Explain) -> None:
+async def test_the_preview_equals_the_answer_of_the_server(webhook: RunningWebhook, explain: Explain) -> None:
     document = bare(gpu_container(command=["vllm", "serve", "M"]))
-    (shown,) = json.loads(explain(document, QUEUE, HALF, "-n", "team-a", "-o", "json")[1])
+    (preview,) = json.loads(explain(document, QUEUE, HALF, "-n", "team-a", "-o", "json")[1])
     created = document | {"metadata": document["metadata"] | {"namespace": "team-a"}}
     answer = await webhook.review(review_of(created))
-    assert json.loads(base64.b64decode(answer["patch"])) == shown["patch"]
-    assert answer["auditAnnotations"]["reason"] == shown["reason"]
-    assert answer["warnings"] == [f"kaishare: {warning['message']}" for warning in shown["warnings"]]
+    assert json.loads(base64.b64decode(answer["patch"])) == preview["patch"]
+    assert answer["auditAnnotations"]["reason"] == preview["reason"]
+    assert answer["warnings"] == [f"kaishare: {warning['message']}" for warning in preview["warnings"]]

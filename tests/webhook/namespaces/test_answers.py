@@ -1,4 +1,4 @@
-"""What reviews are answered when a policy cannot be had, by the server itself."""
+"""The server's answers to reviews while a policy is missing or unreadable."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.support.webhook_server import review_of
 ASKED = request(json.dumps(review_of(pod(gpu_container()))).encode())
 
 
-async def test_a_pod_of_a_namespace_made_a_moment_ago_is_filled_in(
+async def test_a_pod_of_a_just_created_namespace_is_patched(
     server: ApiServer, client: KubeClient, tmp_path: Path
 ) -> None:
     serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
@@ -27,45 +27,45 @@ async def test_a_pod_of_a_namespace_made_a_moment_ago_is_filled_in(
 
 
 @pytest.mark.parametrize(
-    ("known", "really", "path", "said"),
+    ("known", "really", "path", "field"),
     [
         ({"mode": "off"}, {"gpu_fraction": "0.5"}, "/mutate", "patch"),
         ({}, {"mode": "enforce"}, "/validate/pods", "status"),
     ],
     ids=["switched on", "enforced"],
 )
-async def test_a_mode_that_the_api_server_knows_of_first_counts_from_its_first_review(
+async def test_a_mode_that_the_watch_has_not_delivered_yet_holds_for_the_first_review(
     server: ApiServer,
     client: KubeClient,
     tmp_path: Path,
     known: dict[str, str],
     really: dict[str, str],
     path: str,
-    said: str,
+    field: str,
 ) -> None:
     serve_namespaces(server, namespace("team-a", **known))
     serve_by_name(server, namespace("team-a", **really))
     async with following(client) as follow, serving(tmp_path, follow.policies) as live:
         await until(lambda: follow.names)
-        assert said in (await (await live.connect()).post(path=path)).response
+        assert field in (await (await live.connect()).post(path=path)).response
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "part"),
     [
         ("/mutate", 200, b'"allowed":true'),
         ("/validate/pods", 500, b"policy cannot be read now: GET /api/v1/namespaces/team-a: 403 Forbidden"),
     ],
 )
-async def test_without_a_policy_mutation_lets_a_pod_through_and_validation_leaves_it_to_the_failure_policy(
-    server: ApiServer, client: KubeClient, tmp_path: Path, path: str, status: int, said: bytes
+async def test_without_a_policy_mutation_admits_and_validation_fails(
+    server: ApiServer, client: KubeClient, tmp_path: Path, path: str, status: int, part: bytes
 ) -> None:
     server.always = refuses(403, "Forbidden", "no right to get")
     async with serving(tmp_path, source(client).policies) as live:
         connection = await live.connect()
         reply = await connection.post(path=path)
         assert reply.status == status
-        assert said in reply.body
+        assert part in reply.body
         assert b"patch" not in reply.body
         assert await live.errors("policies") == 1
         (line,) = live.logged("policy unknown")

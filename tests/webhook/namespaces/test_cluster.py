@@ -1,4 +1,4 @@
-"""Policies from namespaces, as a watch tells of them."""
+"""Policies from namespaces that a watch follows."""
 
 import asyncio
 import copy
@@ -21,9 +21,7 @@ def fraction(policy: NamespacePolicy | None) -> str | None:
     return policy.share.value if policy.share else None
 
 
-async def test_labels_that_are_set_changed_and_removed_are_policy_at_once(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_label_changes_change_the_policy_at_once(server: ApiServer, client: KubeClient) -> None:
     serve_namespaces(server, namespace("team-a", gpu_fraction="0.5"))
     async with following(client) as follow:
         await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
@@ -37,7 +35,7 @@ async def test_labels_that_are_set_changed_and_removed_are_policy_at_once(
         assert server.asked("/namespaces/") == []
 
 
-async def test_only_managed_namespaces_are_asked_for_and_nothing_of_them_but_metadata(
+async def test_the_watch_requests_only_metadata_of_managed_namespaces(
     server: ApiServer, client: KubeClient
 ) -> None:
     serve_namespaces(server)
@@ -48,7 +46,7 @@ async def test_only_managed_namespaces_are_asked_for_and_nothing_of_them_but_met
         assert "as=PartialObjectMetadata" in request.headers["Accept"]
 
 
-async def test_ready_once_listed_and_while_the_api_server_is_heard(
+async def test_the_policies_are_ready_after_the_list_and_while_the_api_server_answers(
     server: ApiServer, client: KubeClient
 ) -> None:
     now = 100.0
@@ -69,7 +67,9 @@ async def test_ready_once_listed_and_while_the_api_server_is_heard(
         await until(lambda: follow.policies.ready)
 
 
-async def test_trouble_is_said_once_and_so_is_its_end(server: ApiServer, client: KubeClient) -> None:
+async def test_an_unavailable_api_server_is_logged_once_and_its_return_too(
+    server: ApiServer, client: KubeClient
+) -> None:
     serve_namespaces(server)
     server.always = refuses(403, "Forbidden", 'cannot list resource "namespaces"')
     async with following(client) as follow:
@@ -81,7 +81,7 @@ async def test_trouble_is_said_once_and_so_is_its_end(server: ApiServer, client:
         await until(lambda: follow.said("API server available again"))
 
 
-async def test_changes_are_told_when_a_policy_changed_and_not_for_other_edits(
+async def test_the_callback_runs_for_policy_changes_and_not_for_other_edits(
     server: ApiServer, client: KubeClient
 ) -> None:
     first = namespace("team-a", gpu_fraction="0.5")
@@ -90,7 +90,7 @@ async def test_changes_are_told_when_a_policy_changed_and_not_for_other_edits(
         await until(lambda: follow.changes)
         edited = copy.deepcopy(first)
         edited["metadata"] |= {"annotations": {"a": "b"}}
-        edited["metadata"]["labels"]["somebody.else/label"] = "x"
+        edited["metadata"]["labels"]["example.com/label"] = "x"
         server.change("MODIFIED", edited)
         server.change("ADDED", namespace("team-b"))
         await until(lambda: len(follow.changes) == 2)
@@ -104,7 +104,7 @@ async def test_changes_are_told_when_a_policy_changed_and_not_for_other_edits(
         assert [line["namespaces"] for line in follow.said("policies listed")] == [1]
 
 
-async def test_an_error_of_ours_is_told_and_ends_nothing(
+async def test_an_internal_error_is_logged_and_the_watch_goes_on(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.tasks.AGAIN_SECONDS", 0.01)
@@ -126,7 +126,7 @@ async def test_an_error_of_ours_is_told_and_ends_nothing(
         assert follow.names == {"team-a", "team-b"}
 
 
-async def test_a_namespace_that_cannot_be_read_is_named_once_and_left_out(
+async def test_an_unreadable_namespace_is_logged_once_and_skipped(
     server: ApiServer, client: KubeClient
 ) -> None:
     odd = namespace("odd")
@@ -140,7 +140,7 @@ async def test_a_namespace_that_cannot_be_read_is_named_once_and_left_out(
         assert len(follow.said("skipping invalid namespace")) == 1
 
 
-async def test_how_the_watch_fares_is_in_the_metrics(server: ApiServer, client: KubeClient) -> None:
+async def test_the_metrics_have_the_state_of_the_watch(server: ApiServer, client: KubeClient) -> None:
     serve_namespaces(server, namespace("team-a"), namespace("team-b", gpu_fraction="2"))
     metrics, wait = Metrics(), source(client)
     metrics.show_policies(wait.policies.all)
@@ -162,12 +162,12 @@ async def test_how_the_watch_fares_is_in_the_metrics(server: ApiServer, client: 
 
 def test_namespaces_with_the_same_labels_share_their_values() -> None:
     read = reader()
-    one, other = (read(json.dumps(namespace(name, gpu_fraction="0.5")).encode()) for name in ("a", "b"))
-    assert one is not None
-    assert other is not None
-    assert (one.policy.namespace, other.policy.namespace) == ("a", "b")
-    assert one.policy.share is other.policy.share
-    assert one.policy.queue is other.policy.queue
+    first, second = (read(json.dumps(namespace(name, gpu_fraction="0.5")).encode()) for name in ("a", "b"))
+    assert first is not None
+    assert second is not None
+    assert (first.policy.namespace, second.policy.namespace) == ("a", "b")
+    assert first.policy.share is second.policy.share
+    assert first.policy.queue is second.policy.queue
 
 
 @pytest.mark.parametrize(
@@ -179,20 +179,20 @@ def test_namespaces_with_the_same_labels_share_their_values() -> None:
     ],
     ids=["valid", "invalid", "about to end"],
 )
-def test_a_uid_is_kept_where_there_is_a_problem_to_tell_of(
+def test_a_uid_is_kept_only_for_a_namespace_with_problems(
     fraction: str, more: dict[str, str], uid: str
 ) -> None:
     item = namespace("a", gpu_fraction=fraction)
     item["metadata"] |= more
-    found = reader()(json.dumps(item).encode())
-    assert found is not None
-    assert found.uid == uid
+    managed = reader()(json.dumps(item).encode())
+    assert managed is not None
+    assert managed.uid == uid
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}', b"\xff"]
 )
-def test_what_is_no_namespace_is_said_in_one_line(data: bytes) -> None:
+def test_an_invalid_namespace_is_an_error_of_one_line(data: bytes) -> None:
     with pytest.raises(NamespaceError, match=r"^not a Namespace: .+"):
         reader()(data)
 

@@ -47,7 +47,7 @@ class Following:
         return self.facts.current.default_priority_class
 
     @property
-    def said(self) -> list[tuple[str, str]]:
+    def resource_lines(self) -> list[tuple[str, str]]:
         lines = map(json.loads, self._stream.getvalue().splitlines())
         return [(line["message"], line["resource"]) for line in lines]
 
@@ -65,7 +65,7 @@ async def following(client: KubeClient, rules: Rules | None = None) -> AsyncIter
 
 def serve(server: ApiServer, *classes: dict[str, Any]) -> None:
     server.path = PRIORITY_CLASSES.path
-    server.pods = {found["metadata"]["name"]: found for found in classes}
+    server.pods = {item["metadata"]["name"]: item for item in classes}
     server.named = {
         "/api": discovery(("", "Namespace", "Cluster"), ("", "Pod", "Namespaced")),
         "/apis": discovery(("example.com", "Tenant", "Cluster"), ("example.com", "Widget", "Namespaced")),
@@ -74,8 +74,8 @@ def serve(server: ApiServer, *classes: dict[str, Any]) -> None:
 
 async def test_the_default_class_is_followed(server: ApiServer, client: KubeClient) -> None:
     serve(server, priority_class("train", 9), priority_class("usual", 5, default=True))
-    async with following(client, Rules(default_priority_class="told")) as follow:
-        assert follow.default_class == "told"
+    async with following(client, Rules(default_priority_class="configured")) as follow:
+        assert follow.default_class == "configured"
         await until(lambda: follow.default_class == "usual")
         server.change("ADDED", priority_class("lower", 1, default=True))
         await until(lambda: follow.default_class == "lower")
@@ -83,7 +83,7 @@ async def test_the_default_class_is_followed(server: ApiServer, client: KubeClie
         await until(lambda: follow.default_class == "usual")
         server.change("DELETED", priority_class("usual", 5, default=True))
         await until(lambda: follow.default_class is None)
-        assert follow.said == []
+        assert follow.resource_lines == []
 
 
 async def test_kinds_without_a_namespace_are_discovered(server: ApiServer, client: KubeClient) -> None:
@@ -106,25 +106,25 @@ async def test_without_aggregated_discovery_the_built_in_kinds_hold(
     serve(server)
     server.named["/apis"] = answer
     async with following(client) as follow:
-        await until(lambda: follow.said)
+        await until(lambda: follow.resource_lines)
         assert follow.facts.current.cluster_scoped == CLUSTER_SCOPED_OWNERS
         await follow.facts.discover()
-        assert follow.said == [("resource unavailable", "discovery")]
+        assert follow.resource_lines == [("resource unavailable", "discovery")]
         server.named["/apis"] = discovery(("example.com", "Tenant", "Cluster"))
         await follow.facts.discover()
-        assert follow.said[1:] == [("resource available again", "discovery")]
+        assert follow.resource_lines[1:] == [("resource available again", "discovery")]
         assert ("example.com", "Tenant") in follow.facts.current.cluster_scoped
         server.named["/apis"] = answer
         await follow.facts.discover()
         assert ("example.com", "Tenant") in follow.facts.current.cluster_scoped
 
 
-async def test_without_the_right_the_setting_holds_and_the_log_says_so_once(
+async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_line(
     server: ApiServer, client: KubeClient
 ) -> None:
     serve(server)
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
-    async with following(client, Rules(default_priority_class="told")) as follow:
+    async with following(client, Rules(default_priority_class="configured")) as follow:
         await until(lambda: len(server.asked("/priorityclasses")) >= 2)
-        assert follow.default_class == "told"
-        assert follow.said == [("resource unavailable", "priorityclasses")]
+        assert follow.default_class == "configured"
+        assert follow.resource_lines == [("resource unavailable", "priorityclasses")]

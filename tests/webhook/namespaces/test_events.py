@@ -1,4 +1,4 @@
-"""What namespaces with an invalid policy are told, and how often."""
+"""Events of namespaces with an invalid policy: their text and their frequency."""
 
 from dataclasses import dataclass, field
 
@@ -12,13 +12,13 @@ from webhook.policy.labels import NamespacePolicy
 
 @dataclass
 class Desk:
-    """Takes events as a writer does, and writes none of them until told."""
+    """Takes events as a writer does, and keeps them."""
 
-    told: list[Event] = field(default_factory=list)
+    emitted: list[Event] = field(default_factory=list)
     waiting: int = 0
 
     def emit(self, event: Event) -> None:
-        self.told.append(event)
+        self.emitted.append(event)
         self.waiting += 1
 
 
@@ -52,11 +52,9 @@ def events(desk: Desk, clock: Clock) -> PolicyEvents:
     return PolicyEvents(desk, clock=clock)
 
 
-def test_an_event_is_about_its_namespace_and_in_it_and_names_every_label(
-    desk: Desk, events: PolicyEvents
-) -> None:
+def test_an_event_is_in_its_namespace_and_names_every_bad_label(desk: Desk, events: PolicyEvents) -> None:
     events.take(managed("team-a", gpu_fraction="2", share_for="some"))
-    (event,) = desk.told
+    (event,) = desk.emitted
     assert (event.name, event.namespace, event.reason) == (
         "kaishare-policy-invalid",
         "team-a",
@@ -77,33 +75,33 @@ def test_an_event_is_about_its_namespace_and_in_it_and_names_every_label(
     )
 
 
-def test_many_labels_are_counted(desk: Desk, events: PolicyEvents) -> None:
+def test_an_event_counts_the_labels_that_it_does_not_name(desk: Desk, events: PolicyEvents) -> None:
     events.take(managed("team-a", **{f"unknown_{number}": "" for number in range(12)}))
-    assert desk.told[0].message.endswith("; and 4 more")
+    assert desk.emitted[0].message.endswith("; and 4 more")
 
 
-def test_valid_policies_are_not_told_of(desk: Desk, events: PolicyEvents) -> None:
+def test_a_valid_policy_has_no_event(desk: Desk, events: PolicyEvents) -> None:
     events.take(managed("team-a", gpu_fraction="0.5"))
-    assert desk.told == []
+    assert desk.emitted == []
 
 
-def test_the_same_problem_is_told_again_only_before_the_api_server_forgets(
+def test_an_event_is_refreshed_before_the_api_server_deletes_it(
     desk: Desk, events: PolicyEvents, clock: Clock
 ) -> None:
     for _ in range(3):
         events.take(managed("team-a", gpu_fraction="2"))
     clock.now += 0.9 * REFRESH_SECONDS - 1
     events.emit()
-    assert len(desk.told) == 1
+    assert len(desk.emitted) == 1
     clock.now += 0.1 * REFRESH_SECONDS + 1
     events.emit()
     events.emit()
-    assert len(desk.told) == 2
+    assert len(desk.emitted) == 2
     assert REFRESH_SECONDS < 3600
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "count"),
     [
         (managed("team-a", gpu_fraction="3"), 2),
         (managed("team-a", gpu_fraction="2", share_for="x"), 2),
@@ -113,27 +111,29 @@ def test_the_same_problem_is_told_again_only_before_the_api_server_forgets(
         (managed("team-a", uid="", gpu_fraction="3"), 1),
         ({}, 1),
     ],
-    ids=["another value", "another label", "made anew", "a valid change", "mended", "ending", "gone"],
+    ids=["another value", "another label", "created again", "a valid change", "mended", "ending", "gone"],
 )
-def test_what_changes_is_told_at_once(
-    desk: Desk, events: PolicyEvents, after: dict[str, ManagedNamespace], told: int
+def test_a_changed_problem_has_an_event_at_once(
+    desk: Desk, events: PolicyEvents, after: dict[str, ManagedNamespace], count: int
 ) -> None:
     events.take(managed("team-a", gpu_fraction="2"))
     events.take(after)
-    assert len(desk.told) == told
+    assert len(desk.emitted) == count
 
 
-def test_a_problem_that_comes_back_is_told_again(desk: Desk, events: PolicyEvents) -> None:
+def test_a_problem_that_comes_back_has_a_second_event(desk: Desk, events: PolicyEvents) -> None:
     for fraction in ("2", "0.5", "2"):
         events.take(managed("team-a", gpu_fraction=fraction))
-    assert len(desk.told) == 2
+    assert len(desk.emitted) == 2
 
 
-def test_more_than_the_writer_takes_wait_and_none_is_lost(desk: Desk, events: PolicyEvents) -> None:
-    many = {name: one for number in range(100) for name, one in managed(f"team-{number}", mode="x").items()}
+def test_events_above_the_writers_bound_wait_and_none_is_lost(desk: Desk, events: PolicyEvents) -> None:
+    many = {
+        name: value for number in range(100) for name, value in managed(f"team-{number}", mode="x").items()
+    }
     events.take(many)
-    assert len(desk.told) == 32
+    assert len(desk.emitted) == 32
     for _ in range(5):
         desk.waiting = 0
         events.emit()
-    assert sorted(event.namespace for event in desk.told) == sorted(many)
+    assert sorted(event.namespace for event in desk.emitted) == sorted(many)

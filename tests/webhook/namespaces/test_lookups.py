@@ -1,4 +1,4 @@
-"""Reviews that are ahead of the watch: the API server is asked, once, and for a moment."""
+"""Reviews that arrive before the watch's event: one request to the API server, cached for a moment."""
 
 import asyncio
 import json
@@ -25,8 +25,8 @@ from webhook.policy.labels import Mode
 TEAM_A = f"{PATH}/team-a"
 
 
-def held(server: ApiServer) -> asyncio.Event:
-    """Let a server answer for nothing by name until the event is set."""
+def block_answers(server: ApiServer) -> asyncio.Event:
+    """Let a server answer no request by name until the event is set."""
     go = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -46,22 +46,22 @@ async def test_a_namespace_is_found_before_anything_was_listed(server: ApiServer
     assert "as=PartialObjectMetadata;" in server.requests[0].headers["Accept"]
 
 
-async def test_a_hundred_at_once_ask_once(server: ApiServer, client: KubeClient) -> None:
+async def test_a_hundred_concurrent_lookups_send_one_request(server: ApiServer, client: KubeClient) -> None:
     serve_by_name(server, namespace("team-a"))
-    go = held(server)
+    go = block_answers(server)
     policies = source(client).policies
     finds = [asyncio.create_task(policies.find("team-a")) for _ in range(100)]
     await until(lambda: server.asked("/namespaces/"))
     go.set()
-    assert {found and found.namespace for found in await asyncio.gather(*finds)} == {"team-a"}
+    assert {policy and policy.namespace for policy in await asyncio.gather(*finds)} == {"team-a"}
     assert server.asked("/namespaces/") == [TEAM_A]
 
 
-async def test_who_is_cancelled_leaves_the_question_to_the_next(
+async def test_a_cancelled_lookup_leaves_the_request_to_the_next_caller(
     server: ApiServer, client: KubeClient
 ) -> None:
     serve_by_name(server, namespace("team-a"))
-    go = held(server)
+    go = block_answers(server)
     policies = source(client).policies
     first = asyncio.create_task(policies.find("team-a"))
     await until(lambda: server.asked("/namespaces/"))
@@ -69,8 +69,8 @@ async def test_who_is_cancelled_leaves_the_question_to_the_next(
     await asyncio.sleep(0)
     first.cancel()
     go.set()
-    found = await second
-    assert found is not None
+    policy = await second
+    assert policy is not None
     assert first.cancelled()
 
 
@@ -97,7 +97,9 @@ async def test_an_answer_counts_for_a_moment(
     assert len(server.requests) == 2
 
 
-async def test_the_watch_counts_as_soon_as_it_knows(server: ApiServer, client: KubeClient) -> None:
+async def test_the_watch_overrides_lookups_as_soon_as_it_has_the_namespace(
+    server: ApiServer, client: KubeClient
+) -> None:
     serve_namespaces(server)
     serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
     async with following(client) as follow:
@@ -114,7 +116,7 @@ async def test_the_watch_counts_as_soon_as_it_knows(server: ApiServer, client: K
 
 
 @pytest.mark.parametrize("now_enforced", [True, False])
-async def test_a_policy_in_a_mode_whose_pods_do_not_come_here_is_asked_for(
+async def test_a_policy_whose_mode_does_not_match_the_webhook_is_looked_up(
     server: ApiServer, client: KubeClient, now_enforced: bool
 ) -> None:
     serve_namespaces(server, namespace("team-a"))
@@ -135,7 +137,7 @@ async def test_a_namespace_that_is_gone_is_not_managed(server: ApiServer, client
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "error"),
     [
         (refuses(403, "Forbidden", "no right to get"), "403 Forbidden: no right to get"),
         (refuses(500, "InternalError"), "500 InternalError"),
@@ -144,33 +146,33 @@ async def test_a_namespace_that_is_gone_is_not_managed(server: ApiServer, client
     ],
     ids=["forbidden", "an error", "no JSON", "no namespace"],
 )
-async def test_what_says_nothing_is_an_error_for_a_moment(
-    server: ApiServer, client: KubeClient, answer: Answer, said: str
+async def test_an_unusable_answer_is_an_error_until_the_next_request(
+    server: ApiServer, client: KubeClient, answer: Answer, error: str
 ) -> None:
     now = 100.0
     server.answers = [answer]
     serve_by_name(server, namespace("team-a"))
     policies = source(client, clock=lambda: now).policies
     for _ in range(3):
-        with pytest.raises(PolicyUnknown, match=said):
+        with pytest.raises(PolicyUnknown, match=error):
             await policies.find("team-a")
     assert len(server.requests) == 1, "an API server in trouble is not asked by every review"
     now += 1
     assert await policies.find("team-a") is not None
 
 
-async def test_silence_is_an_error_in_time(
+async def test_a_silent_api_server_is_an_error_after_the_deadline(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.namespaces.lookups.LONGEST_SECONDS", 0.05)
-    held(server)
+    block_answers(server)
     policies = source(client).policies
-    found = await asyncio.gather(*(policies.find("team-a") for _ in range(20)), return_exceptions=True)
-    assert {str(each) for each in found} == {f"GET {TEAM_A}: no answer in time"}
+    errors = await asyncio.gather(*(policies.find("team-a") for _ in range(20)), return_exceptions=True)
+    assert {str(error) for error in errors} == {f"GET {TEAM_A}: no answer in time"}
     assert server.asked("/namespaces/") == [TEAM_A]
 
 
-async def test_no_api_server_is_an_error(server: ApiServer, client: KubeClient) -> None:
+async def test_an_absent_api_server_is_an_error(server: ApiServer, client: KubeClient) -> None:
     await server.stop()
     with pytest.raises(PolicyUnknown, match="Connection refused"):
         await source(client).policies.find("team-a")
@@ -180,12 +182,12 @@ async def test_no_api_server_is_an_error(server: ApiServer, client: KubeClient) 
     "name",
     ["", "..", "../secrets", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"],
 )
-async def test_what_is_no_name_is_never_asked_for(server: ApiServer, client: KubeClient, name: str) -> None:
+async def test_an_invalid_name_is_never_requested(server: ApiServer, client: KubeClient, name: str) -> None:
     assert await source(client).policies.find(name) is None
     assert server.requests == []
 
 
-async def test_what_is_remembered_is_bounded(
+async def test_the_cache_of_answers_is_bounded(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.namespaces.lookups._MOST_REMEMBERED", 2)
@@ -197,7 +199,9 @@ async def test_what_is_remembered_is_bounded(
     assert server.asked("/namespaces/")[-1] == f"{PATH}/b", "the one not used for longest was forgotten"
 
 
-async def test_invented_names_do_not_become_a_flood(server: ApiServer, client: KubeClient) -> None:
+async def test_invented_names_send_a_bounded_number_of_requests(
+    server: ApiServer, client: KubeClient
+) -> None:
     now = 100.0
     lookups = NamespaceLookups(client, clock=lambda: now)
     for number in range(200):
@@ -209,7 +213,7 @@ async def test_invented_names_do_not_become_a_flood(server: ApiServer, client: K
     assert await lookups.find("one-more") is None
 
 
-async def test_few_are_asked_for_at_once(server: ApiServer, client: KubeClient) -> None:
+async def test_the_number_of_concurrent_requests_is_bounded(server: ApiServer, client: KubeClient) -> None:
     most = waiting = 0
 
     def counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -1,4 +1,4 @@
-"""What a review may cost: CPU time that grows linearly with its body, whatever a tenant writes into it."""
+"""The cost of a review: CPU time that grows linearly with its body, for any pod of a tenant."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ LABELS = {
     "observed": {**SHARE, "kaishare.dev/mode": "observe", "kaishare.dev/max-gpu-memory": "2000"},
 }
 MAX_ANSWER = 96 * KIB
-"""Bytes of an answer: a patch of some 520 operations in base64, and eight warnings."""
+"""Bytes of an answer: a patch of about 520 operations in base64, and eight warnings."""
 MAX_LINE = 16 * KIB
 """Bytes of a line of the log."""
 
@@ -74,13 +74,13 @@ Answer = Callable[[Asked], bytes | None]
 
 @pytest.fixture(scope="module")
 def log_stream() -> io.BytesIO:
-    """What the webhook of this module logs."""
+    """The log of this module's webhook."""
     return io.BytesIO()
 
 
 @pytest.fixture(scope="module")
 def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
-    """The webhook's answer without sockets; None where it answers with a status of HTTP."""
+    """Return the webhook's answer without sockets; None if it answers with an HTTP error."""
     policies, metrics = FixedPolicies(), Metrics()
     log = JsonLog(log_stream)
     judges: dict[str, AdmissionWebhook] = {
@@ -101,7 +101,7 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
 
 
 def seconds_for(answer: Answer, request: Asked) -> float:
-    """CPU time of the cheapest of three answers."""
+    """Return the CPU time of the cheapest of three answers, in seconds."""
     costs = []
     gc.collect()
     gc.disable()
@@ -196,7 +196,7 @@ def test_an_answer_does_not_grow_with_its_review(answer: Answer, name: str) -> N
     assert body is None or len(body) < MAX_ANSWER
 
 
-def test_every_field_that_is_read_of_a_pod_has_a_hostile_kind() -> None:
+def test_every_pod_field_that_is_read_has_a_hostile_value() -> None:
     read = {
         f"{struct.__name__}.{field.name}"
         for struct in (PodDocument, Metadata, Owner, Spec, Container, Resources)

@@ -1,4 +1,4 @@
-"""Manifests written by others: every pod in them, under several policies and for several releases of KAI.
+"""Manifests of other projects: every pod in them, under several policies and for several releases of KAI.
 
 The folder is not part of the project: its files are other projects' examples.
 """
@@ -70,7 +70,7 @@ POLICIES = {
 
 @cache
 def read_files(folder: Path) -> dict[str, list[Any] | str]:
-    """Every file's documents, or what is wrong with it."""
+    """Return every file's documents, or its error."""
     read: dict[str, list[Any] | str] = {}
     for file in sorted(folder.glob("*.yaml")):
         try:
@@ -86,8 +86,8 @@ def files() -> dict[str, list[Any] | str]:
 
 
 @pytest.fixture(scope="module")
-def found(files: dict[str, list[Any] | str]) -> list[tuple[str, FoundPod]]:
-    """Every pod with a title."""
+def corpus_pods(files: dict[str, list[Any] | str]) -> list[tuple[str, FoundPod]]:
+    """Return every pod of the corpus with a title."""
     return [
         (f"{name}: {pod.title}", pod)
         for name, documents in files.items()
@@ -107,14 +107,14 @@ def test_every_file_is_read_or_refused_in_one_line(files: dict[str, list[Any] | 
         assert ": not YAML: " in error
 
 
-def test_pods_are_found_in_almost_every_file(found: list[tuple[str, FoundPod]]) -> None:
-    assert len(found) == PODS
-    without = FILES - TEMPLATES - len({title.partition(": ")[0] for title, _ in found})
+def test_pods_are_found_in_almost_every_file(corpus_pods: list[tuple[str, FoundPod]]) -> None:
+    assert len(corpus_pods) == PODS
+    without = FILES - TEMPLATES - len({title.partition(": ")[0] for title, _ in corpus_pods})
     assert without == 0
 
 
 def created(pod: FoundPod, namespace: str, *, mark: bool = False) -> Any:
-    """The pod as JSON says it; perhaps with the label that asks for a share."""
+    """Return the pod as JSON; `mark` adds the label that requests a share."""
     document = json.loads(as_json(pod.as_created(namespace)))
     if mark:
         labels = document["metadata"].get("labels") or {}
@@ -138,22 +138,22 @@ def may_have_a_share(pod: FoundPod, document: Any, share_for: str) -> bool:
 
 
 def every_pod(
-    found: list[tuple[str, FoundPod]], namespace: str
+    corpus_pods: list[tuple[str, FoundPod]], namespace: str
 ) -> Iterator[tuple[str, FoundPod, dict[str, Any]]]:
-    """Every pod as written, and marked for a share."""
-    for title, pod in found:
+    """Yield every pod as written, and marked for a share."""
+    for title, pod in corpus_pods:
         yield title, pod, created(pod, namespace)
         yield f"{title}, marked", pod, created(pod, namespace, mark=True)
 
 
 @pytest.mark.parametrize("version", [None, *VERSIONS], ids=lambda v: str(v) if v else "KAI of any version")
 @pytest.mark.parametrize("namespace", POLICIES)
-def test_every_pod(found: list[tuple[str, FoundPod]], namespace: str, version: Version | None) -> None:
+def test_every_pod(corpus_pods: list[tuple[str, FoundPod]], namespace: str, version: Version | None) -> None:
     policy = NamespacePolicy.from_labels(namespace, POLICIES[namespace])
     assert policy is not None
     assert not policy.problems
     seen = Counter[str]()
-    for title, pod, received in every_pod(found, namespace):
+    for title, pod, received in every_pod(corpus_pods, namespace):
         mutation = mutate(policy, exact(received).encode(), Rules(kai_version=version))
         assert mutation.decision.action is not Action.ERROR, title
         sent = json.loads(exact(mutation.sent))
@@ -191,7 +191,7 @@ def test_every_pod(found: list[tuple[str, FoundPod]], namespace: str, version: V
 
 
 async def test_the_server_answers_every_pod_as_explained(
-    found: list[tuple[str, FoundPod]], tmp_path: Path
+    corpus_pods: list[tuple[str, FoundPod]], tmp_path: Path
 ) -> None:
     namespaces = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
@@ -210,7 +210,7 @@ async def test_the_server_answers_every_pod_as_explained(
         admission = await server.open_admission(any_port, context.outer)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
             for name in POLICIES:
-                for number, (title, pod) in enumerate(found):
+                for number, (title, pod) in enumerate(corpus_pods):
                     document = created(pod, name)
                     body = json.dumps(review_of(document, name, uid=f"{name}-{number}")).encode()
                     async with session.post(f"https://{admission}/mutate", data=body) as response:

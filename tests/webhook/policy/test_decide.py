@@ -1,4 +1,4 @@
-"""A pod's fate, line by line as design and docs have it."""
+"""The decision for a pod, row by row as docs/policy.md has it."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ MIG = "nvidia.com/mig-1g.5gb"
 
 
 def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **rules: Any) -> Decision:
-    """The decision for a pod of namespace team-a, whose queue is `queue-a`."""
+    """Return the decision for a pod of namespace team-a, whose queue is `queue-a`."""
     labels = {"kai.scheduler/queue": "queue-a", **(DEFAULT_SHARE if labels is None else labels)}
     policy = NamespacePolicy.from_labels(
         "team-a", {key: value for key, value in labels.items() if value is not None}
@@ -56,7 +56,7 @@ LEFT_ALONE = [
 
 @pytest.mark.parametrize("mode", ["default", "observe", "enforce"])
 @pytest.mark.parametrize("case", LEFT_ALONE, ids=lambda case: case[0])
-def test_left_alone(case: tuple[str, dict[str, Any], str], mode: str) -> None:
+def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: str) -> None:
     _, document, reason = case
     decision = decided(document, DEFAULT_SHARE | {"kaishare.dev/mode": mode})
     assert outcome(decision) == ("skipped", reason)
@@ -108,7 +108,7 @@ def test_a_pod_that_chose_the_policys_scheduler_gets_the_rest() -> None:
     assert changes.labels == {"kai.scheduler/queue": "queue-a"}
 
 
-def test_labels_fill_only_what_is_open() -> None:
+def test_labels_fill_only_unset_fields() -> None:
     priority = {"kaishare.dev/priority": "build"}
     assert decided(pod(), priority).changes.labels == {
         "kai.scheduler/queue": "queue-a",
@@ -148,7 +148,7 @@ def test_the_policys_priority_never_overrules_the_pods_own(
 
 
 OURS = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"}
-# title, pod after somebody put nvidia.com/gpu into it, keys that are removed
+# title, pod after another component added nvidia.com/gpu, keys that are removed
 PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
     ("one GPU", pod(gpu_container(), annotations=OURS), 2),
     ("zero", pod(gpu_container(count="0"), annotations=OURS), 2),
@@ -170,7 +170,7 @@ PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("case", PUT_BACK, ids=lambda case: case[0])
-def test_a_gpu_that_comes_back_beside_the_policys_share_is_removed_again(
+def test_a_gpu_that_is_added_again_beside_the_policys_share_is_removed_again(
     case: tuple[str, dict[str, Any], int],
 ) -> None:
     _, document, removed = case
@@ -178,7 +178,7 @@ def test_a_gpu_that_comes_back_beside_the_policys_share_is_removed_again(
     assert len(decision.changes.removed_gpu_keys) == removed
     assert (decision.reason is Reason.GPU_REMOVED_AGAIN) is bool(removed)
     assert decision.changes.annotations == {}
-    assert not removed or "kai-refuses" not in [found.reason.code for found in decision.warnings]
+    assert not removed or "kai-refuses" not in [warning.reason.code for warning in decision.warnings]
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **DEFAULT_SHARE})
     mutation = mutate(policy, json.dumps(document).encode(), Rules())
     assert mutation.decision.reason is decision.reason
@@ -275,14 +275,14 @@ def test_default_share(case: tuple[str, dict[str, Any], dict[str, str], str, str
     assert given.pop("gpu-fraction") == "0.5"
     named = document["metadata"].get("annotations", {}).get("gpu-fraction-container-name")
     assert given == ({} if named else {"gpu-fraction-container-name": name})
-    held = [
+    gpu_keys = [
         GpuKey(group, index, kind)
         for group in ("containers", "initContainers")
-        for index, one in enumerate(document["spec"].get(group, []))
+        for index, spec in enumerate(document["spec"].get(group, []))
         for kind in ("limits", "requests")
-        if GPU in one.get("resources", {}).get(kind, {})
+        if GPU in spec.get("resources", {}).get(kind, {})
     ]
-    assert list(decision.changes.removed_gpu_keys) == held
+    assert list(decision.changes.removed_gpu_keys) == gpu_keys
 
 
 def test_memory_is_injected_as_memory() -> None:
@@ -311,7 +311,7 @@ def test_a_container_that_is_not_first(version: str | None, reason: str) -> None
         ("0.16.5", "a.b", "whole-gpu-converted"), ("0.17.0", None, "name-unsupported"),
     ],
 )  # fmt: skip
-def test_names_kai_cannot_work_with(version: str | None, name: str | None, reason: str) -> None:
+def test_pod_names_that_kai_does_not_support(version: str | None, name: str | None, reason: str) -> None:
     release = Version.parse(version) if version else None
     metadata = {"name": name} if name else {"name": None, "generateName": "x-"}
     decision = decided(pod(gpu_container(), metadata=metadata), kai_version=release)
@@ -379,9 +379,9 @@ WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("KAI's annotations", pod(annotations={"received-resource-type": "x", "pod-group-name": "x", "kai.scheduler/skip-podgrouper": "true"}), {}, ["reserved-key"] * 3, "is reserved for KAI"),
     ("vCluster's keys", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/namespace": "y"}), {}, ["reserved-key"] * 2, "vCluster"),
     ("vCluster's own pod", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/managed-by": "v"}), {}, [], ""),
-    ("a ConfigMap nobody uses", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
-    ("an opt-out that is none", pod(labels={"kaishare.dev/inject": "no"}), {}, ["unknown-value"], '"no"'),
-    ("a mark that is none", pod(labels={"kaishare.dev/gpu": "Shared"}), {}, ["unknown-value"], "allowed: shared"),
+    ("an unused ConfigMap", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
+    ("an invalid opt-out", pod(labels={"kaishare.dev/inject": "no"}), {}, ["unknown-value"], '"no"'),
+    ("an invalid mark", pod(labels={"kaishare.dev/gpu": "Shared"}), {}, ["unknown-value"], "allowed: shared"),
 ]  # fmt: skip
 
 
@@ -403,7 +403,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("value", "what"), UNREADABLE)
-def test_what_becomes_of_a_number_that_only_older_releases_take(value: str, what: str) -> None:
+def test_a_number_that_only_older_releases_accept_is_warned_about(value: str, what: str) -> None:
     decision = decided(pod(annotations={"gpu-fraction": value}), kai_version=Version(0, 13, 4))
     assert [warning.reason.code for warning in decision.warnings] == ["counted-differently"]
     assert what in decision.warnings[0].warning

@@ -1,4 +1,4 @@
-"""Hints about frameworks that take the whole GPU unless told otherwise."""
+"""Hints about frameworks that use the whole GPU by default."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ def decided(document: dict[str, Any], **labels: str) -> Decision:
 
 
 def hints(document: dict[str, Any], **labels: str) -> list[tuple[str, str]]:
-    found = decided(document, **(labels or {"gpu_fraction": "0.5"})).warnings
-    return [(f.reason.code, f.warning) for f in found if f.reason.code in HINTS]
+    warnings = decided(document, **(labels or {"gpu_fraction": "0.5"})).warnings
+    return [(w.reason.code, w.warning) for w in warnings if w.reason.code in HINTS]
 
 
 VLLM = "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.5 or less"
@@ -47,8 +47,8 @@ UNBOUNDED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("case", UNBOUNDED, ids=lambda case: case[0])
 def test_without_a_bound(case: tuple[str, dict[str, Any], str]) -> None:
-    _, fields, said = case
-    assert hints(pod(gpu_container(**fields))) == [("framework-default", said)]
+    _, fields, hint = case
+    assert hints(pod(gpu_container(**fields))) == [("framework-default", hint)]
 
 
 ABOVE: list[tuple[str, dict[str, Any]]] = [
@@ -69,14 +69,14 @@ ABOVE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("case", ABOVE, ids=lambda case: case[0])
 def test_a_bound_above_the_share(case: tuple[str, dict[str, Any]]) -> None:
-    ((code, said),) = hints(pod(gpu_container(**case[1])))
+    ((code, hint),) = hints(pod(gpu_container(**case[1])))
     assert code == "framework-above-share"
-    assert said.endswith("0.7, above its share: set 0.5 or less")
+    assert hint.endswith("0.7, above its share: set 0.5 or less")
 
 
 NONE: list[tuple[str, dict[str, Any]]] = [
     ("within the share", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.5"]}),
-    ("a variable nobody can see", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=$(UTIL)"]}),
+    ("a variable without a value in the pod", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=$(UTIL)"]}),
     ("a shell's variable", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization $UTIL"]}),
     ("no value at all", {"command": ["vllm", "serve", "--gpu-memory-utilization"]}),
     ("a file that may hold it", {"command": ["vllm", "serve", "--config", "c.yaml"]}),
@@ -109,10 +109,10 @@ def test_a_share_by_memory_names_the_memory() -> None:
     assert hints(bounded, gpu_memory="2000") == []
 
 
-def test_a_pods_own_share_is_what_counts() -> None:
+def test_a_pods_own_share_is_the_bound_of_its_hint() -> None:
     document = pod(container(command=["vllm", "serve", "M"]), annotations={"gpu-fraction": "0.25"})
-    ((_, said),) = hints(document)
-    assert said.endswith("0.25 or less")
+    ((_, hint),) = hints(document)
+    assert hint.endswith("0.25 or less")
 
 
 def test_only_the_container_of_the_share_is_looked_at() -> None:
@@ -121,7 +121,7 @@ def test_only_the_container_of_the_share_is_looked_at() -> None:
     assert hints(pod(container("main", **serve))) == []  # no share, no hint
     second = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}
     assert len(hints(pod(container("a"), container("b", **serve), annotations=second))) == 1
-    missing = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}
+    missing = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "missing"}
     assert hints(pod(container("a", **serve), annotations=missing)) == []
 
 
@@ -133,9 +133,9 @@ def test_kaishare_sets_no_option_and_no_variable_itself() -> None:
 @pytest.mark.parametrize("name", ["x" * 300, "ü" * 60])
 def test_a_hint_is_one_line_of_120_characters_at_most(name: str) -> None:
     args = ["serve", name, f"--gpu-memory-utilization=0.{'9' * 38}"]
-    ((_, said),) = hints(pod(gpu_container(command=["vllm"], args=args)))
-    assert len(said) <= 120
-    assert said.isprintable()
+    ((_, hint),) = hints(pod(gpu_container(command=["vllm"], args=args)))
+    assert len(hint) <= 120
+    assert hint.isprintable()
 
 
 @pytest.mark.parametrize("value", ["0." + "9" * 39, "9" * 41, "9" * 100_000 + "x", "1e" + "9" * 40])

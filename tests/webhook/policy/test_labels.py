@@ -1,4 +1,4 @@
-"""A namespace's labels: each label, each value, and what happens to a bad one."""
+"""A namespace's labels: each label, each value, and the effect of a bad one."""
 
 import difflib
 
@@ -169,14 +169,14 @@ def test_a_default_at_its_own_cap_is_fine() -> None:
     assert policy(gpu_fraction="0.5", max_gpu_fraction="1").problems == ()
 
 
-def test_an_unknown_label_of_ours_is_a_problem_and_others_are_not() -> None:
+def test_an_unknown_kaishare_label_is_a_problem_and_other_labels_are_not() -> None:
     read = NamespacePolicy.from_labels("ns", QUEUE | {"kaishare.dev/gpu-fractoin": "0.5", "team": "a"})
     assert read is not None
     assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-fractoin"]
     assert read.share is None
 
 
-def test_off_counts_as_off_whatever_else_is_wrong() -> None:
+def test_mode_off_holds_beside_invalid_labels() -> None:
     assert policy(mode="off", gpu_fraction="7").state == "off"
 
 
@@ -195,20 +195,20 @@ def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.Monkey
     assert len(searched) == 8
     assert max(map(len, searched)) <= 63
     assert max(len(str(problem)) for problem in policy.problems) < 1000
-    found = label_problems(labels, labels.keys())
-    assert (len(found.first), found.count, len(searched)) == (8, 12_000, 16)
+    problems = label_problems(labels, labels.keys())
+    assert (len(problems.first), problems.count, len(searched)) == (8, 12_000, 16)
 
 
 def test_only_changed_labels_are_judged() -> None:
     labels = (
         QUEUE | {f"kaishare.dev/a{number}": "" for number in range(20)} | {"kaishare.dev/gpu-fracton": "0.5"}
     )
-    found = label_problems(labels, {"kaishare.dev/gpu-fracton"})
-    assert found.count == 1
-    assert "the nearest known label is kaishare.dev/gpu-fraction" in str(found.first[0])
+    problems = label_problems(labels, {"kaishare.dev/gpu-fracton"})
+    assert problems.count == 1
+    assert "the nearest known label is kaishare.dev/gpu-fraction" in str(problems.first[0])
 
 
-def test_a_hostile_label_is_told_in_printable_text() -> None:
+def test_a_problem_with_a_hostile_label_is_printable_text() -> None:
     policy = NamespacePolicy.from_labels("team-a", QUEUE | {"kaishare.dev/\u202e\x1b[31m": "\u200b\n"})
     assert policy is not None
     assert str(policy.problems[0]).isprintable()

@@ -1,6 +1,6 @@
-"""What must hold for every pod under every policy, the odd ones included.
+"""Invariants that hold for every pod under every policy, unusual ones included.
 
-The oracles are not ours where there is a choice: patches are applied by the `jsonpatch` package, and what was
+The oracles are independent of kaishare where possible: patches are applied by the `jsonpatch` package, and what was
 added is judged by KAI's own rules, which the verdicts of running releases hold in place.
 """
 
@@ -72,7 +72,7 @@ LABELS = {keys.QUEUE_LABEL: "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 
 
 class Outcome:
-    """A case, what was decided, and the pod that came out, by the hand of a library that is not ours."""
+    """A case, the decision, and the resulting pod as an independent library patches it."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def share(self) -> dict[str, Any]:
-        """The share that was given, if any."""
+        """The share that was injected, if any."""
         return {key: value for key, value in self.added("annotations").items() if key in SHARES}
 
 
@@ -117,8 +117,8 @@ def containers_of(document: Any) -> list[dict[str, Any]]:
 def named_gpus(container: dict[str, Any]) -> dict[str, Any]:
     """nvidia.com/gpu in the requests and limits of a container."""
     resources = container.get("resources") or {}
-    found = {kind: resources.get(kind) or {} for kind in ("requests", "limits")}
-    return {kind: amounts[GPU] for kind, amounts in found.items() if GPU in amounts}
+    amounts_by_kind = {kind: resources.get(kind) or {} for kind in ("requests", "limits")}
+    return {kind: amounts[GPU] for kind, amounts in amounts_by_kind.items() if GPU in amounts}
 
 
 def exact(document: Any) -> str:
@@ -148,7 +148,7 @@ def only_ours_changed(outcome: Outcome) -> None:
 
 
 def assert_only_ours_changed(received: Any, result: Any) -> None:
-    """Take back what may be written, and find the very document that was received."""
+    """Assert that without the permitted changes the document equals the received one."""
     if exact(result) == exact(received):
         return
     back, original = copy.deepcopy(result), copy.deepcopy(received)
@@ -280,9 +280,9 @@ def policy_share(outcome: Outcome) -> dict[str, str]:
 
 
 def counted(container: dict[str, Any]) -> float:
-    """Whole GPUs a container asks for, by its limit, else its request; -1 for what is no plain count."""
-    asked = named_gpus(container)
-    text = str(asked.get("limits", asked.get("requests", 0)))
+    """Whole GPUs a container asks for, by its limit, else its request; -1 for any other value."""
+    gpus = named_gpus(container)
+    text = str(gpus.get("limits", gpus.get("requests", 0)))
     try:
         number = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
     except ValueError:
@@ -302,8 +302,8 @@ def a_share_is_one_that_kai_accepts(outcome: Outcome) -> None:
     configured = outcome.case.rules.kai_version
     before, after = as_kais(outcome.received), as_kais(outcome.result)
     for version in VERSIONS if configured is None else (configured,):
-        found = refusal(after, version)
-        assert found is None or refusal(before, version) is not None, (found, str(version))
+        reason = refusal(after, version)
+        assert reason is None or refusal(before, version) is not None, (reason, str(version))
         named = entries(outcome.result, "annotations")[keys.CONTAINER_NAME]
         assert share_container(after, version).name == named, str(version)
 
@@ -343,7 +343,7 @@ def assert_sentence(finding: Finding) -> None:
 
 @MANY
 @given(cases())
-def test_what_holds_for_every_pod(case: Case) -> None:
+def test_every_invariant_holds_for_every_pod(case: Case) -> None:
     """One test, so that every property meets every pod: the name of the one that fails is in the traceback."""
     outcome = Outcome(case)
     it_is_no_error(outcome)
@@ -362,7 +362,9 @@ def test_what_holds_for_every_pod(case: Case) -> None:
 
 @FEWER
 @given(cases(), unknown_fields, st.booleans())
-def test_what_is_not_read_decides_nothing(case: Case, unknown: dict[str, Any], reverse: bool) -> None:
+def test_fields_that_are_not_read_do_not_change_the_decision(
+    case: Case, unknown: dict[str, Any], reverse: bool
+) -> None:
     document = case.document | unknown
     document["spec"] = document["spec"] | unknown
     if reverse:
@@ -398,7 +400,7 @@ def test_namespaces_that_never_get_a_patch(
     assert mutation.decision.action in expected
 
 
-# Whatever comes.
+# Input of any shape.
 
 
 @FEWER
@@ -420,7 +422,7 @@ def test_bytes_of_any_kind_go_through(body: bytes) -> None:
 
 
 STRANGE = {
-    "not UTF-8, where nobody looks": b'{"x": "\xff", "spec": {"containers": [{"name": "a"}]}}',
+    "not UTF-8 in a field that is not read": b'{"x": "\xff", "spec": {"containers": [{"name": "a"}]}}',
     "not UTF-8 in a label": b'{"metadata": {"labels": {"\xff": ""}}, "spec": {"containers": [{"name": "a"}]}}',
     "half a surrogate pair": b'{"metadata": {"name": "\\ud800"}, "spec": {"containers": [{"name": "a"}]}}',
     "a byte order mark": b'\xef\xbb\xbf{"spec": {"containers": [{"name": "a"}]}}',
@@ -445,7 +447,7 @@ DEEP_PLACES = ("futureField", "spec.env", "spec.tolerations", "spec.claims", "me
 
 
 @pytest.mark.parametrize("place", DEEP_PLACES)
-def test_no_depth_is_one_level_too_deep(place: str) -> None:
+def test_nesting_of_any_depth_is_no_error(place: str) -> None:
     # What one decoder still reads, another that runs deeper in the stack may not: so every depth is tried.
     policy = NamespacePolicy.from_labels("team-a", LABELS)
     annotations: dict[str, Any] = {keys.SHARED_GPU_CONFIGMAP: "taken"}
@@ -505,7 +507,7 @@ def assert_decoded(body: bytes) -> None:
 
 
 class Policies:
-    """Three managed namespaces, and one nobody can say anything of."""
+    """Three managed namespaces, and one whose policy cannot be read."""
 
     ready = True
 
@@ -581,7 +583,7 @@ REACHED = {
 }  # fmt: skip
 
 
-def test_the_cases_come_far_enough() -> None:
+def test_the_generated_cases_reach_every_outcome() -> None:
     """Properties of pods that are all left alone would say nothing.
 
     Always the same pods here: this is about the strategies, and chance is not to fail it.

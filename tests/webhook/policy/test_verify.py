@@ -1,4 +1,4 @@
-"""Enforce, line by line as docs/policy.md has it: who gets in, who does not, and what he is told to change."""
+"""Enforce, row by row as docs/policy.md has it: the pods that are denied, and the correction in the denial."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def policy_of(labels: dict[str, str], namespace: str = "team-a") -> NamespacePol
 
 
 def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod that already is as the policy asks."""
+    """Return a pod that already satisfies the policy."""
     labels = {"kai.scheduler/queue": "queue-a"} | (fields.pop("labels", None) or {})
     return pod(*containers, labels=labels, **{"schedulerName": "kai-scheduler", **fields})
 
@@ -56,7 +56,7 @@ OF_DAEMON_SET = owned("DaemonSet")
 
 
 def daemon(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A DaemonSet's pod as its controller asks for it."""
+    """Return a DaemonSet's pod as its controller creates it."""
     return pod(*containers, metadata=OF_DAEMON_SET, **fields)
 
 
@@ -154,7 +154,7 @@ def test_a_mirror_pod_is_owned_by_its_node() -> None:
     assert judged(pod(annotations=MIRROR, nodeName="n", metadata=node), KUBELET).is_allowed
 
 
-# title, pod, who asks, expected denials, reason when admitted
+# title, pod, requesting user, expected denials, reason when admitted
 TABLE: list[tuple[str, dict[str, Any], str, list[str], str]] = [
     ("a pod as the policy asks", settled(), JANE, [], "verified"),
     ("a mirror pod by its kubelet", pod(annotations=MIRROR, nodeName="n"), KUBELET, [], "mirror-pod"),
@@ -172,9 +172,9 @@ TABLE: list[tuple[str, dict[str, Any], str, list[str], str]] = [
     ("opted out", settled(labels={"kaishare.dev/inject": "false"}), JANE, ["opt-out-denied"], ""),
     ("inject: true", settled(labels={"kaishare.dev/inject": "true"}), JANE, [], "verified"),
     ("another scheduler", settled(schedulerName="volcano"), JANE, ["wrong-scheduler"], ""),
-    ("the default scheduler, since nobody patched", settled(schedulerName="default-scheduler"), JANE,
+    ("the default scheduler of an unpatched pod", settled(schedulerName="default-scheduler"), JANE,
      ["wrong-scheduler"], ""),
-    ("no queue, since nobody patched", pod(schedulerName="kai-scheduler"), JANE, ["wrong-queue"], ""),
+    ("no queue in an unpatched pod", pod(schedulerName="kai-scheduler"), JANE, ["wrong-queue"], ""),
     ("another queue", settled(labels={"kai.scheduler/queue": "queue-b"}), JANE, ["wrong-queue"], ""),
     ("everything at once", pod(labels={"kaishare.dev/inject": "false", "kai.scheduler/queue": "b"}), JANE,
      ["opt-out-denied", "wrong-scheduler", "wrong-queue"], ""),
@@ -192,7 +192,7 @@ def test_the_table_under_enforce(case: tuple[str, dict[str, Any], str, list[str]
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
 @pytest.mark.parametrize(("mode", "reason"), [("default", "not-enforced"), ("observe", "not-enforced"), ("off", "mode-off")])  # fmt: skip
-def test_nobody_is_denied_in_another_mode(
+def test_no_pod_is_denied_in_another_mode(
     case: tuple[str, dict[str, Any], str, list[str], str], mode: str, reason: str
 ) -> None:
     verdict = judged(case[1], case[2], mode=mode)
@@ -201,7 +201,7 @@ def test_nobody_is_denied_in_another_mode(
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
-def test_nobody_is_denied_in_an_excluded_or_unmanaged_namespace(
+def test_no_pod_is_denied_in_an_excluded_or_unmanaged_namespace(
     case: tuple[str, dict[str, Any], str, list[str], str],
 ) -> None:
     assert judged(case[1], case[2], namespace="kube-system").finding.reason is Reason.NAMESPACE_EXCLUDED
@@ -210,13 +210,13 @@ def test_nobody_is_denied_in_an_excluded_or_unmanaged_namespace(
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
-def test_a_denial_says_what_to_change(case: tuple[str, dict[str, Any], str, list[str], str]) -> None:
+def test_a_denial_names_the_correction(case: tuple[str, dict[str, Any], str, list[str], str]) -> None:
     for finding in judged(case[1], case[2]).denials:
         assert ": " in finding.sentence
         assert finding.sentence.rpartition(": ")[2].startswith(("remove", "set"))
 
 
-def test_the_namespaces_scheduler_is_the_one_that_counts() -> None:
+def test_the_namespaces_scheduler_is_compared() -> None:
     assert judged(settled(schedulerName="kai-b"), scheduler="kai-b").is_allowed
     assert codes(judged(settled(), scheduler="kai-b")) == ["wrong-scheduler"]
 
@@ -309,7 +309,7 @@ def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
     decision = decide(policy_of(labels), view(pod(gpu_container(), shared)), Rules())
     assert decision.reason is Reason.WHOLE_GPU_CONVERTED
-    assert [found.reason for found in decision.warnings] == [Reason.CAP_UNIT]
+    assert [warning.reason for warning in decision.warnings] == [Reason.CAP_UNIT]
     assert "nvidia.com/gpu.shared" in decision.warnings[0].warning
 
 
@@ -345,7 +345,7 @@ def test_a_reserved_key_is_a_warning_in_default_and_a_denial_under_enforce(where
 
 
 @pytest.mark.parametrize("key", ["vcluster.loft.sh/object-name", "vcluster.loft.sh/namespace"])
-def test_vclusters_own_keys_are_right_on_a_synced_pod(key: str) -> None:
+def test_vclusters_keys_are_allowed_on_a_synced_pod(key: str) -> None:
     synced = {"vcluster.loft.sh/managed-by": "team"}
     assert judged(settled(labels=synced | {key: "x"})).is_allowed
     assert judged(settled(labels=synced, annotations={key: "x"})).is_allowed
@@ -354,7 +354,9 @@ def test_vclusters_own_keys_are_right_on_a_synced_pod(key: str) -> None:
 
 @pytest.mark.parametrize("owner", [None, "ReplicaSet"])
 @pytest.mark.parametrize("version", [None, Version(0, 9, 8), Version(0, 13, 0), Version(0, 17, 0)], ids=str)
-def test_what_kai_wrote_is_never_refused_nor_warned_about(owner: str | None, version: Version | None) -> None:
+def test_fields_that_kai_wrote_are_neither_denied_nor_warned_about(
+    owner: str | None, version: Version | None
+) -> None:
     rules = Rules(kai_version=version)
     policy = policy_of(ENFORCE | {"kaishare.dev/gpu-fraction": "0.5"})
     created = pod(gpu_container(), metadata=owned(owner) if owner else {})
@@ -367,7 +369,7 @@ def test_what_kai_wrote_is_never_refused_nor_warned_about(owner: str | None, ver
     assert verdict.is_allowed, verdict.message
 
 
-def test_what_kai_wrote_into_an_init_container_is_known_too() -> None:
+def test_fields_that_kai_wrote_into_an_init_container_are_recognised() -> None:
     document = settled(
         container("main"),
         init=[container("setup")],
@@ -400,7 +402,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("name", "named", "is_own"), NAMED)
-def test_a_name_that_a_pod_wrote_itself_is_refused_though_kai_reads_it(
+def test_a_name_that_the_pods_author_wrote_is_denied_although_kai_reads_it(
     name: str, named: str, is_own: bool
 ) -> None:
     written = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": named}
@@ -440,11 +442,11 @@ async def test_an_admission_over_https(webhook: RunningWebhook) -> None:
     ]
 
 
-async def test_an_error_of_ours_leaves_it_to_the_failure_policy(
+async def test_an_internal_error_leaves_the_review_to_the_failure_policy(
     webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> Verification:
-        raise RuntimeError("a bug of ours")
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr("webhook.admission.validating.verify", broken)
     body = json.dumps(review_of(settled(), "guarded")).encode()
@@ -453,7 +455,7 @@ async def test_an_error_of_ours_leaves_it_to_the_failure_policy(
         b"an internal error; the log has its traceback\n",
     )
     assert await webhook.figure('kaishare_webhook_errors_total{stage="validate-pods"}') == 1
-    assert any("a bug of ours" in line.get("traceback", "") for line in webhook.log)
+    assert any("a bug" in line.get("traceback", "") for line in webhook.log)
 
 
 async def test_a_pod_that_cannot_be_read_is_a_bad_review(webhook: RunningWebhook) -> None:

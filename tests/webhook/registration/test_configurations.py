@@ -1,4 +1,4 @@
-"""The webhook configurations as objects; what the API server makes of them is in tests/cluster."""
+"""The webhook configurations as objects; tests/cluster tests their effect on an API server."""
 
 import base64
 import json
@@ -23,11 +23,11 @@ BOTH = (mutating_configuration, validating_configuration)
 
 
 def webhooks(**options: Any) -> dict[str, dict[str, Any]]:
-    found = [hook for build in BOTH for hook in build(SERVICE, **options)["webhooks"]]
-    return {hook["name"]: hook for hook in found}
+    hooks = [hook for build in BOTH for hook in build(SERVICE, **options)["webhooks"]]
+    return {hook["name"]: hook for hook in hooks}
 
 
-def test_both_have_the_one_name_and_hold_three_webhooks() -> None:
+def test_both_configurations_have_the_same_name_and_three_webhooks_together() -> None:
     assert [build(SERVICE)["metadata"] for build in BOTH] == [{"name": "kai-00-kaishare"}] * 2
     assert [build(SERVICE)["kind"] for build in BOTH] == [
         "MutatingWebhookConfiguration",
@@ -36,7 +36,7 @@ def test_both_have_the_one_name_and_hold_three_webhooks() -> None:
     assert list(webhooks()) == list(PATHS)
 
 
-async def test_the_paths_are_those_that_the_server_answers(webhook: RunningWebhook) -> None:
+async def test_the_server_answers_every_registered_path(webhook: RunningWebhook) -> None:
     for path in PATHS.values():
         status, _ = await webhook.post(json.dumps(review_of({"metadata": {}})).encode(), path)
         assert status != 404, path
@@ -59,7 +59,7 @@ async def test_the_paths_are_those_that_the_server_answers(webhook: RunningWebho
         (UrlTarget("https://10.0.0.1:8443/"), {"url": "https://10.0.0.1:8443/mutate"}),
     ],
 )
-def test_the_api_server_is_told_where_the_webhook_is(
+def test_the_client_configuration_has_the_webhooks_address(
     target: ServiceTarget | UrlTarget, expected: dict[str, Any]
 ) -> None:
     (hook,) = mutating_configuration(target)["webhooks"]
@@ -85,7 +85,7 @@ def test_only_enforce_fails_closed(name: str, policy: str) -> None:
     assert hook["timeoutSeconds"] == 5
 
 
-def test_the_mutating_one_takes_part_in_the_second_round() -> None:
+def test_the_mutating_webhook_is_reinvoked() -> None:
     assert webhooks()["pods.mutate.kaishare.dev"]["reinvocationPolicy"] == "IfNeeded"
 
 
@@ -104,7 +104,7 @@ def test_pods_are_seen_at_creation_alone_and_namespaces_also_when_they_change() 
     assert namespaces["resources"] == ["namespaces"]
 
 
-def test_no_match_condition_asks_for_the_namespace_object() -> None:
+def test_no_match_condition_uses_the_namespace_object() -> None:
     conditions = [c for hook in webhooks().values() for c in hook["matchConditions"]]
     assert len(conditions) == 6
     assert not any("namespaceObject" in condition["expression"] for condition in conditions)

@@ -1,4 +1,4 @@
-"""Who is called before us and so misses our pods."""
+"""Webhooks that are called before kaishare's and therefore miss its pods."""
 
 import io
 import json
@@ -48,13 +48,13 @@ def mutator(name: str, *conditions: str, **rule: Any) -> Mutator:
         (OURS, [mutator("a", "object.metadata.name != 'x'", f"has(object.spec) && {ASKS}")], ("a",)),
     ],
 )
-def test_who_looks_at_the_scheduler_must_come_after_us(
+def test_webhooks_that_match_on_the_scheduler_must_come_after_kaishare(
     own: str, others: list[Mutator], early: tuple[str, ...]
 ) -> None:
     assert called_before_us([mutator(own), *others], own) == early
 
 
-def test_without_ours_there_is_no_order() -> None:
+def test_without_kaishares_webhook_there_is_no_order() -> None:
     assert called_before_us([mutator("mutating-kai-admission", ASKS)], OURS) is None
 
 
@@ -63,7 +63,8 @@ def test_one_line_names_few_of_many_configurations() -> None:
     order = OrderWatch(cast(KubeClient, None), own="zz-kaishare", log=JsonLog(stream))
     early = [Mutator(f"a-{number:04}", matches_on_scheduler_name=True) for number in range(5_000)]
     mutators = {
-        ("", one.name): one for one in [Mutator("zz-kaishare", matches_on_scheduler_name=False), *early]
+        ("", mutator.name): mutator
+        for mutator in [Mutator("zz-kaishare", matches_on_scheduler_name=False), *early]
     }
     order._changed(mutators)
     line = json.loads(stream.getvalue())

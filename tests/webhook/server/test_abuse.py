@@ -1,4 +1,4 @@
-"""Clients that are slow, silent or gone: the others go on being answered, and nothing is kept."""
+"""Clients that are slow, silent or gone: other clients are answered, and all resources are freed."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ async def test_slow_heads_end_and_others_are_answered(tmp_path: Path, held: Held
             assert (await connection.post()).status == 200
 
 
-async def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_a_client_that_reads_no_answers_gets_no_more(tmp_path: Path, held: HeldPolicies) -> None:
     limits = admission(answer_seconds=0.3, sweep_seconds=0.1)
     async with serving(tmp_path, held, limits=limits) as live:
         deaf = await live.connect(receive_buffer=4096)
@@ -94,7 +94,9 @@ async def test_a_body_may_come_in_pieces(live: Live) -> None:
         assert (await connection.reply()).status == 200
 
 
-async def test_half_open_handshakes_end_and_the_oldest_gives_way(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_half_open_handshakes_end_and_the_oldest_is_closed_first(
+    tmp_path: Path, held: HeldPolicies
+) -> None:
     limits = admission(max_handshakes=8, handshake_seconds=1.0)
     async with serving(tmp_path, held, limits=limits) as live:
         half_open = [await live.connect_plainly() for _ in range(20)]
@@ -111,7 +113,7 @@ async def test_half_open_handshakes_end_and_the_oldest_gives_way(tmp_path: Path,
 @pytest.mark.parametrize(
     "words", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, b"\x16\x03\x01\xff\xff" + b"x" * 500], ids=str
 )
-async def test_what_is_no_tls_is_closed_without_a_word(live: Live, words: bytes) -> None:
+async def test_a_connection_without_tls_is_closed_without_an_answer(live: Live, words: bytes) -> None:
     connection = await live.connect_plainly()
     await connection.send(words)
     if words.startswith(b"\x16"):
@@ -122,7 +124,7 @@ async def test_what_is_no_tls_is_closed_without_a_word(live: Live, words: bytes)
     assert live.log == [line for line in live.log if line["message"] == "decision"]
 
 
-async def test_one_connection_too_many_closes_the_one_idle_longest(
+async def test_a_connection_above_the_limit_closes_the_longest_idle_connection(
     tmp_path: Path, held: HeldPolicies
 ) -> None:
     async with serving(tmp_path, held, limits=FEW) as live:
@@ -137,7 +139,7 @@ async def test_one_connection_too_many_closes_the_one_idle_longest(
             assert (await connection.post()).status == 200
 
 
-async def test_a_connection_without_a_request_gives_way_first(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_connections_without_a_request_are_closed_first(tmp_path: Path, held: HeldPolicies) -> None:
     async with serving(tmp_path, held, limits=FEW) as live:
         used = await live.connect()
         assert (await used.post()).status == 200
@@ -147,7 +149,9 @@ async def test_a_connection_without_a_request_gives_way_first(tmp_path: Path, he
         assert (await used.post()).status == 200
 
 
-async def test_who_is_being_answered_never_gives_way(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_a_connection_with_a_review_in_flight_is_never_closed(
+    tmp_path: Path, held: HeldPolicies
+) -> None:
     async with serving(tmp_path, held, limits=FEW) as live:
         busy = [await live.connect() for _ in range(4)]
         for connection in busy:
@@ -158,7 +162,7 @@ async def test_who_is_being_answered_never_gives_way(tmp_path: Path, held: HeldP
         assert [(await connection.reply()).status for connection in busy] == [200] * 4
 
 
-async def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_resources_of_vanished_clients_are_freed(tmp_path: Path, held: HeldPolicies) -> None:
     async with serving(tmp_path, held, limits=FEW) as live:
         for _ in range(3):
             vanishing = [await live.connect() for _ in range(4)]
@@ -169,7 +173,7 @@ async def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path, held: He
                 connection.close()
             await until(lambda: live.server and not open_connections(live), "all are gone")
             held.go.set()
-            await until(lambda: held.waiting == 0, "all are answered, to nobody")
+            await until(lambda: held.waiting == 0, "all are answered after their clients have gone")
             held.go.clear()
         idle = [await live.connect() for _ in range(10)]
         for connection in idle[:6]:
@@ -218,7 +222,7 @@ async def test_an_idle_connection_keeps_nothing_of_its_last_request(live: Live) 
     assert kept < 5 * len(body)
 
 
-async def test_the_plain_port_bears_the_same(live: Live) -> None:
+async def test_the_plain_port_survives_the_same_clients(live: Live) -> None:
     slow = await live._connect(live.ops)
     await slow.send(b"GET /metrics HT")
     garbage = await live._connect(live.ops)

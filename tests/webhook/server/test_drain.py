@@ -1,4 +1,4 @@
-"""Ends and exchanges under load: nothing that was accepted is lost."""
+"""Shutdowns and certificate changes under load: no accepted review is lost."""
 
 import asyncio
 import math
@@ -84,8 +84,8 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
     assert {reply.status for reply in load.replies} == {200}
     assert {reply.headers.get("connection") for reply in load.replies[answered + CONNECTIONS :]} == {"close"}
     assert len(load.refused) == CONNECTIONS
-    said = [line["message"] for line in live.log if line["message"] != "decision"]
-    assert said == [
+    messages = [line["message"] for line in live.log if line["message"] != "decision"]
+    assert messages == [
         "policy invalid",
         "serving",
         "draining",
@@ -95,7 +95,7 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
     ]
 
 
-async def test_a_second_signal_ends_the_drain_and_loses_none_either(tmp_path: Path) -> None:
+async def test_a_second_signal_ends_the_drain_without_losing_reviews(tmp_path: Path) -> None:
     async with started(tmp_path, "--drain", "10m") as server:
         load = Load(server.live)
         async with asyncio.TaskGroup() as group:
@@ -110,43 +110,43 @@ async def test_a_second_signal_ends_the_drain_and_loses_none_either(tmp_path: Pa
 
 
 @dataclass
-class Sought:
-    """Says so often that somebody connects."""
+class RecentConnections:
+    """Reports recent connections a number of times."""
 
     times: float
-    asked: int = 0
+    calls: int = 0
 
     def __call__(self) -> bool:
-        self.asked += 1
-        return self.asked <= self.times
+        self.calls += 1
+        return self.calls <= self.times
 
 
 @pytest.mark.parametrize(
     ("times", "seconds", "is_over"),
     [
-        pytest.param(0, 0.1, True, id="nobody connects"),
-        pytest.param(3, 0.2, True, id="somebody connects for a while"),
-        pytest.param(math.inf, 0.1, False, id="somebody connects for ever"),
+        pytest.param(0, 0.1, True, id="no client connects"),
+        pytest.param(3, 0.2, True, id="clients connect for a while"),
+        pytest.param(math.inf, 0.1, False, id="clients connect for ever"),
         pytest.param(math.inf, 0.0, True, id="no drain is wanted"),
     ],
 )
-async def test_a_drain_ends_when_nobody_connects_any_more_or_after_three_times_its_length(
+async def test_a_drain_ends_without_new_connections_or_after_three_times_its_length(
     times: float, seconds: float, is_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.server.drain._LOOK_EVERY_SECONDS", 0.01)
-    sought, loop = Sought(times), asyncio.get_running_loop()
+    recent, loop = RecentConnections(times), asyncio.get_running_loop()
     began = loop.time()
-    assert await drained(sought, seconds, asyncio.Event()) is is_over
+    assert await drained(recent, seconds, asyncio.Event()) is is_over
     took = loop.time() - began
     assert took >= (seconds if is_over else 3 * seconds)
-    assert sought.asked == times + 1 or math.isinf(times)
+    assert recent.calls == times + 1 or math.isinf(times)
 
 
-async def test_a_drain_that_goes_on_ends_at_once_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_running_drain_ends_at_once_on_the_stop_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webhook.server.drain._LONGEST_DRAIN", 1000)
-    stop, sought = asyncio.Event(), Sought(math.inf)
-    waiting = asyncio.create_task(drained(sought, 0.05, stop))
-    await until(lambda: sought.asked > 1, "it goes on")
+    stop, recent = asyncio.Event(), RecentConnections(math.inf)
+    waiting = asyncio.create_task(drained(recent, 0.05, stop))
+    await until(lambda: recent.calls > 1, "the drain goes on")
     stop.set()
     assert await asyncio.wait_for(waiting, 5)
 
@@ -159,7 +159,7 @@ async def test_a_server_knows_whether_clients_still_connect(tmp_path: Path) -> N
         assert not server.has_recent_connections
         connection = await live.connect()
         assert (await connection.post()).status == 200
-        await until(lambda: not server.has_recent_connections, "nobody new has come for a while")
+        await until(lambda: not server.has_recent_connections, "no client has connected for a while")
         assert (await connection.post()).status == 200
         assert not server.has_recent_connections, "a connection that is there already says nothing"
         await live.connect()
@@ -193,12 +193,12 @@ async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:
     assert not live.logged("requests cut off")
 
 
-async def test_what_is_being_answered_is_finished_and_what_is_idle_is_closed(tmp_path: Path) -> None:
+async def test_reviews_in_flight_are_finished_and_idle_connections_closed(tmp_path: Path) -> None:
     policies = HeldPolicies()
     async with serving(tmp_path, policies) as live:
         assert live.server is not None
-        held, idle = await live.connect(), await live.connect()
-        await held.send(request(HELD, "/mutate?timeout=30s"))
+        busy, idle = await live.connect(), await live.connect()
+        await busy.send(request(HELD, "/mutate?timeout=30s"))
         await until(lambda: policies.waiting, "the review is being answered")
         live.server.drain()
         stopping = asyncio.create_task(live.server.stop())
@@ -207,28 +207,28 @@ async def test_what_is_being_answered_is_finished_and_what_is_idle_is_closed(tmp
             await live.connect()
         assert not stopping.done()
         policies.go.set()
-        reply = await held.reply()
+        reply = await busy.reply()
         assert (reply.status, reply.headers["connection"]) == (200, "close")
         await asyncio.wait_for(stopping, 20)
     assert not live.logged("requests cut off")
 
 
-async def test_a_review_that_takes_too_long_is_cut_off_and_said(
+async def test_a_review_that_takes_too_long_is_cut_off_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.server.admission_server._FINISH_SECONDS", 0.1)
     policies = HeldPolicies()
     async with serving(tmp_path, policies) as live:
         assert live.server is not None
-        held = await live.connect()
-        await held.send(request(HELD, "/mutate?timeout=30s"))
+        busy = await live.connect()
+        await busy.send(request(HELD, "/mutate?timeout=30s"))
         await until(lambda: policies.waiting, "the review is being answered")
         await live.server.stop()
-        await held.ended()
+        await busy.ended()
     assert [line["count"] for line in live.logged("requests cut off")] == [1]
 
 
-async def test_a_new_connection_may_send_its_first_review_though_the_server_stops(tmp_path: Path) -> None:
+async def test_a_new_connection_may_send_its_first_review_while_the_server_stops(tmp_path: Path) -> None:
     async with serving(tmp_path, HeldPolicies()) as live:
         assert live.server is not None
         new = await live.connect()

@@ -70,7 +70,7 @@ async def test_half_open_connections_and_clients_that_do_not_read(
     assert len(live.read_log()) < 20_000
 
 
-async def test_a_flood_of_reviews_that_are_none_is_counted_and_logged_within_a_limit(tmp_path: Path) -> None:
+async def test_a_flood_of_invalid_reviews_is_counted_and_logged_within_a_limit(tmp_path: Path) -> None:
     async with started(tmp_path, "--drain", "0s") as server:
         live = server.live
         connection = await live.connect()

@@ -1,4 +1,4 @@
-"""More than can be answered at once, or in time."""
+"""More reviews than the server can answer at once, or in time."""
 
 import asyncio
 import gzip
@@ -30,7 +30,7 @@ SHED = "kaishare_webhook_shed_total"
 IN_FLIGHT = "kaishare_webhook_in_flight"
 
 
-async def test_beyond_the_most_in_flight_reviews_are_shed_and_asked_for_again(
+async def test_reviews_above_the_in_flight_limit_are_shed_with_retry_after(
     tmp_path: Path, held: HeldPolicies
 ) -> None:
     async with serving(tmp_path, held, max_in_flight=2) as live:
@@ -66,7 +66,7 @@ async def test_large_reviews_are_shed_before_they_fill_the_memory(
     assert (await third.post(HELD)).status == 200
 
 
-async def test_who_waits_for_a_body_is_not_in_flight(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_a_request_without_its_whole_body_is_not_in_flight(tmp_path: Path, held: HeldPolicies) -> None:
     async with serving(tmp_path, held, max_in_flight=2) as live:
         for _ in range(10):
             await (await live.connect()).send(request(REVIEW[:-1], length=len(REVIEW)))
@@ -75,7 +75,7 @@ async def test_who_waits_for_a_body_is_not_in_flight(tmp_path: Path, held: HeldP
         assert await live.figure(SHED) == 0
 
 
-async def test_a_source_that_hangs_costs_no_more_than_the_time_the_api_server_has(live: Live) -> None:
+async def test_a_blocked_policy_source_is_limited_by_the_api_servers_timeout(live: Live) -> None:
     mutate, pods = await live.connect(), await live.connect()
     await mutate.send(request(HELD, "/mutate?timeout=1s"))
     await pods.send(request(HELD, "/validate/pods?timeout=1s"))
@@ -95,7 +95,7 @@ async def test_a_source_that_hangs_costs_no_more_than_the_time_the_api_server_ha
         ("a=b&timeout=2s&c=d", 2), ("timeout=0h0m3s", 3), ("timeout=1h2m3.5s", 30), ("timeout=30s", 30),
     ],
 )  # fmt: skip
-def test_an_answer_comes_before_the_api_server_gives_up(query: str, seconds: float) -> None:
+def test_an_answer_is_sent_before_the_api_servers_timeout(query: str, seconds: float) -> None:
     waits = request_timeout(query)
     assert waits + SWEEP_SECONDS < seconds <= LONGEST_WAIT_SECONDS
     assert waits >= seconds / 2
@@ -104,11 +104,11 @@ def test_an_answer_comes_before_the_api_server_gives_up(query: str, seconds: flo
 @pytest.mark.parametrize(
     "query", ["", "timeout=", "timeout=x", "timeout=-1s", "timeout=0s", "timeout=1..2s", "timeout=5", "x=1s"]
 )
-def test_a_time_that_cannot_be_read_is_the_usual_one(query: str) -> None:
+def test_an_unreadable_timeout_is_the_default(query: str) -> None:
     assert request_timeout(query) == request_timeout(f"timeout={USUAL_WAIT_SECONDS:.0f}s")
 
 
-async def test_where_bodies_are_too_many_a_slow_one_gives_way(live: Live) -> None:
+async def test_a_slow_body_is_given_up_when_there_are_too_many_bodies(live: Live) -> None:
     assert live.server is not None
     live.server._admission._intake = Intake(max_bodies=3)
     slow = [await live.connect() for _ in range(3)]
@@ -128,7 +128,7 @@ async def test_where_bodies_are_too_many_a_slow_one_gives_way(live: Live) -> Non
     assert await live.figure(SHED) == 2
 
 
-async def test_who_announces_much_keeps_nobody_out(live: Live) -> None:
+async def test_a_large_content_length_cannot_block_other_clients(live: Live) -> None:
     assert live.server is not None
     live.server._admission._intake = Intake(max_bytes=3 * LARGEST_BODY)
     greedy = [await live.connect() for _ in range(3)]
@@ -146,7 +146,7 @@ async def test_who_announces_much_keeps_nobody_out(live: Live) -> None:
 
 
 async def first_reply(connections: list[Connection]) -> Reply:
-    """The first answer that comes on any of them."""
+    """Return the first answer on any of the connections."""
     replies = [asyncio.create_task(connection.reply()) for connection in connections]
     done, pending = await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
     for reply in pending:
@@ -162,7 +162,7 @@ async def until_unfinished(live: Live, count: int) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_body_that_says_it_is_too_large_is_not_waited_for(live: Live, path: str) -> None:
+async def test_a_body_with_too_large_a_content_length_is_not_awaited(live: Live, path: str) -> None:
     connection = await live.connect()
     await connection.send(request(b"{", path, length=LARGEST_BODY + 1))
     reply = await connection.reply()
@@ -202,7 +202,7 @@ async def test_a_body_nested_without_end_is_refused_and_others_are_answered(
     assert (await connection.post(path=path)).status == 200
 
 
-async def test_what_is_compressed_is_not_blown_up(live: Live) -> None:
+async def test_a_compressed_body_is_not_decompressed(live: Live) -> None:
     bomb = gzip.compress(b" " * 50_000_000)
     connection = await live.connect()
     await connection.send(request(bomb, more=["Content-Encoding: gzip"]))

@@ -1,4 +1,4 @@
-"""The server over real TLS: reviews in, answers out, and what comes instead of a traceback."""
+"""The server over real TLS: reviews in, answers out, and errors without tracebacks."""
 
 import asyncio
 import base64
@@ -87,7 +87,7 @@ async def test_namespaces_that_get_no_patch(
         {"kind": None},
     ],
 )
-async def test_only_the_creation_of_pods_is_ours(
+async def test_only_the_creation_of_pods_is_patched(
     webhook: RunningWebhook, request_fields: dict[str, Any]
 ) -> None:
     response = await webhook.review(review_of(pod(gpu_container()), **request_fields))
@@ -103,9 +103,7 @@ async def test_only_the_creation_of_pods_is_ours(
      {"metadata": [], "spec": {"containers": []}}, {"metadata": {"labels": {"a": 1}}, "spec": {"containers": []}},
      {"metadata": {"annotations": "x"}, "spec": {"containers": []}}],
 )  # fmt: skip
-async def test_a_pod_of_another_shape_goes_through_unchanged(
-    webhook: RunningWebhook, document: object
-) -> None:
+async def test_a_malformed_pod_is_admitted_unchanged(webhook: RunningWebhook, document: object) -> None:
     response = await webhook.review(review_of(document))
     assert response == {"uid": response["uid"], "allowed": True}
     assert await webhook.figure(
@@ -117,7 +115,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "problem"),
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
@@ -139,11 +137,11 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
     ids=lambda value: value[:70].decode(errors="replace") if isinstance(value, bytes) else "",
 )
 async def test_a_body_that_cannot_be_answered_gets_400_and_one_line(
-    webhook: RunningWebhook, body: bytes, said: str
+    webhook: RunningWebhook, body: bytes, problem: str
 ) -> None:
     status, text = await webhook.post(body)
     assert status == 400
-    assert said in text.decode()
+    assert problem in text.decode()
     assert text.count(b"\n") == 1
     assert len(text) < 500
     assert await webhook.figure('kaishare_webhook_errors_total{stage="decode"}') == 1
@@ -175,7 +173,7 @@ async def test_nothing_else_is_served_on_the_admission_port(webhook: RunningWebh
         assert (await webhook.post(b"{}", path))[0] == 404
 
 
-async def test_the_timeout_in_the_query_is_no_obstacle(webhook: RunningWebhook) -> None:
+async def test_a_timeout_in_the_query_is_accepted(webhook: RunningWebhook) -> None:
     status, _ = await webhook.post(json.dumps(review_of(pod())).encode(), "/mutate?timeout=2s")
     assert status == 200
 
@@ -184,7 +182,7 @@ async def test_an_internal_error_admits_the_pod_counts_and_logs(
     webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> Decision:
-        raise RuntimeError("a bug of ours")
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr("webhook.policy.mutate.decide", broken)
     response = await webhook.review(review_of(pod(gpu_container())))
@@ -194,7 +192,7 @@ async def test_an_internal_error_admits_the_pod_counts_and_logs(
         'kaishare_webhook_requests_total{action="error",reason="internal-error",webhook="mutate"}'
     ) == 1  # fmt: skip
     failure = next(line for line in webhook.log if "traceback" in line)
-    assert "a bug of ours" in failure["traceback"]
+    assert "a bug" in failure["traceback"]
 
 
 async def test_a_patch_that_fails_its_check_is_not_sent(
@@ -230,13 +228,13 @@ async def test_one_log_line_a_decision_without_a_secret(webhook: RunningWebhook)
     assert line["changes"] == ["kai.scheduler/queue"]
 
 
-async def test_many_at_once_over_kept_connections(webhook: RunningWebhook) -> None:
-    async def one(number: int) -> str:
+async def test_many_concurrent_reviews_over_kept_connections(webhook: RunningWebhook) -> None:
+    async def send_review(number: int) -> str:
         document = pod(gpu_container(), metadata={"name": f"pod-{number}"})
         response = await webhook.review(review_of(document) | {})
         return patch_of(response)[1]["value"]["gpu-fraction"]  # type: ignore[no-any-return]
 
-    assert await asyncio.gather(*(one(number) for number in range(200))) == ["0.5"] * 200
+    assert await asyncio.gather(*(send_review(number) for number in range(200))) == ["0.5"] * 200
     assert await webhook.figure("kaishare_webhook_in_flight") == 0
     assert ADMISSION_CONNECTIONS.idle_seconds > 90
 
@@ -304,7 +302,7 @@ async def test_policies_in_metrics(webhook: RunningWebhook) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "8443", "localhost", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"])
-def test_an_address_that_is_none(text: str) -> None:
+def test_an_invalid_listen_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         Address.parse(text)
 

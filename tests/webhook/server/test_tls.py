@@ -1,4 +1,4 @@
-"""How a certificate and its key get into the serving context."""
+"""Loading of a certificate and its key into the serving context."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def pair() -> KeyPair:
 
 @pytest.fixture
 def no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Temporary files cannot be made."""
+    """Make the creation of temporary files fail."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not" / "there"))
 
 
@@ -42,7 +42,7 @@ def test_a_key_is_never_on_disk() -> None:
 
 
 @pytest.mark.usefixtures("no_memory_files")
-def test_without_files_in_memory_a_private_one_serves_and_is_gone(
+def test_without_memory_files_a_private_file_is_used_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -61,12 +61,12 @@ def test_without_files_in_memory_a_private_one_serves_and_is_gone(
 
 
 @pytest.mark.usefixtures("no_memory_files", "no_disk")
-def test_with_neither_it_is_an_error() -> None:
+def test_without_memory_files_and_disk_serving_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         ServingContext(pair())
 
 
 def test_a_key_of_another_certificate_is_an_error() -> None:
-    one, other = pair(), pair()
+    first, second = pair(), pair()
     with pytest.raises(OSError, match="KEY_VALUES_MISMATCH"):
-        ServingContext(KeyPair(one.certificate_pem, other.key_pem))
+        ServingContext(KeyPair(first.certificate_pem, second.key_pem))

@@ -1,4 +1,4 @@
-"""What is said of requests, good and bad: one line, an id, and nothing of a pod."""
+"""Log lines about valid and invalid requests: one line each, with an id and without content of pods."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.support.webhook_server import review_of
 
 GARBAGE = {
     "no HTTP": b"hello there\r\n\r\n",
-    "a method that is none": b"P\x00ST /mutate HTTP/1.1\r\n\r\n",
+    "an invalid method": b"P\x00ST /mutate HTTP/1.1\r\n\r\n",
     "two lengths": b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
     "no host": b"POST /mutate HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
     "a header too large": b"POST /mutate HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 9000 + b"\r\n\r\n",
@@ -26,7 +26,7 @@ STATUSES = {"a header too large": 431, "too many headers": 431, "a line too long
 
 
 @pytest.mark.parametrize("title", GARBAGE)
-async def test_bytes_that_are_no_request_get_one_line_and_an_id(live: Live, title: str) -> None:
+async def test_invalid_bytes_get_one_line_and_an_id(live: Live, title: str) -> None:
     connection = await live.connect()
     await connection.send(GARBAGE[title])
     reply = await connection.reply()
@@ -37,7 +37,9 @@ async def test_bytes_that_are_no_request_get_one_line_and_an_id(live: Live, titl
     assert await live.errors("decode") == 1
 
 
-async def test_every_answer_has_an_id_of_its_own_and_the_log_knows_it(live: Live, held: HeldPolicies) -> None:
+async def test_every_answer_has_its_own_id_and_the_log_has_the_same_ids(
+    live: Live, held: HeldPolicies
+) -> None:
     too_large = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
     namespace = json.dumps(review_of({}, kind={"kind": "Namespace"})).encode()
     cases: dict[bytes, int] = {
@@ -76,7 +78,7 @@ SECRETIVE = pod(
 
 
 def secretive_reviews() -> list[bytes]:
-    """Reviews that are fine, refused, not quite a pod, or damaged anywhere."""
+    """Return reviews that are valid, refused, malformed, or damaged anywhere."""
     chance = random.Random(4)
     whole = [
         json.dumps(review_of(document, **more)).encode()
@@ -115,8 +117,8 @@ async def test_no_secret_of_a_pod_is_logged(live: Live, path: str) -> None:
         connection = await live.connect()
         body = secretive_reviews()[0]
         await connection.send(request(body, path, length=max(len(body) - wrong, 0)))
-        said = await connection.rest()
-        assert b" 400 Bad Request" in said
-        assert SECRET.encode() not in said
+        replies = await connection.rest()
+        assert b" 400 Bad Request" in replies
+        assert SECRET.encode() not in replies
     assert live.log
     assert SECRET.encode() not in live.read_log()
