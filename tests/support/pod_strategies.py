@@ -15,6 +15,7 @@ from kai import keys
 from kai import own_labels as labels_of
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
+from tests.support import size_oracle
 from tests.support.pods import GPU
 from webhook.policy.decide import Rules
 from webhook.policy.labels import LABELS, NamespacePolicy
@@ -120,6 +121,8 @@ _ANNOTATIONS: Mapping[str, tuple[str | None, ...]] = {
     keys.NUM_DEVICES: ("2", "0", "18446744073709551615", "9" * 5000),
     keys.CONTAINER_NAME: ("c0", "c1", "init", "", "nobody", "nobody\nelse", None),
     keys.MPS: ("true", "false"),
+    labels_of.REASON: ("no-gpu", "", None),
+    labels_of.SIZE: ("train", ""),
     labels_of.WHOLE_GPU: ("true", "false", "TRUE"),
     keys.MIRROR_POD: ("5f3a",),
     keys.SHARED_GPU_CONFIGMAP: ("taken", "other", None),
@@ -136,6 +139,7 @@ _LABELS: Mapping[str, tuple[str | None, ...]] = {
     keys.PRIORITY_LABEL: ("train", "", None),
     labels_of.GPU_MARK: ("shared", "Shared"),
     labels_of.INJECT: ("false", "true", "no\nway"),
+    **size_oracle.POD_LABELS,
     "pipelines.kubeflow.org/run": ("1",),
     keys.GPU_GROUP: ("group",),
     keys.GPU_GROUP_PREFIX + "x" * 200: ("group",),
@@ -296,6 +300,31 @@ def namespace_labels(draw: Draw) -> dict[str, str]:
     return found
 
 
+_sizes = st.dictionaries(
+    often(size_oracle.NAMES, size_oracle.BAD_NAMES, one_in=12),
+    often((*size_oracle.VALUES, "1", "1"), size_oracle.BAD_VALUES, one_in=12),
+    max_size=3,
+)
+_selectors = st.dictionaries(
+    often(size_oracle.NAMES, (*size_oracle.BAD_NAMES, "orphan"), one_in=12),
+    often(tuple(size_oracle.SELECTORS), size_oracle.BAD_SELECTORS, one_in=12),
+    max_size=3,
+)
+
+
+def _keyed(texts: Mapping[str, str]) -> dict[str, str]:
+    return {labels_of.SIZE_PREFIX + name: text for name, text in texts.items()}
+
+
+@st.composite
+def namespace_metadata(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:
+    """Build labels and annotations of a managed namespace; half of the namespaces have sizes."""
+    labels = draw(namespace_labels())
+    if not draw(one_in(2)):
+        return labels, {}
+    return labels | _keyed(draw(_sizes)), _keyed(draw(_selectors))
+
+
 rules = st.builds(
     Rules,
     kai_version=st.sampled_from((None, None, *VERSIONS)),
@@ -311,13 +340,15 @@ class Case:
 
     labels: dict[str, str]
     document: Json
+    annotations: dict[str, str] = field(default_factory=dict)
+    """The namespace's annotations."""
     namespace: str = "team-a"
     rules: Rules = field(default_factory=Rules)
     pretty: bool = False
 
     @property
     def policy(self) -> NamespacePolicy | None:
-        return NamespacePolicy.from_labels(self.namespace, self.labels)
+        return NamespacePolicy.from_labels(self.namespace, self.labels, self.annotations)
 
     @property
     def body(self) -> bytes:
@@ -327,9 +358,13 @@ class Case:
 
 def cases(documents: st.SearchStrategy[Json] | None = None) -> st.SearchStrategy[Case]:
     """Build any pod in any managed namespace, or one of the given documents."""
+
+    def case(metadata: tuple[dict[str, str], dict[str, str]], **options: Any) -> Case:
+        return Case(labels=metadata[0], annotations=metadata[1], **options)
+
     return st.builds(
-        Case,
-        labels=namespace_labels(),
+        case,
+        namespace_metadata(),
         document=pods() if documents is None else documents,
         namespace=often(("team-a",), ("kube-system",), one_in=16),
         rules=rules,

@@ -77,9 +77,11 @@ def _encode(review: Review, mutation: Mutation) -> bytes:
 
 
 def _fields(mutation: Mutation) -> dict[str, Any]:
-    """Return the log fields of a decision: the keys that change, and the warnings."""
+    """Return the log fields of a decision: the size, the keys that change, and the warnings."""
     decision = mutation.decision
     fields: dict[str, Any] = {}
+    if decision.size is not None:
+        fields["size"] = decision.size.name
     if decision.changes:
         fields["changes"] = [*decision.changes.labels, *decision.changes.annotations]
     if decision.warnings:

@@ -52,55 +52,44 @@ class Group(StrEnum):
     FAILED = "Something failed on kaishare's side"
 
 
-class Clipped:
+class Clipped(Struct, frozen=True):
     """A detail of a sentence that may be shortened in a warning, such as the name of a container."""
 
-    __slots__ = ("_lead", "_tail", "_text")
-
-    def __init__(self, text: str, *, lead: str = "", tail: str = "") -> None:
-        """Create a detail; `lead` and `tail` are never shortened."""
-        self._text = text
-        self._lead = lead
-        self._tail = tail
+    text: str
+    lead: str = ""
+    """Text before it, which is never shortened."""
+    tail: str = ""
 
     def __len__(self) -> int:
-        return len(self._text)
+        return len(self.text)
 
     def __str__(self) -> str:
-        return f"{self._lead}{self._text}{self._tail}"
+        return f"{self.lead}{self.text}{self.tail}"
 
     def within(self, limit: int) -> str:
         """Return the detail with at most `limit` characters between its lead and its tail."""
-        return f"{self._lead}{shorten(self._text, limit)}{self._tail}"
+        return f"{self.lead}{shorten(self.text, limit)}{self.tail}"
 
 
-class NameList:
+class NameList(Struct, frozen=True):
     """Names in a sentence: all of them, or as many as fit into a warning."""
 
-    __slots__ = ("_lead", "_names", "_none")
-
-    def __init__(self, names: Sequence[str], *, lead: str = "", none: str = "none") -> None:
-        """Create a list.
-
-        Args:
-            names: the names, most important first.
-            lead: text before the names.
-            none: text if there are no names.
-        """
-        self._names = names
-        self._lead = lead
-        self._none = none
+    names: Sequence[str]
+    """The names, most important first."""
+    lead: str = ""
+    none: str = "none"
+    """Text if there are no names."""
 
     def __str__(self) -> str:
-        return self._lead + ", ".join(self._names) if self._names else self._none
+        return self.lead + ", ".join(self.names) if self.names else self.none
 
     def within(self, limit: int) -> str:
         """Return the text with as many names as fit into the limit in characters, at least one."""
         text = str(self)
-        count = len(self._names)
+        count = len(self.names)
         while len(text) > limit and count > 1:
             count -= 1
-            text = f"{self._lead}{', '.join(self._names[:count])} and {len(self._names) - count} more"
+            text = f"{self.lead}{', '.join(self.names[:count])} and {len(self.names) - count} more"
         return text
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kai.own_labels import REASON, SIZE
 from kai.version import Version
 from tests.support.pods import GPU, container, gpu_container, pod, view
 from webhook.policy.decide import Decision, GpuKey, Rules, decide
@@ -24,6 +25,14 @@ def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **ru
     )
     assert policy is not None
     return decide(policy, view(document), Rules(**rules))
+
+
+def share_of(decision: Decision) -> dict[str, str]:
+    """Return the injected annotations without those that record the decision, which are checked here."""
+    annotations = dict(decision.changes.annotations)
+    assert annotations.pop(REASON, None) == (decision.reason.code if decision.changes else None)
+    assert annotations.pop(SIZE, None) == (decision.size.name if decision.size else None)
+    return annotations
 
 
 def outcome(decision: Decision) -> tuple[str, str]:
@@ -92,7 +101,7 @@ def test_a_bad_share_is_not_injected_and_the_rest_holds() -> None:
     assert outcome(decision) == ("injected", "policy-invalid")
     assert decision.changes.scheduler == "kai-scheduler"
     assert decision.changes.labels == {"kai.scheduler/queue": "queue-a"}
-    assert not decision.changes.annotations
+    assert share_of(decision) == {}
     assert not decision.changes.removed_gpu_keys
 
 
@@ -177,7 +186,7 @@ def test_a_gpu_that_is_added_again_beside_the_policys_share_is_removed_again(
     decision = decided(document, DEFAULT_SHARE)
     assert len(decision.changes.removed_gpu_keys) == removed
     assert (decision.reason is Reason.GPU_REMOVED_AGAIN) is bool(removed)
-    assert decision.changes.annotations == {}
+    assert share_of(decision) == {}
     assert not removed or "kai-refuses" not in [warning.reason.code for warning in decision.warnings]
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **DEFAULT_SHARE})
     mutation = mutate(policy, json.dumps(document).encode(), Rules())
@@ -267,7 +276,7 @@ def test_default_share(case: tuple[str, dict[str, Any], dict[str, str], str, str
     decision = decided(document, DEFAULT_SHARE | labels)
     assert decision.reason.code == reason
     assert decision.finding.sentence
-    given = dict(decision.changes.annotations)
+    given = share_of(decision)
     if name is None:
         assert given == {}
         assert not decision.changes.removed_gpu_keys
@@ -286,8 +295,8 @@ def test_default_share(case: tuple[str, dict[str, Any], dict[str, str], str, str
 
 
 def test_memory_is_injected_as_memory() -> None:
-    changes = decided(pod(gpu_container()), {"kaishare.dev/gpu-memory": "2000"}).changes
-    assert changes.annotations == {"gpu-memory": "2000", "gpu-fraction-container-name": "main"}
+    decision = decided(pod(gpu_container()), {"kaishare.dev/gpu-memory": "2000"})
+    assert share_of(decision) == {"gpu-memory": "2000", "gpu-fraction-container-name": "main"}
 
 
 @pytest.mark.parametrize(
@@ -299,9 +308,7 @@ def test_a_container_that_is_not_first(version: str | None, reason: str) -> None
     release = Version.parse(version) if version else None
     decision = decided(pod(container("a"), gpu_container("b")), kai_version=release)
     assert decision.reason.code == reason
-    assert [warning.reason.code for warning in decision.warnings] == (
-        ["container-not-first"] if reason == "container-not-first" else []
-    )
+    assert [warning.reason.code for warning in decision.warnings] == ([reason])
 
 
 @pytest.mark.parametrize(
@@ -316,14 +323,14 @@ def test_pod_names_that_kai_does_not_support(version: str | None, name: str | No
     metadata = {"name": name} if name else {"name": None, "generateName": "x-"}
     decision = decided(pod(gpu_container(), metadata=metadata), kai_version=release)
     assert decision.reason.code == reason
-    assert bool(decision.warnings) is (reason == "name-unsupported")
+    assert [warning.reason.code for warning in decision.warnings] == [reason]
     assert decision.changes.scheduler == "kai-scheduler"
 
 
 def test_shares_off_everywhere() -> None:
     decision = decided(pod(gpu_container()), inject_shares=False)
     assert outcome(decision) == ("injected", "shares-off")
-    assert not decision.changes.annotations
+    assert share_of(decision) == {}
 
 
 TOLERATION = {"kaishare.dev/gpu-toleration": "inject"}

@@ -127,7 +127,11 @@ def test_only_the_container_of_the_share_is_looked_at() -> None:
 
 def test_kaishare_sets_no_option_and_no_variable_itself() -> None:
     changes = decided(pod(gpu_container(command=["vllm", "serve", "M"])), gpu_fraction="0.5").changes
-    assert set(changes.annotations) == {"gpu-fraction", "gpu-fraction-container-name"}
+    assert set(changes.annotations) == {
+        "gpu-fraction",
+        "gpu-fraction-container-name",
+        "kaishare.dev/reason",
+    }
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "ü" * 60])

@@ -4,7 +4,15 @@ import difflib
 
 import pytest
 
-from webhook.policy.labels import LABELS, Mode, NamespacePolicy, OverShare, ShareFor, label_problems
+from webhook.policy.labels import (
+    LABELS,
+    Mode,
+    NamespacePolicy,
+    OverShare,
+    PolicyMetadata,
+    ShareFor,
+    label_problems,
+)
 
 QUEUE = {"kai.scheduler/queue": "team-a"}
 
@@ -195,15 +203,14 @@ def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.Monkey
     assert len(searched) == 8
     assert max(map(len, searched)) <= 63
     assert max(len(str(problem)) for problem in policy.problems) < 1000
-    problems = label_problems(labels, labels.keys())
+    problems = label_problems(PolicyMetadata(labels))
     assert (len(problems.first), problems.count, len(searched)) == (8, 12_000, 16)
 
 
 def test_only_changed_labels_are_judged() -> None:
-    labels = (
-        QUEUE | {f"kaishare.dev/a{number}": "" for number in range(20)} | {"kaishare.dev/gpu-fracton": "0.5"}
-    )
-    problems = label_problems(labels, {"kaishare.dev/gpu-fracton"})
+    before = QUEUE | {f"kaishare.dev/a{number}": "" for number in range(20)}
+    after = before | {"kaishare.dev/gpu-fracton": "0.5"}
+    problems = label_problems(PolicyMetadata(after), PolicyMetadata(before))
     assert problems.count == 1
     assert "the nearest known label is kaishare.dev/gpu-fraction" in str(problems.first[0])
 

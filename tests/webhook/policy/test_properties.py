@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from kai import keys
 from kai.admission import refusal, share_container
-from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, WHOLE_GPU
+from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
 from kai.pod import PodView
 from service.log import JsonLog
 from tests.support.pod_strategies import (
@@ -39,6 +39,7 @@ from tests.support.pod_strategies import (
     unknown_fields,
 )
 from tests.support.pods import GPU, view
+from tests.support.size_oracle import size_of
 from webhook.admission.handler import ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview, Review, decode
@@ -60,11 +61,12 @@ FEWER = settings(MANY, max_examples=400)
 
 SHARES = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 OUR_LABELS = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
-OUR_ANNOTATIONS = (*SHARES, keys.CONTAINER_NAME)
+RECORD = (REASON, SIZE)
+OUR_ANNOTATIONS = (*SHARES, keys.CONTAINER_NAME, *RECORD)
 OUR_OPERATIONS = re.compile(
     r"add /metadata(/labels|/annotations)?"
     r"|add /metadata/labels/(kai\.scheduler~1queue|priorityClassName)"
-    r"|add /metadata/annotations/(gpu-fraction|gpu-memory|gpu-fraction-container-name)"
+    r"|add /metadata/annotations/(gpu-fraction|gpu-memory|gpu-fraction-container-name|kaishare\.dev~1(reason|size))"
     r"|add /spec/(schedulerName|tolerations|tolerations/-)"
     r"|remove /spec/(containers|initContainers)/\d+/resources/(limits|requests)/nvidia\.com~1gpu"
 )
@@ -85,6 +87,11 @@ class Outcome:
         """Labels or annotations that are new, or have a new value."""
         before, after = entries(self.received, part), entries(self.result, part)
         return {key: value for key, value in after.items() if key not in before or before[key] != value}
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """New annotations, but for those that record the decision."""
+        return {key: value for key, value in self.added("annotations").items() if key not in RECORD}
 
     @property
     def policy(self) -> NamespacePolicy:
@@ -241,19 +248,18 @@ def a_share_is_the_policys_and_goes_where_it_says(outcome: Outcome) -> None:
     is_given = outcome.sent and reason in (Reason.WHOLE_GPU_CONVERTED, Reason.SHARE_INJECTED)
     assert bool(outcome.share) is bool(is_given)
     if reason is Reason.GPU_REMOVED_AGAIN:
-        assert not outcome.added("annotations")
+        assert not outcome.shared
         assert policy_share(outcome).items() <= annotations.items()
         assert not any(map(named_gpus, containers_of(outcome.result))) or not outcome.sent
         return
     if not outcome.share:
-        assert not outcome.added("annotations")
+        assert not outcome.shared
         before, after = (list(map(named_gpus, containers_of(d))) for d in (received, outcome.result))
         assert exact(before) == exact(after)
         return
 
     policy = outcome.policy
-    assert policy.share is not None
-    assert outcome.share == {policy.share.annotation: policy.share.value}
+    assert outcome.share == policy_share(outcome)
     assert outcome.case.rules.inject_shares
     assert not any(key in annotations for key in (*SHARES, keys.NUM_DEVICES))
     assert keys.MIG_PREFIX not in exact([c.get("resources") for c in containers_of(received)])
@@ -267,16 +273,56 @@ def a_share_is_the_policys_and_goes_where_it_says(outcome: Outcome) -> None:
         receiver = asking[0][1]
     else:
         assert not asking
-        is_marked = policy.share_for == "marked" and entries(received, "labels").get(GPU_MARK) == "shared"
-        assert policy.share_for == "all" or is_marked
+        pod_labels = entries(received, "labels")
+        is_marked = policy.share_for == "marked" and pod_labels.get(GPU_MARK) == "shared"
+        assert policy.share_for == "all" or is_marked or SIZE in pod_labels
         receiver = received["spec"]["containers"][0]
     assert entries(outcome.result, "annotations")[keys.CONTAINER_NAME] == receiver["name"]
 
 
 def policy_share(outcome: Outcome) -> dict[str, str]:
+    """The share of the pod's size, by the oracle, else the default share."""
+    kind, detail = size_in(outcome)
+    if kind == "share":
+        return dict([detail])
+    assert kind == "none"
     share = outcome.policy.share
     assert share is not None
     return {share.annotation: share.value}
+
+
+def size_in(outcome: Outcome) -> tuple[str, Any]:
+    return size_of(
+        outcome.case.labels,
+        outcome.case.annotations,
+        entries(outcome.received, "labels"),
+        max_fraction=outcome.policy.max_fraction,
+        max_memory_mib=outcome.policy.max_memory_mib,
+    )
+
+
+def the_size_is_the_one_that_the_oracle_finds(outcome: Outcome) -> None:
+    decision = outcome.mutation.decision
+    if decision.action is Action.SKIPPED:
+        return
+    kind, detail = size_in(outcome)
+    if decision.reason in (Reason.SIZE_UNKNOWN, Reason.SIZE_AMBIGUOUS):
+        assert (kind, detail) == ("doubt", decision.reason.code)
+    if decision.reason is Reason.SIZE_WHOLE_GPU:
+        assert (kind, detail) == ("whole", decision.finding.details["size"])
+    if decision.reason is Reason.NO_DEFAULT_SHARE:
+        assert (kind, outcome.policy.share) == ("none", None)
+    if SIZE in entries(outcome.received, "labels") and kind == "doubt" and decision.source is None:
+        assert detail in [warning.reason.code for warning in decision.warnings]
+
+
+def the_decision_is_recorded_on_the_pod(outcome: Outcome) -> None:
+    """The reason comes with every patch, the size where one decided, and neither replaces what the pod has."""
+    had, has = (entries(d, "annotations") for d in (outcome.received, outcome.result))
+    decision = outcome.mutation.decision
+    size = decision.size.name if decision.size else None
+    for key, value in ((REASON, decision.reason.code), (SIZE, size)):
+        assert has.get(key) == (had.get(key) if key in had or not outcome.sent else value)
 
 
 def counted(container: dict[str, Any]) -> float:
@@ -354,6 +400,8 @@ def test_every_invariant_holds_for_every_pod(case: Case) -> None:
     who_is_not_ends_with_scheduler_queue_and_priority(outcome)
     deciding_twice_adds_nothing(outcome)
     a_share_is_the_policys_and_goes_where_it_says(outcome)
+    the_size_is_the_one_that_the_oracle_finds(outcome)
+    the_decision_is_recorded_on_the_pod(outcome)
     a_share_stands_alone(outcome)
     a_share_is_one_that_kai_accepts(outcome)
     the_toleration_comes_with_a_share_and_once(outcome)
@@ -579,7 +627,8 @@ REACHED = {
     Reason.UNCLEAR_QUANTITY, Reason.INIT_CONTAINER_GPU, Reason.NAME_UNSUPPORTED, Reason.CONTAINER_NOT_FIRST,
     Reason.WHOLE_GPU_KEPT, Reason.MIG, Reason.RESOURCE_CLAIMS, Reason.SHARES_OFF, Reason.NO_DEFAULT_SHARE,
     Reason.POLICY_INVALID, Reason.MODE_OFF, Reason.NAMESPACE_EXCLUDED, Reason.OTHER_SCHEDULER, Reason.OPTED_OUT,
-    Reason.DAEMONSET, Reason.MIRROR_POD, Reason.NODE_NAME_SET,
+    Reason.DAEMONSET, Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.SIZE_UNKNOWN, Reason.SIZE_AMBIGUOUS,
+    Reason.SIZE_WHOLE_GPU,
 }  # fmt: skip
 
 

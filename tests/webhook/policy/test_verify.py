@@ -309,8 +309,8 @@ def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
     decision = decide(policy_of(labels), view(pod(gpu_container(), shared)), Rules())
     assert decision.reason is Reason.WHOLE_GPU_CONVERTED
-    assert [warning.reason for warning in decision.warnings] == [Reason.CAP_UNIT]
-    assert "nvidia.com/gpu.shared" in decision.warnings[0].warning
+    assert [warning.reason for warning in decision.warnings] == [Reason.WHOLE_GPU_CONVERTED, Reason.CAP_UNIT]
+    assert "nvidia.com/gpu.shared" in decision.warnings[1].warning
 
 
 def test_the_other_unit_is_named() -> None:

@@ -33,14 +33,24 @@ async def test_a_whole_gpu_becomes_a_share(webhook: RunningWebhook) -> None:
         {
             "op": "add",
             "path": "/metadata/annotations",
-            "value": {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"},
+            "value": {
+                "gpu-fraction": "0.5",
+                "gpu-fraction-container-name": "main",
+                "kaishare.dev/reason": "whole-gpu-converted",
+            },
         },
         {"op": "add", "path": "/spec/schedulerName", "value": "kai-scheduler"},
         {"op": "remove", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu"},
         {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpu"},
     ]
-    assert response["auditAnnotations"] == {"action": "injected", "reason": "whole-gpu-converted"}
-    assert "warnings" not in response
+    assert response["auditAnnotations"] == {
+        "action": "injected",
+        "reason": "whole-gpu-converted",
+        "warnings": "whole-gpu-converted",
+    }
+    assert response["warnings"] == [
+        "kaishare: container main: one whole GPU became gpu-fraction 0.5 by namespace team-a"
+    ]
 
 
 async def test_warnings_come_with_a_patch_only(webhook: RunningWebhook) -> None:
@@ -184,7 +194,7 @@ async def test_an_internal_error_admits_the_pod_counts_and_logs(
     def broken(*_: object) -> Decision:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("webhook.policy.mutate.decide", broken)
+    monkeypatch.setattr("webhook.policy.mutate.decide_pod", broken)
     response = await webhook.review(review_of(pod(gpu_container())))
     assert response == {"uid": response["uid"], "allowed": True}
     assert await webhook.figure('kaishare_webhook_errors_total{stage="mutate"}') == 1
@@ -225,7 +235,7 @@ async def test_one_log_line_a_decision_without_a_secret(webhook: RunningWebhook)
         "action": "injected", "reason": "no-gpu",
     }  # fmt: skip
     assert line["dry_run"] is True
-    assert line["changes"] == ["kai.scheduler/queue"]
+    assert line["changes"] == ["kai.scheduler/queue", "kaishare.dev/reason"]
 
 
 async def test_many_concurrent_reviews_over_kept_connections(webhook: RunningWebhook) -> None:
