@@ -184,8 +184,8 @@ class Node:
             for (gpu, pid), lists in PROCESSES.items():
                 if gpu == uuid and pid not in without:
                     lines += [
-                        f"process {index} - {which} {pid} {used.get(f'p{pid}', held)} 4294967295 4294967295"
-                        for which, held in lists.items()
+                        f"process {index} - {which} {pid} {used.get(f'p{pid}', used_bytes)} 4294967295 4294967295"
+                        for which, used_bytes in lists.items()
                     ]
         self.answers.write([*lines, *more])
 
@@ -231,12 +231,12 @@ def start(node: Node, log: Path, factory: pytest.TempPathFactory) -> Any:
 
 def named(series: dict[str, float], name: str, *labels: str) -> dict[tuple[str, ...], float]:
     """Series of one metric by some of their labels."""
-    found = {}
+    values_by_label = {}
     for text, value in series.items():
         if text.startswith(f"{name}{{"):
             values = dict(re.findall(r'(\w+)="([^"]*)"', text))
-            found[tuple(values[label] for label in labels)] = value
-    return found
+            values_by_label[tuple(values[label] for label in labels)] = value
+    return values_by_label
 
 
 def everything_is_known(series: dict[str, float]) -> bool:
@@ -246,8 +246,8 @@ def everything_is_known(series: dict[str, float]) -> bool:
 
 
 def flagged(series: dict[str, float]) -> set[tuple[str, ...]]:
-    found = named(series, "kaishare_pod_flagged", "pod", "gpu_uuid", "reason")
-    return {key for key, value in found.items() if value}
+    flags = named(series, "kaishare_pod_flagged", "pod", "gpu_uuid", "reason")
+    return {key for key, value in flags.items() if value}
 
 
 def problems(series: dict[str, float]) -> set[tuple[str, ...]]:
@@ -274,8 +274,8 @@ def test_two_gpus_six_pods_and_eleven_processes_come_out_to_the_byte(node: Node,
             B: USED[B] - (6_559 * MIB + 37),
         },
     }.items():
-        found = named(series, f"kaishare_gpu_memory_{name}_bytes", "gpu_uuid", "gpu", "model", "node")
-        assert found == {
+        figures = named(series, f"kaishare_gpu_memory_{name}_bytes", "gpu_uuid", "gpu", "model", "node")
+        assert figures == {
             (uuid, str(i), "NVIDIA A10", "node-1"): expected[uuid] for i, uuid in enumerate((A, B))
         }
     virtual = named(
@@ -351,9 +351,9 @@ def comes_to(
 ) -> None:
     """Wait until one scrape shows all that is expected: a busy machine may be late with a sample."""
     deadline = time.monotonic() + 20
-    while (found := look(running.series())) != expected and time.monotonic() < deadline:
+    while (current := look(running.series())) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert found == expected
+    assert current == expected
 
 
 def test_one_process_of_unknown_memory_stops_its_pod_and_nobody_else(node: Node, running: Agent) -> None:
@@ -613,8 +613,8 @@ def test_a_tenant_with_reservation_pods_of_his_own_is_visible_and_gets_nobody_fl
         assert "kai-resource-reservation/gpu-reservation-node-1-ga" in where
         assert "vc-evil/mine-" in where
     assert "vc-evil/mine-1 and 99 more there" in by_reason["reservation-unresolved"]
-    said = [line["reason"] for line in running.said("problem appeared")]
-    assert said.count("reservation-conflict") == said.count("reservation-unresolved") == 1
+    appeared = [line["reason"] for line in running.said("problem appeared")]
+    assert appeared.count("reservation-conflict") == appeared.count("reservation-unresolved") == 1
     node.write_pods(objects())
     running.until(lambda: not problems(running.series()))
     gone = [line["reason"] for line in running.said("problem gone")]

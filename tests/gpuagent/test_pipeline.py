@@ -75,7 +75,7 @@ class Desk:
         self.now = taken.taken_at
         self.books.process(taken, {("nvmlInit", "DriverNotLoaded"): 1})
 
-    def said(self) -> list[dict[str, Any]]:
+    def new_log_lines(self) -> list[dict[str, Any]]:
         """What was logged since this was last asked."""
         self.stream.seek(0)
         lines = [json.loads(line) for line in self.stream.read().splitlines()]
@@ -84,9 +84,9 @@ class Desk:
         return [{key: value for key, value in line.items() if key != "time"} for line in lines]
 
 
-def node(held: int | None = 1, at: float = 0.0, *, problems: tuple[Problem, ...] = ()) -> Sample:
+def node(used_bytes: int | None = 1, at: float = 0.0, *, problems: tuple[Problem, ...] = ()) -> Sample:
     return sample(
-        gpu((10, held)), gpu(uuid=B, index=1), origins={10: in_pod("train")}, at=at, problems=problems
+        gpu((10, used_bytes)), gpu(uuid=B, index=1), origins={10: in_pod("train")}, at=at, problems=problems
     )
 
 
@@ -105,7 +105,7 @@ def test_every_change_is_logged_once() -> None:
     ):
         desk.process(step)
     names = {"namespace": "team-a", "pod": "train", "uid": TRAIN.uid}
-    assert desk.said() == [
+    assert desk.new_log_lines() == [
         {"level": "info", "message": "GPUs detected", "gpus": [A, B], "driver": "570.00"},
         {"level": "warning", "message": "pod flagged", "reason": "over-share", **names, "gpu": A, "usedBytes": 2 * GIB, "allowedBytes": GIB},
         {"level": "warning", "message": "problem appeared", "reason": "truncated", "gpu": A, "problem": "950 processes"},
@@ -114,42 +114,42 @@ def test_every_change_is_logged_once() -> None:
     ]  # fmt: skip
     desk.pods.inventory = inventory()
     desk.process(node(GIB, 40))
-    assert desk.said() == []
+    assert desk.new_log_lines() == []
 
 
 def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_once() -> None:
     desk = Desk()
-    asked = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
-    desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": asked})
+    labels = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
+    desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": labels})
     flagged = []
     for at in (0, 10, 20, 30):
         desk.process(node(2 * GIB, at))
         flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.by_key.values()))
     assert flagged == [False, False, False, True]
     problem = f'Namespace team-a: label {OVER_SHARE}: "stop" is invalid and ignored; allowed: report, evict'
-    assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
+    assert [line["problem"] for line in desk.new_log_lines() if "problem" in line] == [problem]
 
 
 def test_a_flag_of_a_pod_that_went_is_logged_as_dropped() -> None:
     desk = Desk()
     for at in (0, 10):
         desk.process(node(2 * GIB, at))
-    desk.said()
+    desk.new_log_lines()
     desk.pods.inventory = inventory()
     desk.process(node(2 * GIB, 15))
-    assert [line["message"] for line in desk.said()] == ["flag dropped"]
+    assert [line["message"] for line in desk.new_log_lines()] == ["flag dropped"]
 
 
 def test_problems_of_time_alone_are_logged_when_somebody_looks() -> None:
     desk = Desk()
     desk.process(node())
-    desk.said()
+    desk.new_log_lines()
     for now, expected in ((15, []), (15.5, ["problem appeared"]), (16, [])):
         desk.now = now
         desk.books.log_problems()
-        assert [line["message"] for line in desk.said()] == expected
+        assert [line["message"] for line in desk.new_log_lines()] == expected
     desk.process(node(at=17))
-    assert [line["message"] for line in desk.said()] == ["problem gone"]
+    assert [line["message"] for line in desk.new_log_lines()] == ["problem gone"]
 
 
 def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
@@ -157,7 +157,7 @@ def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
     desk = Desk(Pods(inventory(TRAIN, odd)))
     for at in (0, 5):
         desk.process(node(at=at))
-    lines = [line for line in desk.said() if line["message"] == "invalid value on pod"]
+    lines = [line for line in desk.new_log_lines() if line["message"] == "invalid value on pod"]
     assert len(lines) == 1
     assert lines[0]["pod"] == "odd"
     assert '"half"' in lines[0]["problem"]
@@ -173,7 +173,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     desk.process(node(GIB, 5))
     flagged = {key.reason for key, v in desk.books.status().verdicts.by_key.items() if v.is_flagged}
     assert flagged == {"share-changed"}
-    (line,) = [line for line in desk.said() if line["message"] == "pod flagged"]
+    (line,) = [line for line in desk.new_log_lines() if line["message"] == "pod flagged"]
     assert line["reason"] == "share-changed"
     snapshot = desk.books.status().snapshot
     assert snapshot is not None
@@ -206,11 +206,11 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> list[tuple[int, str]]:
     address = await desk.port.start(Address("127.0.0.1", 0))
     try:
-        found = []
+        received = []
         for path in paths:
             async with session.get(f"http://{address}{path}") as response:
-                found.append((response.status, await response.text()))
-        return found
+                received.append((response.status, await response.text()))
+        return received
     finally:
         await desk.port.stop()
 
@@ -273,5 +273,5 @@ async def test_an_error_of_ours_is_a_line_for_the_client_and_a_traceback_for_the
     desk = Desk()
     monkeypatch.setattr(desk.pods, "seconds_since_contact", lambda: 1 / 0)
     assert await answers(desk, session, "/metrics") == [(500, "internal error; the log has its traceback\n")]
-    (line,) = desk.said()
+    (line,) = desk.new_log_lines()
     assert "ZeroDivisionError" in line["traceback"]

@@ -123,7 +123,7 @@ class Chain:
     def see(
         self,
         *items: dict[str, Any],
-        held: dict[int, tuple[str, int]],
+        processes: dict[int, tuple[str, int]],
         origins: dict[int, Origin],
         times: int = 1,
     ) -> None:
@@ -138,7 +138,7 @@ class Chain:
             self.inventory = made
             gpus = [
                 gpu(
-                    *((pid, each) for pid, (where, each) in held.items() if where == uuid),
+                    *((pid, each) for pid, (where, each) in processes.items() if where == uuid),
                     uuid=uuid,
                     index=index,
                 )
@@ -194,11 +194,11 @@ def test_an_edit_of_a_running_pod_is_flagged_at_once_and_changes_no_share(
     chain, before = Chain(), attacker()
     name, namespace = before["metadata"]["name"], before["metadata"]["namespace"]
     bound = [bind_request(name, 2, groups=(GROUP_1,), namespace=namespace)] if is_bound_by_kai else []
-    chain.see(victim(), before, *bound, held=BOTH_FULL, origins=ORIGINS, times=3)
+    chain.see(victim(), before, *bound, processes=BOTH_FULL, origins=ORIGINS, times=3)
     assert chain.flagged == set()
-    chain.see(victim(), marked(before, **edit), *bound, held=ATTACKER_OVER, origins=ORIGINS)
+    chain.see(victim(), marked(before, **edit), *bound, processes=ATTACKER_OVER, origins=ORIGINS)
     assert chain.flagged == {(ATTACKER, "share-changed")}
-    chain.see(victim(), marked(before, **edit), *bound, held=ATTACKER_OVER, origins=ORIGINS, times=3)
+    chain.see(victim(), marked(before, **edit), *bound, processes=ATTACKER_OVER, origins=ORIGINS, times=3)
     assert chain.flagged == {(ATTACKER, "share-changed"), (ATTACKER, "over-share")}
     assert chain.to_evict == {ATTACKER}, "the trick does not save it"
     assert chain.accused == {ATTACKER}
@@ -211,7 +211,7 @@ def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
     names = synced("train", "victim")
     evil = fraction(number=2, group=GROUP_1, **{**names, "name": "evil", "namespace": namespace})
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     pod_shares = {pod_share.pod.uid: pod_share for pod_share in chain.judged[-1].snapshot.pod_shares}
     assert pod_shares[ATTACKER].tenant is None
     assert pod_shares[VICTIM].tenant is not None
@@ -231,7 +231,7 @@ def test_a_group_written_beforehand_accuses_nobody_but_its_writer(
     about = synced("evil", "evil", **label)
     evil = fraction(number=2, group=None, **about) if has_share else pod(number=2, **about)
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert {uid_ for uid_, _ in chain.flagged} == {ATTACKER}
     assert chain.accused == {ATTACKER}
     assert chain.to_evict == set(), "for that nobody is evicted"
@@ -240,8 +240,10 @@ def test_a_group_written_beforehand_accuses_nobody_but_its_writer(
 def test_a_cgroup_named_after_the_victim_is_its_makers() -> None:
     """Who runs in a container may make cgroups below its own, with any name."""
     chain = Chain()
-    held = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
-    chain.see(victim(), attacker(), held=held, origins={**ORIGINS, 13: of(ATTACKER, VICTIM)}, times=4)
+    processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
+    chain.see(
+        victim(), attacker(), processes=processes, origins={**ORIGINS, 13: of(ATTACKER, VICTIM)}, times=4
+    )
     assert chain.accused == chain.to_evict == {ATTACKER}
 
 
@@ -252,10 +254,10 @@ def test_a_container_id_of_the_victims_accuses_neither() -> None:
     chain = Chain()
     evil = attacker(**stolen)
     only_container = {11: of(container=own), 12: of(ATTACKER)}
-    held = {11: (GPU_0, 2 * HALF), 12: (GPU_1, HALF)}
-    chain.see(victim(), evil, held=held, origins=only_container, times=4)
+    processes = {11: (GPU_0, 2 * HALF), 12: (GPU_1, HALF)}
+    chain.see(victim(), evil, processes=processes, origins=only_container, times=4)
     honest = fraction(number=1, **synced("train", "victim"), **stolen)
-    chain.see(honest, evil, held=held, origins=only_container, times=4)
+    chain.see(honest, evil, processes=processes, origins=only_container, times=4)
     assert VICTIM not in chain.accused
     assert chain.to_evict == set()
 
@@ -263,8 +265,8 @@ def test_a_container_id_of_the_victims_accuses_neither() -> None:
 def test_the_hash_of_a_static_pod_brings_nobody_but_its_writer_under_suspicion() -> None:
     chain, hash_ = Chain(), "0f" * 16
     evil = marked(attacker(), annotations={"kubernetes.io/config.hash": hash_})
-    held = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
-    chain.see(victim(), evil, held=held, origins={**ORIGINS, 13: of(hash_)}, times=4)
+    processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
+    chain.see(victim(), evil, processes=processes, origins={**ORIGINS, 13: of(hash_)}, times=4)
     assert chain.flagged == {(ATTACKER, "over-share")}
     assert chain.to_evict == set(), "nor is that a ground to evict anybody"
 
@@ -276,7 +278,7 @@ def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
     unmanaged = {key: value for key, value in about["annotations"].items() if "host" not in key}
     evil = attacker(labels={**about["labels"], **over_share_policy}, annotations=unmanaged)
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=12)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=12)
     assert chain.flagged == {(ATTACKER, "over-share")}
 
 
@@ -291,8 +293,10 @@ def test_a_reservation_pod_of_the_cluster_is_known_to_be_one_and_never_judged() 
         "kind": "Namespace",
         "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
     }
-    held = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
-    chain.see(victim(), attacker(), asks, held=held, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4)
+    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    chain.see(
+        victim(), attacker(), asks, processes=processes, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4
+    )
     assert chain.judged[-1].reservation_uids == {uid(900), uid(901)}
     assert chain.flagged == set()
     assert chain.accused == set()
@@ -308,7 +312,7 @@ def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None
     }
     beside = fraction("beside", 2, namespace=RESERVATIONS, group=None)
     bound = bind_request("beside", 2, groups=(GROUP_1,), namespace=RESERVATIONS)
-    chain.see(victim(), beside, bound, asks, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), beside, bound, asks, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert (ATTACKER, "over-share") in chain.flagged
     (verdict,) = candidates(chain.judged[-1])
     assert RULES.refusal(verdict, chain.judged[-1]) is EvictionRefusal.RESERVATION_POD
@@ -324,7 +328,7 @@ def test_a_pod_that_poses_as_a_reservation_pod_is_flagged_and_evicted_like_any_o
     evil = fraction(number=2, group=GROUP_1, gpus="1", **about)
     bound = bind_request(about["name"], 2, groups=(GROUP_1,), namespace=about["namespace"])
     chain = Chain()
-    chain.see(victim(), evil, bound, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, bound, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert ATTACKER not in chain.judged[-1].reservation_uids
     assert (ATTACKER, "over-share") in chain.flagged
     assert chain.to_evict == {ATTACKER}
@@ -340,7 +344,7 @@ def test_nor_does_posing_hide_memory_without_a_share(kind: str) -> None:
     about["labels"] |= {"app": RESERVATIONS}
     evil = pod(number=2, **about)
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert chain.flagged == {(ATTACKER, "no-share")}
     assert chain.accused == {ATTACKER}
 
@@ -357,7 +361,9 @@ def test_a_pending_pod_that_holds_memory_is_flagged_and_evicted(state: str) -> N
         else {"containerStatuses": [{"name": "main", "state": running}, {"name": "other", "state": waiting}]}
     )
     chain = Chain()
-    chain.see(victim(), attacker(phase="Pending", **statuses), held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(
+        victim(), attacker(phase="Pending", **statuses), processes=ATTACKER_OVER, origins=ORIGINS, times=4
+    )
     assert chain.flagged == {(ATTACKER, "over-share")}
     assert chain.to_evict == chain.accused == {ATTACKER}
 
@@ -365,9 +371,9 @@ def test_a_pending_pod_that_holds_memory_is_flagged_and_evicted(state: str) -> N
 def test_a_token_that_a_vcluster_keeps_on_a_pod_is_told_to_nobody() -> None:
     chain = Chain()
     evil = marked(attacker(), annotations={"vcluster.loft.sh/token-abcd1234": "eyJhbGciOi"})
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=3)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=3)
     chain.see(
-        victim(), marked(evil, annotations={"gpu-fraction": "0.9"}), held=ATTACKER_OVER, origins=ORIGINS
+        victim(), marked(evil, annotations={"gpu-fraction": "0.9"}), processes=ATTACKER_OVER, origins=ORIGINS
     )
     assert len(chain.events) == 2
     assert "eyJhbGciOi" not in repr(chain.events)

@@ -50,9 +50,9 @@ def test_the_exit_status_says_whether_something_is_wrong(findings: list[CheckRes
 
 
 def test_as_json_everything_is_there() -> None:
-    shown = json.loads(as_json(FINDINGS, {"node": None}))
-    assert (shown["node"], shown["problems"], shown["unknown"]) == (None, 1, 1)
-    assert shown["findings"][1] == {
+    document = json.loads(as_json(FINDINGS, {"node": None}))
+    assert (document["node"], document["problems"], document["unknown"]) == (None, 1, 1)
+    assert document["findings"][1] == {
         "check": "device files",
         "state": "problem",
         "what": "there is no /dev/nvidiactl",
@@ -80,5 +80,5 @@ def test_no_name_acts_on_the_terminal(findings: list[CheckResult], columns: int 
     text = as_text(findings, columns=columns)
     assert all(line.isprintable() for line in text.split("\n"))
     if columns is None:
-        assert text.count("\n") == len(findings) + sum(bool(one.advice) for one in findings) + 1
+        assert text.count("\n") == len(findings) + sum(bool(finding.advice) for finding in findings) + 1
     assert as_json(findings, {"node": "\x1b"}).isascii()

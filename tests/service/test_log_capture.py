@@ -85,8 +85,8 @@ def test_many_different_messages_are_bounded(repeating: Repeating) -> None:
     written = len(repeating.messages())
     assert written < 300
     repeating.handler.close()
-    told = [line["count"] for line in repeating.stream.decoded if "count" in line]
-    assert written + sum(told) == 10_000
+    dropped = [line["count"] for line in repeating.stream.decoded if "count" in line]
+    assert written + sum(dropped) == 10_000
 
 
 class Unprintable:

@@ -36,9 +36,9 @@ def test_lines_of_several_threads_stay_whole_and_in_order() -> None:
             thread.join()
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
-        found = lines_of(reader.rest())
+        lines = lines_of(reader.rest())
     for name in names:
-        assert [line["number"] for line in found if line["message"] == name] == list(range(500))
+        assert [line["number"] for line in lines if line["message"] == name] == list(range(500))
     assert writer.lines_lost == 0
 
 
@@ -64,9 +64,9 @@ def test_lines_beyond_the_bounds_are_dropped_and_told(bounds: dict[str, int]) ->
         reader = Reader(reading)
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
-        found = reader.rest().splitlines()
-    assert [line for line in found if not line.startswith(b"{")] == [b"%07d" % n for n in range(10)]
-    notices = [json.loads(line) for line in found if line.startswith(b"{")]
+        lines = reader.rest().splitlines()
+    assert [line for line in lines if not line.startswith(b"{")] == [b"%07d" % n for n in range(10)]
+    notices = [json.loads(line) for line in lines if line.startswith(b"{")]
     assert [(line["message"], line["count"]) for line in notices] == [("log lines lost", 15)]
 
 

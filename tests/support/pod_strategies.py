@@ -146,9 +146,9 @@ _LABELS: Mapping[str, tuple[str | None, ...]] = {
 
 def _entries(table: Mapping[str, tuple[str | None, ...]]) -> st.SearchStrategy[dict[str, str | None] | None]:
     """Return up to three entries of a table; rarely also an unknown key, thousands of keys, or null."""
-    one = st.sampled_from([(key, value) for key, values in table.items() for value in values])
+    entry = st.sampled_from([(key, value) for key, values in table.items() for value in values])
     odd = st.tuples(odd_text, st.none() | odd_text)
-    few = [st.lists(one, min_size=size, max_size=size).map(dict) for size in (1, 2, 3)]
+    few = [st.lists(entry, min_size=size, max_size=size).map(dict) for size in (1, 2, 3)]
     many = {f"key-{i}": "x" for i in range(3000)}
     return st.one_of(*few, st.lists(odd, max_size=3).map(dict), st.sampled_from((None, {}, many)))
 
@@ -287,13 +287,13 @@ _namespace_labels: Mapping[str, Jsons] = {
 @st.composite
 def namespace_labels(draw: Draw) -> dict[str, str]:
     """Build labels of a managed namespace, valid and invalid."""
-    found = {keys.QUEUE_LABEL: draw(_queues), **draw(_shares)}
+    labels = {keys.QUEUE_LABEL: draw(_queues), **draw(_shares)}
     for label, values in _namespace_labels.items():
         if label == labels_of.SHARE_FOR or draw(one_in(4)):
-            found[label] = draw(values)
+            labels[label] = draw(values)
     if draw(one_in(24)):
-        found[draw(st.sampled_from(sorted(labels_of.LABELS)))] = draw(odd_text)
-    return found
+        labels[draw(st.sampled_from(sorted(labels_of.LABELS)))] = draw(odd_text)
+    return labels
 
 
 rules = st.builds(

@@ -32,7 +32,7 @@ def names(judged: Any) -> list[str]:
 
 
 def refusal(made: PodShare = TRAIN, **options: Any) -> EvictionRefusal | None:
-    judged = Node(made).flagged(options.pop("held", OVER), **options)
+    judged = Node(made).flagged(options.pop("used_bytes", OVER), **options)
     (verdict,) = candidates(judged)
     return RULES.refusal(verdict, judged)
 
@@ -164,7 +164,7 @@ def test_what_poses_as_a_reservation_pod_is_not_evicted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "held", "refused"),
+    ("limits", "used_gib", "refused"),
     [
         ({A: Amount(9 * GIB, LimitSource.ANNOTATION)}, 12, None),
         ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 12, None),
@@ -173,9 +173,9 @@ def test_what_poses_as_a_reservation_pod_is_not_evicted() -> None:
     ids=["its own limit", "over its share as well", "only over what a ConfigMap says"],
 )
 def test_a_limit_of_a_config_map_alone_is_no_ground(
-    limits: dict[str, Amount], held: int, refused: EvictionRefusal | None
+    limits: dict[str, Amount], used_gib: int, refused: EvictionRefusal | None
 ) -> None:
-    assert refusal(replace(TRAIN, limits=limits), held={"train": held * GIB}) is refused
+    assert refusal(replace(TRAIN, limits=limits), used_bytes={"train": used_gib * GIB}) is refused
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,17 @@ def test_pods_of_one_owner_are_told_by_what_makes_them() -> None:
     assert owner(controller_uid="rs") == owner(name="other", controller_uid="rs")
     assert owner() != owner(name="other")
     vc, other = (Tenant(vcluster=name, namespace="ml", pod="train-0") for name in ("vc", "vc2"))
-    said = {keys.VCLUSTER_OWNER_REFERENCES: '[{"kind":"ReplicaSet","uid":"v"}]'}
-    first = owner(tenant=vc, annotations=said, controller_uid="the vCluster's Service")
-    assert first == owner(tenant=vc, annotations=said, name="other", controller_uid="the same Service")
+    owner_references = {keys.VCLUSTER_OWNER_REFERENCES: '[{"kind":"ReplicaSet","uid":"v"}]'}
+    first = owner(tenant=vc, annotations=owner_references, controller_uid="the vCluster's Service")
+    assert first == owner(
+        tenant=vc, annotations=owner_references, name="other", controller_uid="the same Service"
+    )
     assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
-    assert first != owner(tenant=other, annotations=said)
-    assert first != owner(tenant=vc, annotations=said, namespace="other")
-    assert first != owner(annotations=said), "outside a vCluster anybody may write that annotation"
+    assert first != owner(tenant=other, annotations=owner_references)
+    assert first != owner(tenant=vc, annotations=owner_references, namespace="other")
+    assert first != owner(annotations=owner_references), (
+        "outside a vCluster anybody may write that annotation"
+    )
 
 
 def test_a_budget_is_so_many_in_a_time() -> None:

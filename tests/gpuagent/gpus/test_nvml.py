@@ -67,7 +67,7 @@ def test_the_lists_become_one(driven, processes, expected):
     faults = [{"fault": "memory-unknown", "pid": pid} for pid, used in expected.items() if used is None]
     gpus, _ = driven(node(*processes, faults=faults))
     reading = gpus.read()
-    assert {one.pid: one.used_bytes for one in reading.gpus[0].processes} == expected
+    assert {process.pid: process.used_bytes for process in reading.gpus[0].processes} == expected
     assert causes(reading) == []
 
 

@@ -27,11 +27,11 @@ def test_the_largest_known_figure_of_each_instance_counts(given):
     figures = defaultdict(lambda: defaultdict(list))
     for entry in given:
         figures[entry.pid][entry.gpu_instance, entry.compute_instance].append(entry.used_bytes)
-    merged = {one.pid: one.used_bytes for one in merge(given)}
+    merged = {figures.pid: figures.used_bytes for figures in merge(given)}
     assert merged.keys() == figures.keys()
     for pid, instances in figures.items():
         known = [[used for used in all_ if used is not None] for all_ in instances.values()]
-        expected = sum(max(one) for one in known) if all(known) else None
+        expected = sum(max(figures) for figures in known) if all(known) else None
         assert merged[pid] == expected
 
 
@@ -47,12 +47,12 @@ class FileWatch(SimulatedDriver):
 
     def __init__(self, *processes):
         self.time = 0.0
-        self.asked = Counter()
+        self.calls = Counter()
         scenario = parse_scenario(node(*processes), "test")
         super().__init__(scenario=scenario, look=lambda: state_at(scenario, self.time))
 
     def processes(self, device, which):
-        self.asked[which] += 1
+        self.calls[which] += 1
         return super().processes(device, which)
 
     def reads(self, lists, *times):
@@ -63,14 +63,14 @@ class FileWatch(SimulatedDriver):
             memory = self.memory(device)
             used = memory.total - memory.free - memory.reserved
             merged = lists.read(device, used=used, total=memory.total, now=self.time)
-        return {one.pid: one.used_bytes for one in merged.processes}
+        return {process.pid: process.used_bytes for process in merged.processes}
 
 
 def test_lists_that_tell_nothing_are_asked_for_now_and_then():
     driver = FileWatch(process(100))
     driver.reads(ProcessLists(driver), *range(25))
-    assert driver.asked[ProcessList.COMPUTE] == 25
-    assert driver.asked[ProcessList.GRAPHICS] == driver.asked[ProcessList.MPS] == 5
+    assert driver.calls[ProcessList.COMPUTE] == 25
+    assert driver.calls[ProcessList.GRAPHICS] == driver.calls[ProcessList.MPS] == 5
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
@@ -80,7 +80,7 @@ def test_a_list_that_tells_something_is_asked_for_every_time(kind):
     lists = ProcessLists(driver)
     for second in range(25):
         assert driver.reads(lists, second) == {100: (100 + second) << 20}
-    assert driver.asked[kind_of(kind)] == 25
+    assert driver.calls[kind_of(kind)] == 25
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
@@ -88,9 +88,9 @@ def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
     driver = FileWatch(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
     lists = ProcessLists(driver)
     assert driver.reads(lists, *range(9)) == {100: GIB}
-    asked = driver.asked[kind_of(kind)]
+    calls = driver.calls[kind_of(kind)]
     assert driver.reads(lists, 9) == {100: GIB, 101: 2 * GIB}
-    assert driver.asked[kind_of(kind)] == asked + 1
+    assert driver.calls[kind_of(kind)] == calls + 1
 
 
 def test_processes_that_trade_memory_are_seen_at_once():

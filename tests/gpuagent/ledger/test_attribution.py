@@ -43,7 +43,7 @@ INDEX = PodIndex.from_inventory(
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("process_origin", "name"),
     [
         (origin(uid(1)), "a"),
         (origin(uid(3)), "done"),
@@ -67,8 +67,8 @@ INDEX = PodIndex.from_inventory(
         "nobody's container",
     ],
 )  # fmt: skip
-def test_whose_it_is(asked: Origin, name: str | None) -> None:
-    owner = INDEX.pod_of(asked)
+def test_whose_it_is(process_origin: Origin, name: str | None) -> None:
+    owner = INDEX.pod_of(process_origin)
     assert (owner.name if isinstance(owner, NodePod) else owner) == name
 
 
@@ -84,26 +84,26 @@ def test_a_static_reservation_pods_hash_is_known_too() -> None:
 
 
 class TestForgedNames:
-    def names(self, *documents: dict[str, object], asked: Origin) -> str | None:
-        owner = PodIndex.from_inventory(inventory(*documents)).pod_of(asked)
+    def names(self, *documents: dict[str, object], process_origin: Origin) -> str | None:
+        owner = PodIndex.from_inventory(inventory(*documents)).pod_of(process_origin)
         return owner.name if isinstance(owner, NodePod) else None
 
     def test_a_copied_hash_does_not_take_a_static_pods_processes(self) -> None:
         static, forged = mirror("static", 4), mirror("forged", 5, is_mirror=False)
-        assert self.names(static, forged, asked=origin(HASH)) == "static"
-        assert self.names(forged, static, asked=origin(HASH)) == "static"
+        assert self.names(static, forged, process_origin=origin(HASH)) == "static"
+        assert self.names(forged, static, process_origin=origin(HASH)) == "static"
 
     def test_two_with_equal_right_to_a_hash_get_nothing(self) -> None:
-        assert self.names(mirror("a", 4), mirror("b", 5), asked=origin(HASH)) is None
+        assert self.names(mirror("a", 4), mirror("b", 5), process_origin=origin(HASH)) is None
 
     def test_a_hash_that_is_another_pods_uid(self) -> None:
         forged = mirror("forged", 5, uid(1))
-        assert self.names(forged, pod("victim", 1), asked=origin(uid(1))) == "victim"
-        assert self.names(mirror("forged", 5, uid(1), is_mirror=False), asked=origin(uid(1))) is None
+        assert self.names(forged, pod("victim", 1), process_origin=origin(uid(1))) == "victim"
+        assert self.names(mirror("forged", 5, uid(1), is_mirror=False), process_origin=origin(uid(1))) is None
 
     def test_a_container_that_two_pods_claim_is_nobodys(self) -> None:
         both = [pod(name, number, containerStatuses=statuses(LEAF)) for name, number in (("a", 1), ("b", 2))]
-        assert self.names(*both, asked=origin(container=LEAF)) is None
+        assert self.names(*both, process_origin=origin(container=LEAF)) is None
 
 
 @given(st.lists(st.sampled_from([uid(1), uid(2), uid(4), uid(77), HASH, uid(900)]), max_size=5), st.data())

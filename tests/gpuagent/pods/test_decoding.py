@@ -42,10 +42,10 @@ def test_megabytes_of_annotations_are_not_kept_and_short_ones_are(
 def test_nor_of_labels_and_of_data() -> None:
     made = config_map(GPU_PORTION="0.50", huge="x" * 1_000_000)
     made["metadata"]["labels"] = {f"label-{number}": "x" * 60 for number in range(5000)}
-    found = read_config_map(json.dumps(made).encode())
-    assert found.data == {"GPU_PORTION": "0.50"}
-    assert 0 < len(found.metadata.labels or {}) < 1000
-    assert found.metadata.owner_references
+    read_back = read_config_map(json.dumps(made).encode())
+    assert read_back.data == {"GPU_PORTION": "0.50"}
+    assert 0 < len(read_back.metadata.labels or {}) < 1000
+    assert read_back.metadata.owner_references
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ SYNCED = {
 
 
 def host_pod(managed_by: str | None = "team-a", **annotations: str | None) -> NodePod:
-    found = {**SYNCED, **{key.replace("_", "-"): value for key, value in annotations.items()}}
+    values = {**SYNCED, **{key.replace("_", "-"): value for key, value in annotations.items()}}
     labels: dict[str, Any] = {} if managed_by is None else {"vcluster.loft.sh/managed-by": managed_by}
-    prefixed = {f"vcluster.loft.sh/{key}": value for key, value in found.items() if value is not None}
+    prefixed = {f"vcluster.loft.sh/{key}": value for key, value in values.items() if value is not None}
     (made,) = inventory(
         pod(HOST_NAME, namespace="vcluster-team-a", labels=labels, annotations=prefixed)
     ).pods.values()

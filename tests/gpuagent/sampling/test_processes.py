@@ -135,10 +135,10 @@ def test_a_pid_that_is_reused_while_it_is_looked_up(proc: ProcTree, rounds: int)
 
     thread = threading.Thread(target=replace_it, daemon=True)
     thread.start()
-    found = look_up(proc, 10)[0][10]
+    origin = look_up(proc, 10)[0][10]
     thread.join(5)
-    assert found.pod_uids == ((OTHER,) if rounds == 1 else ())
-    assert found.result is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
+    assert origin.pod_uids == ((OTHER,) if rounds == 1 else ())
+    assert origin.result is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
 
 
 def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the_reading(
@@ -282,8 +282,8 @@ class TestPidNamespace:
         self, proc: ProcTree, used: int | None, is_evidence: bool
     ) -> None:
         instance = MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=())
-        found = self.problems(proc, self.unknown(instance, mig=True))
-        assert found == ([Cause.PID_NAMESPACE] if is_evidence else [])
+        causes = self.problems(proc, self.unknown(instance, mig=True))
+        assert causes == ([Cause.PID_NAMESPACE] if is_evidence else [])
         assert self.problems(proc, self.unknown(mig=True)) == []
 
     def test_not_when_a_list_could_not_be_believed(self, proc: ProcTree) -> None:

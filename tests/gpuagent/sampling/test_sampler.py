@@ -132,10 +132,10 @@ async def test_samples_come_at_the_times_that_the_random_source_says(simulated):
 async def test_a_sample_can_be_asked_for(simulated):
     async with Run(simulated(), interval=3600) as run:
         await run.until(lambda: run.samples)
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         run.sampler.sample_now()
         await run.until(lambda: len(run.samples) == 2)
-        assert run.samples[1].taken_at >= asked
+        assert run.samples[1].taken_at >= requested_at
 
 
 async def test_asking_while_one_is_taken_gives_another_that_began_later(simulated):
@@ -149,11 +149,11 @@ async def test_asking_while_one_is_taken_gives_another_that_began_later(simulate
 
     async with Run(simulated(kind=Held), interval=3600) as run:
         await run.until(inside.is_set)
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         run.sampler.sample_now()
         go_on.set()
         await run.until(lambda: len(run.samples) == 2)
-        assert run.samples[0].taken_at <= asked <= run.samples[1].taken_at
+        assert run.samples[0].taken_at <= requested_at <= run.samples[1].taken_at
 
 
 async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated, clock):

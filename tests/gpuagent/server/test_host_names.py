@@ -17,9 +17,9 @@ SIMULATED = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     options = ("--gpus", SIMULATED, "--host-name", "Agent.Example.com.", "--host-name", "kaishare-agent")
     log = tmp_path_factory.mktemp("agent") / "log"
-    with agent(log, *options, POD_NAME="kaishare-agent-x7k2p", HOSTNAME="own-host") as found:
-        found.until(lambda: found.get("/readyz")[0] == 200)
-        yield found
+    with agent(log, *options, POD_NAME="kaishare-agent-x7k2p", HOSTNAME="own-host") as started:
+        started.until(lambda: started.get("/readyz")[0] == 200)
+        yield started
 
 
 def status_of(running: Agent, path: str, **headers: str) -> int:

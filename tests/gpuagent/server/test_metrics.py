@@ -62,8 +62,8 @@ def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> st
 
 def series(text: str, name: str) -> dict[str, float]:
     """Labels as they are written, to the value."""
-    found = re.finditer(rf"^{name}(?:{{(.*)}})? (\S+)$", text, flags=re.MULTILINE)
-    return {match[1] or "": float(match[2]) for match in found}
+    matches = re.finditer(rf"^{name}(?:{{(.*)}})? (\S+)$", text, flags=re.MULTILINE)
+    return {match[1] or "": float(match[2]) for match in matches}
 
 
 def by_pod(text: str, name: str) -> dict[str, float]:
@@ -209,9 +209,9 @@ def test_whatever_a_pod_is_called_the_page_reads_back(name: str, queue: str) -> 
     (read,) = [
         f for f in text_string_to_metric_families(text) if f.name == "kaishare_pod_gpu_memory_used_bytes"
     ]
-    (found,) = read.samples
-    assert (found.labels["pod"], found.labels["queue"]) == (name, queue)
-    assert found.value == 5
+    (used,) = read.samples
+    assert (used.labels["pod"], used.labels["queue"]) == (name, queue)
+    assert used.value == 5
 
 
 def test_a_lone_surrogate_breaks_nothing() -> None:
@@ -227,8 +227,8 @@ EVICTIONS = {"evicted": 1, "disruption-budget": 4}
 
 
 def test_evictions_are_counted_by_result() -> None:
-    found = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
-    assert found == {'result="evicted"': 1, 'result="disruption-budget"': 4}
+    evictions = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
+    assert evictions == {'result="evicted"': 1, 'result="disruption-budget"': 4}
     assert "evictions_total" not in text_of(OVER)
 
 
@@ -308,15 +308,15 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
 
 
 def pods_of(status: Status) -> dict[str, Any]:
-    shown = json.loads(shares_json(status, node="node-1", is_simulated=False))
-    return {each["name"]: each for each in shown["pods"]}
+    answer = json.loads(shares_json(status, node="node-1", is_simulated=False))
+    return {each["name"]: each for each in answer["pods"]}
 
 
 def test_the_api_shows_every_candidate_and_its_source() -> None:
-    shown = json.loads(shares_json(OVER, node="node-1", is_simulated=False))
-    assert (shown["node"], shown["driverVersion"], shown["attributionOk"]) == ("node-1", "570.00", True)
-    assert (shown["sampleTimestamp"], shown["problems"]) == (1_800_000_010.0, [])
-    assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in shown["gpus"]] == [
+    answer = json.loads(shares_json(OVER, node="node-1", is_simulated=False))
+    assert (answer["node"], answer["driverVersion"], answer["attributionOk"]) == ("node-1", "570.00", True)
+    assert (answer["sampleTimestamp"], answer["problems"]) == (1_800_000_010.0, [])
+    assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in answer["gpus"]] == [
         (A, 12 * GIB, 11 * GIB, 300 * MIB),
         (B, 100 * MIB, 0, None),
     ]
@@ -336,12 +336,15 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
 
 
 def test_in_the_api_what_is_not_known_is_null() -> None:
-    shown = json.loads(
+    answer = json.loads(
         shares_json(status_of(node(1, Problem(Cause.TRUNCATED, A, "950"))), node="n", is_simulated=False)
     )
-    assert shown["problems"] == [{"reason": "truncated", "gpuUuid": A, "detail": "950"}]
-    assert [(g["hostBytes"], g["unattributedBytes"]) for g in shown["gpus"]] == [(None, None), (0, 100 * MIB)]
-    assert [p["gpus"][0]["usedBytes"] for p in shown["pods"]] == [None, None]
+    assert answer["problems"] == [{"reason": "truncated", "gpuUuid": A, "detail": "950"}]
+    assert [(g["hostBytes"], g["unattributedBytes"]) for g in answer["gpus"]] == [
+        (None, None),
+        (0, 100 * MIB),
+    ]
+    assert [p["gpus"][0]["usedBytes"] for p in answer["pods"]] == [None, None]
     stale = json.loads(shares_json(status_of(node(10), now=30), node="n", is_simulated=False))
     assert (stale["gpus"], stale["pods"], stale["sampleTimestamp"]) == ([], [], None)
     assert stale["lastGoodSampleTimestamp"] == 1_800_000_010.0

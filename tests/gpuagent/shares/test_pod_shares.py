@@ -189,7 +189,7 @@ class TestWhoseWord:
 
 class TestMalformed:
     @pytest.mark.parametrize(
-        ("annotations", "said"),
+        ("annotations", "note"),
         [
             ({"gpu-fraction": "abc"}, 'gpu-fraction "abc": gpu-fraction annotation value must be a positive number smaller than 1.0'),
             ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": expected a number between 0 and 1'),
@@ -206,10 +206,10 @@ class TestMalformed:
         ids=lambda value: str(value)[:60],
     )  # fmt: skip
     def test_a_value_that_cannot_be_read_is_one_note_and_no_share(
-        self, annotations: dict[str, str], said: str
+        self, annotations: dict[str, str], note: str
     ) -> None:
         pod_share = resolve(pod(annotations=annotations), node())
-        assert pod_share.notes == (f"Pod research/half: {said}",)
+        assert pod_share.notes == (f"Pod research/half: {note}",)
         assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
     def test_the_rest_goes_on(self) -> None:
@@ -487,8 +487,14 @@ class TestWholeGpus:
         self, *documents: dict[str, Any], devices: tuple[Gpu, ...] = DEVICES, **holders: set[str]
     ) -> dict[str, PodShare]:
         made = inventory(*documents)
-        held = {found.uid: holders[found.name] for found in made.pods.values() if found.name in holders}
-        return {pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, devices, held)}
+        gpus_in_use = {
+            node_pod.uid: holders[node_pod.name]
+            for node_pod in made.pods.values()
+            if node_pod.name in holders
+        }
+        return {
+            pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, devices, gpus_in_use)
+        }
 
     def test_the_only_gpu_of_a_node(self) -> None:
         pod_share = self.pod_shares(pod("whole", gpus="1"), devices=(gpu(),))["whole"]
@@ -559,8 +565,8 @@ class TestWholeGpus:
         three = inventory(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), pod("c", 3, gpus="1"))
         devices = (*DEVICES, gpu("GPU-2", 2))
         pod_shares.resolve(three, devices, {uid(1): {GPU_1}})
-        found = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
-        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_1,), (), ("GPU-2",)]
+        resolved = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
+        assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (), ("GPU-2",)]
 
     def test_a_tenants_reservation_pod_tells_nothing_of_others(self) -> None:
         """It may name any GPU; that it has one is in its spec, which cannot be edited."""
@@ -589,10 +595,10 @@ class TestWholeGpus:
         pod_shares = ShareResolver()
         whole, other = pod("whole", 1, gpus="1"), pod("other", 2, gpus="1")
         assert pod_shares.resolve(inventory(whole), DEVICES, {uid(1): {GPU_1}})[0].gpu_uuids == (GPU_1,)
-        found = pod_shares.resolve(inventory(whole, other), DEVICES)
-        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_1,), (GPU_0,)]
-        found = pod_shares.resolve(inventory(other, pod("new", 3, gpus="1")), DEVICES)
-        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_0,), (GPU_1,)]
+        resolved = pod_shares.resolve(inventory(whole, other), DEVICES)
+        assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (GPU_0,)]
+        resolved = pod_shares.resolve(inventory(other, pod("new", 3, gpus="1")), DEVICES)
+        assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_0,), (GPU_1,)]
 
     def test_a_lost_gpu_does_not_make_the_other_one_the_pods(self) -> None:
         pod_shares = ShareResolver()

@@ -126,7 +126,7 @@ def test_pods_in_few_words_come_with_what_kai_makes_of_them(simulated):
     assert half["metadata"]["annotations"] == {"gpu-fraction": "0.5", "received-resource-type": "Fraction"}
     assert half["metadata"]["labels"]["kai.scheduler/queue"] == "team-a"
     assert half["spec"]["nodeName"] == "gpu-node-7"
-    assert [one["name"] for one in half["status"]["containerStatuses"]] == ["main", "side"]
+    assert [container["name"] for container in half["status"]["containerStatuses"]] == ["main", "side"]
     request = objects["BindRequest", "team-a", "half"]
     assert request["spec"]["receivedGPU"] == {"count": 1, "portion": "0.50"}
     assert request["metadata"]["ownerReferences"][0]["uid"] == half["metadata"]["uid"]
@@ -180,12 +180,12 @@ def test_objects_stay_as_they_are_but_for_what_a_running_pod_has(simulated):
 
 def proc(gpus: SimulatedGpus) -> dict[int, tuple[str, str, int]]:
     """PID to name, cgroup and start time."""
-    found = {}
+    processes = {}
     for folder in gpus.proc_root.iterdir():
         stat = (folder / "stat").read_text()
         start = int(stat.rpartition(")")[2].split()[19])
-        found[int(folder.name)] = ((folder / "comm").read_text(), (folder / "cgroup").read_text(), start)
-    return found
+        processes[int(folder.name)] = ((folder / "comm").read_text(), (folder / "cgroup").read_text(), start)
+    return processes
 
 
 def test_proc_shows_who_lives_at_the_time(simulated, clock):
@@ -246,8 +246,8 @@ def test_the_example_of_the_docs_runs(simulated, clock):
     example = page.read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
     (document,) = load_text(example, "docs/scenario.md")
     gpus = simulated(document)
-    held = []
+    totals = []
     for _ in range(100):
-        held.append(sum(gpu.used_bytes for gpu in gpus.read().gpus))
+        totals.append(sum(gpu.used_bytes for gpu in gpus.read().gpus))
         clock.now += 1
-    assert len(set(held)) > 2
+    assert len(set(totals)) > 2

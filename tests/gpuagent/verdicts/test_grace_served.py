@@ -34,7 +34,7 @@ def scenario() -> dict[str, Any]:
         "gpus": [{"uuid": UUID, "memory": "23028Mi", "reserved": "500Mi"}],
         "pods": [{"name": name, "memory": 1500, "gpu": 0} for name in memory],
         "processes": [
-            {"pid": pids[name], "gpu": 0, "pod": name, "memory": held} for name, held in memory.items()
+            {"pid": pids[name], "gpu": 0, "pod": name, "memory": amount} for name, amount in memory.items()
         ],
         "faults": [
             {"fault": "memory-unknown", "pid": pids[BLINDS], "from": second + 0.7, "until": second + 1.0}

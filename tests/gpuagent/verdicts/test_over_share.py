@@ -82,20 +82,20 @@ def test_a_value_that_is_not_allowed_does_not_count_and_is_said(labels: dict[str
     assert not over_share_policies.notes
 
 
-@pytest.mark.parametrize(("asked", "counts"), [("30s", 60), ("5m", 300), ("24h", 3600)])
-def test_a_grace_is_held_to_the_administrators_bounds(asked: str, counts: float) -> None:
+@pytest.mark.parametrize(("grace", "counts"), [("30s", 60), ("5m", 300), ("24h", 3600)])
+def test_a_grace_is_held_to_the_administrators_bounds(grace: str, counts: float) -> None:
     over_share_policies = OverSharePolicies(bounds=GraceBounds(shortest=60, longest=3600))
-    assert read(over_share_policies, over_share_grace=asked) == OverSharePolicy(grace=counts)
-    assert len(over_share_policies.notes) == (0 if asked == "5m" else 1)
+    assert read(over_share_policies, over_share_grace=grace) == OverSharePolicy(grace=counts)
+    assert len(over_share_policies.notes) == (0 if grace == "5m" else 1)
 
 
 def test_what_a_vcluster_mirrors_counts_only_once_it_has_stood_for_a_while() -> None:
     over_share_policies, made = OverSharePolicies(), mirrored(over_share="evict", over_share_grace="1h")
-    asked = OverSharePolicy(evict=True, grace=3600)
+    policy = OverSharePolicy(evict=True, grace=3600)
     assert [read(over_share_policies, made, at) for at in (0, STANDS_AFTER - 0.1, STANDS_AFTER)] == [
         OverSharePolicy(),
         OverSharePolicy(),
-        asked,
+        policy,
     ]
     changed = mirrored(over_share="evict", over_share_grace="2h")
     assert [read(over_share_policies, changed, at) for at in (40, 69, 70)] == [

@@ -56,8 +56,8 @@ def test_a_part_is_still_there(owner: type, name: str, why: str) -> None:
     ],
 )
 def test_a_method_still_takes_the_same(method: Any, parameters: list[str]) -> None:
-    found = list(inspect.signature(method).parameters)[: len(parameters)]
-    assert found == parameters, (
+    accepted = list(inspect.signature(method).parameters)[: len(parameters)]
+    assert accepted == parameters, (
         f"{method.__qualname__} has changed; service/http/protocols.py overrides or calls it"
     )
 

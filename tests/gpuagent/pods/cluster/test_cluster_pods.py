@@ -70,8 +70,8 @@ async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, 
         assert run.inventory == inventory(*EVERYTHING)
         assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
-        (asked,) = server.watches_asked[:1]
-        assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
+        (watch,) = server.watches_asked[:1]
+        assert watch.query["fieldSelector"] == f"spec.nodeName={NODE}"
 
 
 async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, client: KubeClient) -> None:
@@ -113,7 +113,7 @@ async def test_pods_come_change_and_go_with_what_belongs_to_them(
         assert await until(lambda: run.names == {"half"}) < 1
         assert run.inventory.bind_requests.keys() == {("research", "half")}
         server.change("MODIFIED", versioned(fraction(phase="Failed")))
-        await until(lambda: [one.phase for one in run.inventory.pods.values()] == ["Failed"])
+        await until(lambda: [each.phase for each in run.inventory.pods.values()] == ["Failed"])
         server.change("DELETED", versioned(fraction()))
         await until(lambda: run.names == set())
         assert run.inventory.bind_requests == {}
@@ -129,9 +129,9 @@ async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_
         offer(server, bind_request("late", 2))
         await until(lambda: ("research", "late") in run.inventory.bind_requests)
         await until(lambda: len(server.asked("bindrequests/half")) == 4)
-        asked = len(server.asked("bindrequests"))
+        requests = len(server.asked("bindrequests"))
         await asyncio.sleep(0.3)
-        assert len(server.asked("bindrequests")) == asked
+        assert len(server.asked("bindrequests")) == requests
         assert run.pods.unavailable == ()
 
 
@@ -289,7 +289,7 @@ async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
 
 
 @pytest.mark.parametrize(
-    ("annotations", "asked"),
+    ("annotations", "requested"),
     [
         ({}, ["half-7f6fbs6-shared-gpu-0"]),
         ({"gpu-fraction-container-name": "side"}, ["half-7f6fbs6-shared-gpu-1"]),
@@ -305,7 +305,7 @@ async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
     ],
 )
 async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
-    server: ApiServer, client: KubeClient, annotations: dict[str, str], asked: list[str]
+    server: ApiServer, client: KubeClient, annotations: dict[str, str], requested: list[str]
 ) -> None:
     made = fraction(
         containers=[{"name": "main"}, {"name": "side"}], init=[{"name": "prepare"}], annotations=annotations
@@ -313,9 +313,9 @@ async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
     offer(server, made, *(config_map(suffix=suffix, GPU_PORTION="0.50") for suffix in ("0", "1")))
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
-        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in asked]
-        found = {(("research"), name) for name in asked[-1:]}
-        assert run.inventory.config_maps.keys() == found
+        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in requested]
+        stored = {(("research"), name) for name in requested[-1:]}
+        assert run.inventory.config_maps.keys() == stored
         assert not server.asked("secrets")
 
 
