@@ -356,7 +356,7 @@ def comes_to(
     assert current == expected
 
 
-def test_one_process_of_unknown_memory_stops_its_pod_and_nobody_else(node: Node, running: Agent) -> None:
+def test_one_process_of_unknown_memory_suspends_only_its_own_pod(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     node.drive(p107="-")
     try:
@@ -384,7 +384,7 @@ def test_one_process_of_unknown_memory_stops_its_pod_and_nobody_else(node: Node,
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_a_process_that_may_not_be_looked_up_may_be_anybodys(node: Node, running: Agent) -> None:
+def test_a_process_that_may_not_be_looked_up_may_belong_to_any_pod(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     # Not by its mode: root reads that. The PID is new, since what was found of one counts until it ends.
     node.proc.add(112, "")
@@ -413,7 +413,7 @@ def test_a_process_that_may_not_be_looked_up_may_be_anybodys(node: Node, running
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_gpus_that_do_not_tell_their_memory_are_watched_all_the_same(node: Node, running: Agent) -> None:
+def test_gpus_of_unknown_memory_are_watched(node: Node, running: Agent) -> None:
     """As on GB10, on every GPU: the node's label makes the shares, and nothing is a reason to be unready."""
     running.until(lambda: everything_is_known(running.series()))
     shares = named(running.series(), "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid")
@@ -437,7 +437,7 @@ def test_gpus_that_do_not_tell_their_memory_are_watched_all_the_same(node: Node,
         assert {gpu["usedBytes"] for gpu in running.shares()["gpus"]} == {None}
         assert "Its memory is unknown" in running.get("/")[1]
     finally:
-        # A refused figure is asked for again after a minute; an initialisation of the driver begins anew.
+        # A refused figure is requested again after a minute; a new initialisation requests it at once.
         node.drive("fail * - 9")
         running.until(lambda: running.get("/readyz")[0] == 503)
         node.drive()
@@ -482,7 +482,7 @@ def test_a_process_that_is_nowhere_in_proc_is_of_unknown_owner(node: Node, runni
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_outside_the_hosts_pid_namespace_nobody_seems_to_use_nothing(node: Node, running: Agent) -> None:
+def test_outside_the_hosts_pid_namespace_figures_are_absent_and_not_zero(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     node.proc.add(2, "0::/", name="sh")
     node.drive(without=tuple(pid for _, pid in PROCESSES))
@@ -543,7 +543,7 @@ def spoofs() -> dict[str, Callable[[dict[str, Any]], None]]:
     }  # fmt: skip
 
 
-def test_what_a_tenant_writes_on_its_pod_changes_nobody_elses_figures(node: Node, running: Agent) -> None:
+def test_annotations_of_a_tenant_change_no_figure_of_another_pod(node: Node, running: Agent) -> None:
     def of_others() -> dict[str, float]:
         ours = ("over_share_seconds", "agent_sample", "agent_last", "promised_bytes")
         series = running.series().items()
@@ -571,10 +571,8 @@ def test_what_a_tenant_writes_on_its_pod_changes_nobody_elses_figures(node: Node
     node.write_pods(objects())
 
 
-def test_a_tenant_with_reservation_pods_of_his_own_is_visible_and_gets_nobody_flagged(
-    node: Node, running: Agent
-) -> None:
-    """One names the GPU of another; a hundred name none. A pod of his writes itself a share."""
+def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: Node, running: Agent) -> None:
+    """One pod names the GPU of another tenant, a hundred name none; a pod of the tenant declares a share itself."""
     vcluster = {"vcluster.loft.sh/managed-by": "evil"}
     evil = []
     for number in range(101):

@@ -73,7 +73,7 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         (f"{NVML} --delete", "unrecognized arguments: --delete"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_one_line_and_status_2(
+def test_invalid_options_are_one_line_and_status_2(
     options: str, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *options.split()]) == 2
@@ -114,7 +114,7 @@ def test_a_command_is_needed(arguments: list[str], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("kaishare-agent: ")
 
 
-def test_a_reader_that_has_enough_leaves_the_exit_status_as_it_is() -> None:
+def test_a_closed_pipe_does_not_change_the_exit_status() -> None:
     """`kaishare-agent doctor | head`, where the doctor finds no driver."""
     reading, writing = os.pipe()
     os.close(reading)

@@ -117,7 +117,7 @@ def test_every_change_is_logged_once() -> None:
     assert desk.new_log_lines() == []
 
 
-def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_once() -> None:
+def test_the_grace_of_a_namespace_counts_and_its_invalid_label_is_logged_once() -> None:
     desk = Desk()
     labels = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
     desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": labels})
@@ -130,7 +130,7 @@ def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_
     assert [line["problem"] for line in desk.new_log_lines() if "problem" in line] == [problem]
 
 
-def test_a_flag_of_a_pod_that_went_is_logged_as_dropped() -> None:
+def test_a_flag_of_a_deleted_pod_is_logged_as_dropped() -> None:
     desk = Desk()
     for at in (0, 10):
         desk.process(node(2 * GIB, at))
@@ -140,7 +140,7 @@ def test_a_flag_of_a_pod_that_went_is_logged_as_dropped() -> None:
     assert [line["message"] for line in desk.new_log_lines()] == ["flag dropped"]
 
 
-def test_problems_of_time_alone_are_logged_when_somebody_looks() -> None:
+def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:
     desk = Desk()
     desk.process(node())
     desk.new_log_lines()
@@ -152,7 +152,7 @@ def test_problems_of_time_alone_are_logged_when_somebody_looks() -> None:
     assert [line["message"] for line in desk.new_log_lines()] == ["problem gone"]
 
 
-def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
+def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     odd = pod("odd", annotations={keys.GPU_FRACTION: "half"})
     desk = Desk(Pods(inventory(TRAIN, odd)))
     for at in (0, 5):
@@ -188,7 +188,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     ],
     ids=["none yet", "silent"],
 )
-def test_without_word_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None:
+def test_without_a_list_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None:
     desk = Desk(pods)
     desk.process(node(2 * GIB, 0))
     desk.process(node(2 * GIB, 10))
@@ -215,7 +215,7 @@ async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> li
         await desk.port.stop()
 
 
-async def test_ready_when_there_is_something_to_tell(session: aiohttp.ClientSession) -> None:
+async def test_the_agent_is_ready_while_a_recent_sample_succeeded(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/readyz") == [(503, "no sample yet\n")]
     desk.process(node())
@@ -237,7 +237,7 @@ async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -
     ]
 
 
-async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(
+async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
     session: aiohttp.ClientSession,
 ) -> None:
     desk = Desk()
@@ -267,7 +267,7 @@ async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(
         await desk.port.stop()
 
 
-async def test_an_error_of_ours_is_a_line_for_the_client_and_a_traceback_for_the_log(
+async def test_an_internal_error_is_a_line_for_the_client_and_a_traceback_for_the_log(
     session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk()

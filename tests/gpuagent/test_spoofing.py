@@ -1,4 +1,4 @@
-"""What a tenant may write on its pods: each trick is seen, and none accuses or evicts anybody else.
+"""Spoofed labels, annotations and names: each is visible, and none flags or evicts the pod of another tenant.
 
 The whole way from objects and samples to Events and candidates for eviction. Every namespace asks for
 evictions, and the victim holds as much as it may.
@@ -74,7 +74,7 @@ def attacker(share: str = "0.5", **more: Any) -> dict[str, Any]:
 
 
 def marked(item: dict[str, Any], **metadata: dict[str, str | None]) -> dict[str, Any]:
-    """The object after somebody wrote on it; None takes a key away."""
+    """Return a copy of an object with changed metadata; None removes a key."""
     made = copy.deepcopy(item)
     for kind, values in metadata.items():
         for key, value in values.items():
@@ -206,8 +206,8 @@ def test_an_edit_of_a_running_pod_is_flagged_at_once_and_changes_no_share(
 
 
 @pytest.mark.parametrize("namespace", ["research", "vcluster-victim"])
-def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
-    """On the host; inside a vCluster the syncer writes its own over them (seen live)."""
+def test_copied_tenant_names_flag_only_the_copying_pod(namespace: str) -> None:
+    """On the host; inside a vCluster the syncer overwrites them (observed on a cluster)."""
     names = synced("train", "victim")
     evil = fraction(number=2, group=GROUP_1, **{**names, "name": "evil", "namespace": namespace})
     chain = Chain()
@@ -225,19 +225,17 @@ def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
     "label", [{"runai-gpu-group": GROUP_0}, {f"runai-gpu-group/{GROUP_0}": GROUP_0}], ids=["one", "several"]
 )
 @pytest.mark.parametrize("has_share", [True, False])
-def test_a_group_written_beforehand_accuses_nobody_but_its_writer(
-    label: dict[str, str], has_share: bool
-) -> None:
+def test_a_group_written_in_advance_flags_only_its_own_pod(label: dict[str, str], has_share: bool) -> None:
     about = synced("evil", "evil", **label)
     evil = fraction(number=2, group=None, **about) if has_share else pod(number=2, **about)
     chain = Chain()
     chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert {uid_ for uid_, _ in chain.flagged} == {ATTACKER}
     assert chain.accused == {ATTACKER}
-    assert chain.to_evict == set(), "for that nobody is evicted"
+    assert chain.to_evict == set(), "these flags are no ground for an eviction"
 
 
-def test_a_cgroup_named_after_the_victim_is_its_makers() -> None:
+def test_a_cgroup_named_after_the_victim_belongs_to_its_creator() -> None:
     """Who runs in a container may make cgroups below its own, with any name."""
     chain = Chain()
     processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
@@ -247,7 +245,7 @@ def test_a_cgroup_named_after_the_victim_is_its_makers() -> None:
     assert chain.accused == chain.to_evict == {ATTACKER}
 
 
-def test_a_container_id_of_the_victims_accuses_neither() -> None:
+def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:
     """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
     own = "c" * 64
     stolen: dict[str, Any] = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
@@ -262,16 +260,16 @@ def test_a_container_id_of_the_victims_accuses_neither() -> None:
     assert chain.to_evict == set()
 
 
-def test_the_hash_of_a_static_pod_brings_nobody_but_its_writer_under_suspicion() -> None:
+def test_the_hash_of_a_static_pod_flags_only_the_copying_pod() -> None:
     chain, hash_ = Chain(), "0f" * 16
     evil = marked(attacker(), annotations={"kubernetes.io/config.hash": hash_})
     processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
     chain.see(victim(), evil, processes=processes, origins={**ORIGINS, 13: of(hash_)}, times=4)
     assert chain.flagged == {(ATTACKER, "over-share")}
-    assert chain.to_evict == set(), "nor is that a ground to evict anybody"
+    assert chain.to_evict == set(), "processes that are known by a hash are no ground for an eviction"
 
 
-def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
+def test_a_namespace_label_on_a_pod_is_no_policy_of_the_namespace() -> None:
     """On a pod that no vCluster made; a grace of its own would hide it for a day."""
     about = synced("evil", "evil")
     over_share_policy = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
@@ -285,7 +283,7 @@ def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
 OWN_RESERVATION = uid(900)
 
 
-def test_a_reservation_pod_of_the_cluster_is_known_to_be_one_and_never_judged() -> None:
+def test_a_reservation_pod_of_the_cluster_is_recognised_and_never_judged() -> None:
     """Whatever its process holds: it is KAI's, and its namespace's labels are followed like any other's."""
     chain = Chain()
     asks = {
@@ -336,7 +334,7 @@ def test_a_pod_that_poses_as_a_reservation_pod_is_flagged_and_evicted_like_any_o
 
 
 @pytest.mark.parametrize("kind", ["labels in its own namespace", "of a KAI inside its vCluster"])
-def test_nor_does_posing_hide_memory_without_a_share(kind: str) -> None:
+def test_posing_as_a_reservation_pod_hides_no_memory_without_a_share(kind: str) -> None:
     about = synced("evil", "evil")
     if kind == "of a KAI inside its vCluster":
         about["annotations"]["vcluster.loft.sh/object-namespace"] = RESERVATIONS
@@ -368,7 +366,7 @@ def test_a_pending_pod_that_holds_memory_is_flagged_and_evicted(state: str) -> N
     assert chain.to_evict == chain.accused == {ATTACKER}
 
 
-def test_a_token_that_a_vcluster_keeps_on_a_pod_is_told_to_nobody() -> None:
+def test_a_vcluster_token_on_a_pod_is_in_no_event() -> None:
     chain = Chain()
     evil = marked(attacker(), annotations={"vcluster.loft.sh/token-abcd1234": "eyJhbGciOi"})
     chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=3)

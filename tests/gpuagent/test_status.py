@@ -43,7 +43,7 @@ def test_before_the_first_sample_nothing_is_known_and_the_agent_is_not_ready() -
     assert causes(status_now) == []
 
 
-def test_when_no_sample_ever_comes_that_is_said() -> None:
+def test_a_missing_first_sample_becomes_a_problem() -> None:
     status_now = status(15.1, None)
     assert causes(status_now) == [("sample-stale", "")]
     assert status_now.attribution_ok is False
@@ -75,7 +75,7 @@ def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> 
         ([NO_DRIVER], False, ("the driver is not loaded",)),
     ],
 )
-def test_what_a_problem_does_to_attribution_and_readiness(
+def test_effects_of_a_problem_on_attribution_and_readiness(
     problems: list[Problem], ok: bool, unready: tuple[str, ...]
 ) -> None:
     snapshot = node(*problems)
@@ -105,6 +105,6 @@ def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale:
     assert status_now.verdicts.over_seconds[uid_of("train"), A] == 0.0
 
 
-def test_a_cause_is_said_once_for_each_gpu() -> None:
+def test_a_cause_is_one_problem_for_each_gpu() -> None:
     twice = replace(node(), problems=(Problem(Cause.NVML, A, "lost"), Problem(Cause.NVML, A, "timeout")))
     assert [p.detail for p in status(10.0, evaluated(twice)).problems] == ["lost"]

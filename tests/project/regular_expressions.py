@@ -52,7 +52,7 @@ class Expression:
 
     @property
     def problem(self) -> str | None:
-        """What speaks against it, if anything."""
+        """Return the reason why the expression is refused; None if it is accepted."""
         try:
             slowness = ambiguity(self.pattern, self.flags, is_search=self.is_search)
         except Undecided as error:

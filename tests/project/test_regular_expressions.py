@@ -96,7 +96,9 @@ def test_a_slow_expression_is_known_by_its_degree(pattern: str, is_search: bool,
 
 
 @pytest.mark.parametrize(("pattern", "is_search", "degree"), SLOW)
-def test_its_pump_makes_the_matcher_slow(pattern: str, is_search: bool, degree: str) -> None:
+def test_the_repeated_part_of_a_slow_expression_makes_the_matcher_slow(
+    pattern: str, is_search: bool, degree: str
+) -> None:
     """Eight times the text takes 64 times as long, and half as much again multiplies an exponential time.
 
     The limits leave a factor of three for a busy machine; linear work would stay below them.
@@ -141,7 +143,7 @@ PATTERNS = st.recursive(
 
 @settings(deadline=None, max_examples=60)
 @given(PATTERNS, st.text("ab", min_size=1, max_size=3), st.text("ab", max_size=2), st.booleans())
-def test_what_is_called_linear_is_fast(pattern: str, pump: str, prefix: str, is_search: bool) -> None:
+def test_a_linear_expression_is_fast(pattern: str, pump: str, prefix: str, is_search: bool) -> None:
     if ambiguity(pattern, is_search=is_search) is None:
         text = prefix + pump * (SIZE // len(pump)) + "\n"
         assert seconds(re.compile(pattern), text, is_search=is_search) < LONGEST_SECONDS

@@ -25,7 +25,7 @@ FINDINGS = [
 ]
 
 
-def test_a_line_for_each_finding_with_what_to_do_below() -> None:
+def test_each_result_is_a_line_with_its_advice_below() -> None:
     assert as_text(FINDINGS) == (
         "ok       driver             version 580\n"
         "problem  device files       there is no /dev/nvidiactl\n"
@@ -45,11 +45,11 @@ def test_warnings_are_counted_where_there_are_any() -> None:
     ("findings", "status"),
     [([], 0), ([ok("a", "b")], 0), ([warning("a", "b"), unknown("a", "b")], 0), (FINDINGS, 1)],
 )
-def test_the_exit_status_says_whether_something_is_wrong(findings: list[CheckResult], status: int) -> None:
+def test_the_exit_status_is_1_if_there_is_a_problem(findings: list[CheckResult], status: int) -> None:
     assert exit_status(findings) == status
 
 
-def test_as_json_everything_is_there() -> None:
+def test_json_has_every_field() -> None:
     document = json.loads(as_json(FINDINGS, {"node": None}))
     assert (document["node"], document["problems"], document["unknown"]) == (None, 1, 1)
     assert document["findings"][1] == {

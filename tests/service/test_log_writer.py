@@ -52,7 +52,7 @@ def test_a_line_comes_out_without_another_one_behind_it() -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"queue_lines": 10}, {"queue_bytes": 80}], ids=["lines", "bytes"])
-def test_lines_beyond_the_bounds_are_dropped_and_told(bounds: dict[str, int]) -> None:
+def test_lines_beyond_the_bounds_are_dropped_and_counted(bounds: dict[str, int]) -> None:
     """The pipe is full, so that ten lines of eight bytes stay in the queue."""
     with pipe() as (reading, writing):
         filled = fill(writing)
@@ -117,7 +117,7 @@ class Descriptor:
         return len(taken)
 
 
-def test_after_a_line_that_broke_off_the_next_one_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_partial_line_the_next_line_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Descriptor()
     monkeypatch.setattr(os, "write", disk.write)
     writer = LogWriter(99)

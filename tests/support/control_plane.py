@@ -241,7 +241,7 @@ def control_plane(
         running.start()
         yield running
     finally:
-        apiserver.stop(signal.SIGKILL)  # nothing of theirs is kept
+        apiserver.stop(signal.SIGKILL)  # no data is kept
         etcd.stop(signal.SIGKILL)
 
 

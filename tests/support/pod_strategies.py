@@ -118,7 +118,7 @@ _ANNOTATIONS: Mapping[str, tuple[str | None, ...]] = {
     keys.GPU_FRACTION: ("0.5", "0.125", "0.004", "1.5", "", "NaN", "0x1p-1", "0.9", "½", "1e-400", None),
     keys.GPU_MEMORY: ("2000", "9223372036854775808", "2Gi", "0", "1\n", None),
     keys.NUM_DEVICES: ("2", "0", "18446744073709551615", "9" * 5000),
-    keys.CONTAINER_NAME: ("c0", "c1", "init", "", "nobody", "nobody\nelse", None),
+    keys.CONTAINER_NAME: ("c0", "c1", "init", "", "unknown", "unknown\nname", None),
     keys.MPS: ("true", "false"),
     labels_of.WHOLE_GPU: ("true", "false", "TRUE"),
     keys.MIRROR_POD: ("5f3a",),
@@ -377,7 +377,7 @@ def reviews(draw: Draw) -> dict[str, Json]:
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "operation": "CREATE",
         "namespace": draw(
-            st.sampled_from(("team-a", "team-a", "team-b", "watched", "nobody", "failing", None))
+            st.sampled_from(("team-a", "team-a", "team-b", "watched", "unmanaged", "failing", None))
         ),
         "object": draw(
             st.sampled_from((pods(), pods(), pods(), misshapen_pods, json_values)).flatmap(lambda s: s)

@@ -126,7 +126,7 @@ async def test_a_stream_arrives_as_it_is_made_and_its_end_reaches_the_server(
         (Flood(size=300_000, head=b"{"), 200, b"{" + b"x" * 65536 * 5),
     ],
 )
-async def test_an_answer_that_is_whole(
+async def test_injected_answers_are_complete(
     hostile: HostileApiServer, server: ApiServer, session: aiohttp.ClientSession, fault: Any, status: int, body: bytes
 ) -> None:  # fmt: skip
     server.always = says(BODY)
@@ -209,7 +209,7 @@ async def test_older_data_comes_from_another_server(
         await older.stop()
 
 
-async def test_a_server_that_is_away_is_a_cut(
+async def test_an_unreachable_server_is_a_cut(
     hostile: HostileApiServer, server: ApiServer, session: aiohttp.ClientSession
 ) -> None:
     await server.stop()

@@ -104,7 +104,7 @@ def test_each_flag_is_one_warning_with_figures_and_what_to_do(
     assert made.name.startswith("train."), "vCluster replaces the pod's name at the beginning"
 
 
-def test_of_what_clears_only_over_share_is_told_and_as_normal() -> None:
+def test_only_a_cleared_over_share_flag_makes_an_event_and_a_normal_one() -> None:
     recorder = EventRecorder()
     for reason in FlagReason:
         recorder.take(transition(reason=reason))
@@ -117,13 +117,13 @@ def test_of_what_clears_only_over_share_is_told_and_as_normal() -> None:
     assert event.message == f"uses 7.0 GiB on GPU 0 ({A}), within its share of 8.0 GiB again"
 
 
-def test_what_was_dropped_is_not_spoken_of() -> None:
+def test_a_dropped_flag_makes_no_event() -> None:
     recorder = EventRecorder()
     recorder.take(transition(Change.DROPPED))
     assert recorder.events == []
 
 
-def test_the_same_pod_reason_and_gpu_have_the_same_name_and_others_another() -> None:
+def test_event_names_differ_by_pod_reason_and_gpu() -> None:
     first = the_event(transition()).name
     assert the_event(transition(used_bytes=20 * GIB)).name == first
     other = PodShare(pod=replace(pod("train"), uid=uid_of("other")))
@@ -193,13 +193,13 @@ def flap(recorder: EventRecorder, seconds: float, every: float = 10.0, *names: s
         recorder.now += every
 
 
-def test_a_flag_that_comes_and_goes_is_told_less_and_less_often() -> None:
+def test_events_of_a_flapping_flag_back_off() -> None:
     recorder = EventRecorder()
     flap(recorder, 4 * 3600)
     assert times(recorder) == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
 
 
-def test_that_a_flag_is_gone_is_told_at_once_and_the_next_one_when_its_time_has_come() -> None:
+def test_a_cleared_flag_makes_an_event_at_once_and_the_next_flag_waits() -> None:
     recorder = EventRecorder()
     recorder.take(transition())
     recorder.now = 20
@@ -218,7 +218,7 @@ def test_that_a_flag_is_gone_is_told_at_once_and_the_next_one_when_its_time_has_
     assert len(recorder.events) == 3
 
 
-def test_a_flag_that_is_gone_before_it_could_be_told_is_not_told() -> None:
+def test_a_flag_cleared_before_its_event_makes_no_event() -> None:
     recorder = EventRecorder(EventBounds(burst=1, per_second=0.001))
     both = ("train", "other")
     recorder.take(transition(name="other"), pods=both)
@@ -230,7 +230,7 @@ def test_a_flag_that_is_gone_before_it_could_be_told_is_not_told() -> None:
     assert times(recorder, "other") == [0]
 
 
-def test_an_hour_without_a_change_begins_anew() -> None:
+def test_an_hour_without_a_change_resets_the_back_off() -> None:
     recorder = EventRecorder()
     flap(recorder, 1200)
     quiet = recorder.now + 3700
@@ -239,14 +239,14 @@ def test_an_hour_without_a_change_begins_anew() -> None:
     assert [at - quiet for at in times(recorder) if at >= quiet] == [0, 60]
 
 
-def test_pods_that_went_are_forgotten() -> None:
+def test_deleted_pods_are_forgotten() -> None:
     recorder = EventRecorder()
     recorder.take(transition(), transition(name="other"), pods=("train", "other"))
     recorder.take(pods=("other",))
     assert {key.uid for key in recorder.flags._pending} == {uid_of("other")}
 
 
-def test_200_pods_that_flap_make_no_more_events_than_a_node_may() -> None:
+def test_200_flapping_pods_stay_within_the_event_rate_of_a_node() -> None:
     recorder = EventRecorder()
     names = tuple(f"pod-{number}" for number in range(200))
     flap(recorder, 3600, 30.0, *names)
@@ -262,7 +262,7 @@ def test_200_pods_that_flap_make_no_more_events_than_a_node_may() -> None:
     assert len({event.name for _, event in recorder.events}) <= 2 * len(by_pod)
 
 
-def test_who_was_never_spoken_of_comes_before_who_was() -> None:
+def test_pods_without_an_event_come_before_pods_with_one() -> None:
     recorder = EventRecorder(EventBounds(burst=1, per_second=1 / 3600))
     both = ("loud", "quiet")
     recorder.take(transition(name="loud"), pods=both)
@@ -279,7 +279,7 @@ def test_who_was_never_spoken_of_comes_before_who_was() -> None:
         max_size=60,
     )
 )
-def test_however_flags_come_and_go_the_last_word_is_true_and_words_are_few(
+def test_the_last_event_of_each_pod_is_correct_and_events_are_few(
     changes: list[tuple[str, float]],
 ) -> None:
     bounds = EventBounds(burst=3, per_second=0.01)
@@ -320,7 +320,7 @@ def test_from_samples_to_events() -> None:
     assert recorder.events[0][1].message.endswith(" for 10 s")
 
 
-def test_time_over_with_breaks_is_told_as_what_counts_in_all() -> None:
+def test_an_event_after_breaks_names_the_total_time() -> None:
     judge, recorder, train = Judge(grace=10, longest_gap=15), EventRecorder(), pod_share("train", 8 * GIB)
     for at in range(0, 60, 2):
         taken = sample(gpu((10, (12 if at % 4 else 8) * GIB)), origins={10: in_pod("train")}, at=at)

@@ -17,7 +17,7 @@ from tests.support.watches import until
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 
 
-async def test_a_fresh_sample_a_trial_the_event_and_then_the_eviction() -> None:
+async def test_an_eviction_follows_a_fresh_sample_a_trial_and_an_event() -> None:
     async with desk() as run:
         await run.step()
         assert run.done == ["sample", "try train", "tell train", "evict train"]
@@ -53,7 +53,7 @@ async def test_without_a_fresh_sample_nothing_happens() -> None:
         assert run.done == ["sample"]
 
 
-async def test_a_sample_that_began_before_the_question_is_not_fresh() -> None:
+async def test_a_sample_that_began_before_its_request_is_not_fresh() -> None:
     async with desk(samples=False, fresh=0.1) as run:
         await run.step()
         asked_at = run.now
@@ -63,14 +63,14 @@ async def test_a_sample_that_began_before_the_question_is_not_fresh() -> None:
         await until(lambda: run.results == {"no-fresh-sample": 1})
 
 
-async def test_a_disruption_budget_is_honoured_and_asked_again_less_and_less_often() -> None:
+async def test_a_refusal_by_a_disruption_budget_is_retried_with_back_off() -> None:
     async with desk(answers=[NO] * 100) as run:
         trials = []
         for _ in range(900):
             before = len(run.done)
             await run.step(4)
             trials += [run.now] * run.done[before:].count("try train")
-        assert "tell train" not in run.done, "nobody is told of what does not happen"
+        assert "tell train" not in run.done, "no Event about an eviction that does not happen"
         assert "evict train" not in run.done
         waits = [after - before for before, after in itertools.pairwise(trials)]
         for wait, least in zip(waits, (30, 60, 120, 240, 480, 600), strict=False):
@@ -82,7 +82,7 @@ async def test_a_disruption_budget_is_honoured_and_asked_again_less_and_less_oft
         assert "the budget forbids it" in run.log_lines()[0]["why"]
 
 
-async def test_a_server_that_asks_for_time_gets_it() -> None:
+async def test_retry_after_of_the_server_is_respected() -> None:
     async with desk(answers=[replace(NO, retry_after=250.0)]) as run:
         await run.step()
         await run.step(240)
@@ -123,7 +123,7 @@ def several(count: int, **fields: Any) -> dict[str, Any]:
     }
 
 
-async def test_the_node_has_a_budget_whoever_is_over() -> None:
+async def test_the_budget_counts_for_all_pods_of_the_node() -> None:
     async with desk(**several(4)) as run:
         evicted = []
         for _ in range(600):
@@ -146,7 +146,7 @@ async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
         assert run.results == {"evicted": 2, "owner-backoff": 1}
 
 
-async def test_a_dry_run_asks_for_nothing_tells_nobody_and_keeps_to_the_budget() -> None:
+async def test_a_dry_run_sends_no_eviction_and_no_event_and_keeps_to_the_budget() -> None:
     async with desk(is_dry_run=True, **several(2)) as run:
         for _ in range(20):
             await run.step(5)
@@ -155,7 +155,7 @@ async def test_a_dry_run_asks_for_nothing_tells_nobody_and_keeps_to_the_budget()
         assert run.log_lines()[0]["message"] == "pod would be evicted"
 
 
-async def test_what_must_not_be_evicted_is_said_once_and_holds_up_nobody() -> None:
+async def test_a_protected_pod_is_logged_once_and_delays_no_eviction() -> None:
     system = of_pod(pod_share("system", GIB), namespace="kube-system")
     fields = {
         "node": Node(pod_share("train", SHARE), system),
@@ -169,7 +169,7 @@ async def test_what_must_not_be_evicted_is_said_once_and_holds_up_nobody() -> No
         assert "evict system" not in run.done
 
 
-def test_holds_grow_and_are_forgotten() -> None:
+def test_back_offs_grow_and_are_forgotten() -> None:
     holds = KeyedBackoff(first=10, most=40)
     for start, least in ((0, 10), (40, 20), (90, 40), (150, 40)):
         holds.fail("a", start)
@@ -188,9 +188,7 @@ def test_holds_grow_and_are_forgotten() -> None:
     ("fields", "result"),
     [({"is_terminating": True}, "terminating"), ({"phase": "Pending"}, "not-running")],
 )
-async def test_an_eviction_that_is_asked_for_and_not_done_is_counted_and_told_once(
-    fields: dict[str, Any], result: str
-) -> None:
+async def test_a_refused_candidate_is_counted_and_logged_once(fields: dict[str, Any], result: str) -> None:
     async with desk(node=Node(of_pod(pod_share("train", SHARE), **fields))) as run:
         for _ in range(5):
             await run.step()
@@ -212,7 +210,7 @@ async def test_a_pod_in_an_init_container_is_evicted() -> None:
     [({"namespace": "kube-system"}, False, {"excluded-namespace": 1}), ({}, True, {"dry-run": 1})],
     ids=["refused", "dry run"],
 )
-async def test_a_pod_that_is_over_at_every_second_sample_is_told_of_once_while_its_flag_stands(
+async def test_a_pod_over_its_share_at_every_second_sample_is_logged_once_while_its_flag_stands(
     fields: dict[str, Any], is_dry_run: bool, results: dict[str, int]
 ) -> None:
     async with desk(
@@ -225,7 +223,7 @@ async def test_a_pod_that_is_over_at_every_second_sample_is_told_of_once_while_i
         assert len(run.log_lines()) == 1
 
 
-async def test_a_flag_that_was_cleared_and_raised_again_is_another_matter() -> None:
+async def test_a_flag_that_is_raised_again_is_counted_again() -> None:
     async with desk(node=Node(of_pod(pod_share("train", SHARE), namespace="kube-system"))) as run:
         for used_bytes in (OVER, SHARE, SHARE, OVER, OVER, OVER):
             run.used_bytes = {"train": used_bytes}
@@ -233,7 +231,7 @@ async def test_a_flag_that_was_cleared_and_raised_again_is_another_matter() -> N
         assert run.results == {"excluded-namespace": 2}
 
 
-async def test_a_pod_that_is_evicted_and_stays_is_told_of() -> None:
+async def test_an_evicted_pod_that_keeps_running_is_counted_as_terminating() -> None:
     """Its owner chose its terminationGracePeriodSeconds; nothing makes it leave sooner."""
     async with desk(budget=Budget(9, 1)) as run:
         await run.step()

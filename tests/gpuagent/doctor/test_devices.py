@@ -35,7 +35,7 @@ def looked(machine: Machine, runtime_class: str | None = None) -> list[CheckResu
         ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "the agent does not see other GPUs"),
     ],
 )  # fmt: skip
-def test_how_the_devices_came(
+def test_device_access_of_the_container(
     machine: Machine,
     environment: dict[str, str],
     mounts: tuple[str, ...],
@@ -69,7 +69,7 @@ def test_how_the_devices_came(
          "set runtimeClassName: nvidia"),
     ],
 )  # fmt: skip
-def test_a_container_without_devices_is_told_what_to_do(
+def test_a_container_without_devices_gets_advice(
     machine: Machine, environment: dict[str, str], config: str | None, privileged: bool, advice: str
 ) -> None:
     machine.environment = environment
@@ -82,7 +82,7 @@ def test_a_container_without_devices_is_told_what_to_do(
     assert advice in result.advice
 
 
-def test_outside_a_container_the_driver_makes_them(machine: Machine) -> None:
+def test_outside_a_container_the_advice_is_to_load_the_driver(machine: Machine) -> None:
     machine.write_own("cgroup", "0::/user.slice\n")
     findings = looked(machine)
     assert (
@@ -117,7 +117,7 @@ def test_the_library_comes_with_the_capability_utility(machine: Machine, value: 
     assert all("add utility" in result.advice for result in problems)
 
 
-def test_a_mig_monitor_capability_that_was_asked_for_and_not_given(machine: Machine) -> None:
+def test_a_requested_mig_monitor_capability_that_is_missing(machine: Machine) -> None:
     machine.devices()
     machine.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
     assert states(looked(machine), "MIG monitor capability") == []
@@ -161,7 +161,7 @@ def behind_first_process(machine: Machine) -> None:
         (written((CONFIG, "nvidia-container-runtime = 1")), State.OK, "mode auto"),
     ],
 )  # fmt: skip
-def test_what_the_toolkit_takes(
+def test_settings_of_the_container_toolkit(
     machine: Machine, prepare: Callable[[Machine], None], state: State, text: str
 ) -> None:
     machine.devices()

@@ -65,7 +65,7 @@ def test_a_simulated_node_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_result(document, "API server")["what"] == "not checked: the pods are from a file"
 
 
-def test_it_says_simulated_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_simulated_node_is_called_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--gpus", scenario()]) == 0
     out = capsys.readouterr().out
     assert out.startswith("simulated: ")
@@ -123,7 +123,7 @@ def test_what_is_missing_is_a_problem_and_the_rest_is_checked(
     assert {"PID namespace", "/proc", "device files", "a process of its own"} <= checks
 
 
-def test_without_a_cluster_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_cluster_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     _, document = report(capsys)
     api_server = check_result(document, "API server")
     assert api_server["state"] == "unknown"
@@ -151,7 +151,7 @@ def test_a_pod_that_cannot_log_in_has_a_problem(
         (["--listen", ":1"], "unrecognized arguments: --listen :1"),
     ],
 )
-def test_what_cannot_be_run_is_one_line_and_status_2(
+def test_invalid_options_are_one_line_and_status_2(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario()

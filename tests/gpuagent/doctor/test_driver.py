@@ -152,7 +152,7 @@ class Stuck:
         raise AssertionError("a library that hangs is left alone")
 
 
-def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
+def test_a_hanging_driver_is_a_problem_and_does_not_block(machine: Machine) -> None:
     source = Stuck()
     with looking(source, machine, seconds=0.1) as looker:
         look = looker.observe()
@@ -165,10 +165,10 @@ def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
     assert source.ended.wait(10)
 
 
-def test_an_unforeseen_error_comes_out(machine: Machine) -> None:
+def test_an_unexpected_error_is_raised(machine: Machine) -> None:
     class Broken(Stuck):
         def read(self) -> GpuReading:
-            raise ZeroDivisionError("of ours")
+            raise ZeroDivisionError("an error of the test")
 
         def close(self) -> None:
             return
@@ -214,7 +214,7 @@ def test_a_gpu_without_a_list_of_processes_says_so() -> None:
     assert "processes unknown" in result.what
 
 
-def test_gpus_that_do_not_tell_their_memory(
+def test_gpus_of_unknown_memory(
     machine: Machine,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,

@@ -56,7 +56,7 @@ def test_a_node_in_order() -> None:
     assert result_of(findings, "node label").what == "nvidia.com/gpu.memory=23028"
 
 
-def test_a_node_that_nobody_knows_is_named_wrongly() -> None:
+def test_a_node_name_without_pods_is_a_problem() -> None:
     (result,) = check_results(inventory(pod("elsewhere", node="other")))
     assert result.state is State.PROBLEM
     assert result.what == f"the cluster has no pod on the node {NODE}"
@@ -70,7 +70,7 @@ def test_a_list_of_another_node_does_not_fit_the_processes() -> None:
     assert "are not in the list" in result.what
 
 
-def test_one_pod_that_is_just_gone_is_nothing_wrong() -> None:
+def test_one_pod_that_has_just_ended_is_no_problem() -> None:
     result = result_of(
         check_results(inventory(pod("plain", 2)), {5: origin(2), 7: origin(9)}), "processes on GPUs"
     )
@@ -92,7 +92,7 @@ def test_reservation_pods(objects: tuple[dict[str, Any], ...], state: State, wha
     assert what in result.what
 
 
-def test_without_gpus_nothing_is_said_of_them() -> None:
+def test_without_gpus_reservation_pods_are_no_problem() -> None:
     findings = check_results(
         inventory(fraction(), bind_request(), reservation()), reading=GpuReading(gpus=())
     )

@@ -36,7 +36,7 @@ def test_a_machine_in_order(machine: Machine) -> None:
     assert result_of(findings, "SELinux").what == "none"
 
 
-def test_this_machine_is_looked_at_without_a_mishap() -> None:
+def test_this_machine_is_checked_without_an_error() -> None:
     findings = list(proc_findings(NOBODY, Host.here(Path("/proc"))))
     assert {NAMESPACE, "/proc", "SELinux"} <= {finding.check for finding in findings}
     assert all(finding.what.isprintable() for finding in findings)
@@ -76,7 +76,7 @@ HIDDEN = Observation(problems=(Problem(Cause.PID_NAMESPACE, "", "the driver name
         (lambda machine: None, HIDDEN, State.PROBLEM, "the driver names no process", "set hostPID: true"),
     ],
 )  # fmt: skip
-def test_which_pid_namespace_it_is(machine: Machine, prepare, look, state, what, advice) -> None:  # type: ignore[no-untyped-def]
+def test_the_pid_namespace(machine: Machine, prepare, look, state, what, advice) -> None:  # type: ignore[no-untyped-def]
     prepare(machine)
     result = result_of(list(proc_findings(look, machine.host)), NAMESPACE)
     assert result.state is state
@@ -106,7 +106,7 @@ def test_hidepid(machine: Machine, options: str, capabilities: str, groups: str,
     assert all(wanted in line for line in lines)
 
 
-def test_how_to_see_through_hidepid(machine: Machine) -> None:
+def test_the_advice_about_hidepid(machine: Machine) -> None:
     machine.mounted("rw,gid=1000,hidepid=2")
     advice = [f.advice for f in proc_findings(NOBODY, machine.host) if "hidepid" in f.what]
     assert advice == [
@@ -129,7 +129,7 @@ def test_processes_that_may_not_be_read(machine: Machine) -> None:
     )
 
 
-def test_a_process_that_ended_meanwhile_is_none(machine: Machine) -> None:
+def test_a_process_that_ended_meanwhile_is_not_counted(machine: Machine) -> None:
     (machine.proc.root / "99").mkdir()
     assert result_of(list(proc_findings(NOBODY, machine.host)), "/proc").what.startswith(
         "the cgroup of each of 3 "
@@ -137,7 +137,7 @@ def test_a_process_that_ended_meanwhile_is_none(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("exists", "text"), [(True, "has no process"), (False, "No such file or directory")])
-def test_a_proc_root_that_is_none(tmp_path: Path, exists: bool, text: str) -> None:
+def test_an_invalid_proc_root(tmp_path: Path, exists: bool, text: str) -> None:
     folder = tmp_path / "empty"
     if exists:
         folder.mkdir()
@@ -146,7 +146,7 @@ def test_a_proc_root_that_is_none(tmp_path: Path, exists: bool, text: str) -> No
     assert text in result.what
 
 
-def test_what_the_agents_own_look_up_was_denied(machine: Machine) -> None:
+def test_look_ups_that_are_denied_to_the_agent(machine: Machine) -> None:
     look = Observation(problems=(Problem(Cause.PROC_DENIED, "GPU-1", "/proc/5/cgroup: Permission denied"),))
     findings = list(proc_findings(look, machine.host))
     assert states(findings, "/proc") == [State.OK, State.PROBLEM]

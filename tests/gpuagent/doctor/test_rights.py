@@ -93,7 +93,7 @@ async def rights(client: KubeClient, *, config_maps: bool = False) -> dict[str, 
     }
 
 
-async def test_every_right_is_asked_for_once_and_everywhere(cluster: Cluster, client: KubeClient) -> None:
+async def test_every_right_is_reviewed_once_for_all_namespaces(cluster: Cluster, client: KubeClient) -> None:
     results = await rights(client)
     assert sorted(cluster.reviewed) == sorted([*NEEDED, *OPTIONAL])
     assert {finding.state for finding in results.values()} == {State.OK}
@@ -113,7 +113,7 @@ async def test_a_needed_right_that_is_missing_is_a_problem(
         assert 'apiGroups: ["scheduling.run.ai"], resources: [bindrequests]' in results[right].advice
 
 
-async def test_an_optional_right_that_is_missing_is_none(cluster: Cluster, client: KubeClient) -> None:
+async def test_an_optional_right_that_is_missing_is_no_problem(cluster: Cluster, client: KubeClient) -> None:
     cluster.allowed -= set(OPTIONAL)
     results = await rights(client)
     assert {finding.state for finding in results.values()} == {State.OK}
@@ -121,13 +121,15 @@ async def test_an_optional_right_that_is_missing_is_none(cluster: Cluster, clien
         assert results[right].what.startswith("not granted, which is optional: ")
 
 
-async def test_reading_config_maps_takes_the_right_to(cluster: Cluster, client: KubeClient) -> None:
+async def test_reading_config_maps_needs_a_right(cluster: Cluster, client: KubeClient) -> None:
     cluster.allowed -= {"get configmaps"}
     results = await rights(client, config_maps=True)
     assert results["get configmaps"].state is State.PROBLEM
 
 
-async def test_what_the_server_does_not_judge_is_unknown(cluster: Cluster, client: KubeClient) -> None:
+async def test_a_right_that_the_server_does_not_review_is_unknown(
+    cluster: Cluster, client: KubeClient
+) -> None:
     cluster.faults = {REVIEWS: 403}
     assert {f.state for f in (await rights(client)).values()} == {State.UNKNOWN}
     cluster.faults, cluster.allowed = {}, set()
@@ -179,7 +181,7 @@ async def test_a_node_that_is_not_there(cluster: Cluster, server: ApiServer, acc
     assert result_of(findings, "pods").state is State.PROBLEM
 
 
-async def test_what_may_not_be_listed_is_unknown_and_the_rest_goes_on(
+async def test_objects_that_may_not_be_listed_are_unknown_and_the_rest_is_checked(
     cluster: Cluster, server: ApiServer, account: Path
 ) -> None:
     cluster.faults = {

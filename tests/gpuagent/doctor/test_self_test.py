@@ -66,7 +66,7 @@ def test_a_process_that_is_found_again(tmp_path: Path) -> None:
     assert result.what.startswith(f"PID {pid_of(tmp_path)} was found on GPU 0 with 300.0 MiB")
 
 
-def test_a_driver_that_does_not_list_it_counts_in_another_namespace(tmp_path: Path) -> None:
+def test_a_process_that_the_driver_does_not_list_is_a_problem(tmp_path: Path) -> None:
     result = tried(tmp_path, looks(tmp_path, listed=False))
     assert result.state is State.PROBLEM
     assert "the driver does not list it" in result.what
@@ -74,13 +74,13 @@ def test_a_driver_that_does_not_list_it_counts_in_another_namespace(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("used", "text"), [(None, "unknown"), (HELD_BYTES - 1, "16.0 MiB"), (0, "0 B")])
-def test_figures_that_cannot_be(tmp_path: Path, used: int | None, text: str) -> None:
+def test_impossible_figures_are_a_problem(tmp_path: Path, used: int | None, text: str) -> None:
     result = tried(tmp_path, looks(tmp_path, used))
     assert result.state is State.PROBLEM
     assert result.what.endswith(f"the driver reports {text}")
 
 
-def test_a_proc_root_that_does_not_show_it(tmp_path: Path) -> None:
+def test_a_proc_root_without_the_process(tmp_path: Path) -> None:
     other = tmp_path / "proc"
     other.mkdir()
     result = tried(tmp_path, looks(tmp_path, proc=other), Host.here(other))
@@ -88,7 +88,7 @@ def test_a_proc_root_that_does_not_show_it(tmp_path: Path) -> None:
     assert f"{other} does not show it" in result.what
 
 
-def test_a_proc_root_that_shows_somebody_elses(tmp_path: Path) -> None:
+def test_a_proc_root_that_shows_another_container(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "cgroup").write_text(f"0::/kubepods/pod{'a' * 32}/{'b' * 64}\n")
@@ -130,7 +130,7 @@ def test_mig_and_no_gpu_are_not_tried() -> None:
         ("import time; time.sleep(60)", "not checked: the test process allocated no memory within 1 s"),
     ],
 )
-def test_a_process_that_holds_nothing(script: str, text: str) -> None:
+def test_a_process_without_gpu_memory(script: str, text: str) -> None:
     began = time.monotonic()
     result = self_test_result(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
     assert (result.state, result.what) == (State.UNKNOWN, text)
@@ -160,7 +160,7 @@ def libcuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("libcuda")
-def test_the_program_holds_memory_until_it_is_let_go() -> None:
+def test_the_program_holds_memory_until_it_is_released() -> None:
     seen: list[int] = []
 
     def again() -> Observation:
@@ -189,13 +189,13 @@ def runs_program(pid: str) -> bool:
 @pytest.mark.parametrize(
     "name", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2"]
 )
-def test_the_program_says_what_failed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_cuda_call_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_STUB_FAILS", f"{name}:999")
     result = self_test_result(READY, lambda: READY, HERE)
     assert result.what == f"not checked: {name} failed with CUDA error 999"
 
 
-def test_without_a_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libcuda.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     result = self_test_result(READY, lambda: READY, HERE)

@@ -73,7 +73,7 @@ def test_a_gpu_that_leaves_the_count_is_a_lost_one_and_indices_move(driven, cloc
     assert causes(reading) == []
 
 
-def test_what_fails_at_an_index_is_not_the_gpu_that_answers_at_another(driven, clock) -> None:
+def test_a_failing_index_is_not_the_gpu_that_responds_at_another(driven, clock) -> None:
     gpus, answers = driven(node())
     assert uuids(gpus) == [A, B]
     answers.write([gpu(0, B), gpu(1, C), gpu(2, A), "fail nvmlDeviceGetHandleByIndex 1 15"])
@@ -91,9 +91,7 @@ def test_two_gpus_of_one_uuid_are_one_and_a_problem(driven) -> None:
     assert causes(reading) == [(Cause.NVML, "index-1")]
 
 
-def test_a_library_that_answers_with_its_own_starts_count_is_held_against_the_label(
-    driven, clock, starts
-) -> None:
+def test_the_gpu_count_of_the_library_is_compared_with_the_label(driven, clock, starts) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), "sticky"])
     assert uuids(gpus) == [A]
@@ -107,7 +105,7 @@ def test_a_library_that_answers_with_its_own_starts_count_is_held_against_the_la
     assert calls == ["stop", "start"]
 
 
-def test_a_label_that_differs_for_ever_is_tried_ever_more_rarely(driven, clock, starts) -> None:
+def test_a_label_that_always_differs_is_retried_with_back_off(driven, clock, starts) -> None:
     gpus, _ = driven(node())
     assert uuids(gpus) == [A, B]
     gpus.expect(8)
@@ -127,7 +125,7 @@ def test_a_label_that_differs_for_ever_is_tried_ever_more_rarely(driven, clock, 
 
 
 @pytest.mark.parametrize("expected", [None, 2])
-def test_without_a_difference_nvml_is_never_initialised_anew(driven, clock, starts, expected) -> None:
+def test_without_a_difference_nvml_is_never_initialised_again(driven, clock, starts, expected) -> None:
     gpus, _ = driven(node())
     uuids(gpus)
     gpus.expect(expected)
@@ -150,7 +148,7 @@ def test_on_mig_nodes_the_label_counts_mig_devices_and_is_not_compared(driven, c
 
 
 def test_a_lost_gpu_comes_back_by_a_new_initialisation_while_others_answer(driven, clock, starts) -> None:
-    """The reset GPU answers no handle before NVML is initialised anew; the other one is read at every sample."""
+    """The reset GPU answers no handle before NVML is initialised again; the other GPU is read at every sample."""
     gpus, answers = driven(node(process(101, gpu=1)))
     assert uuids(gpus) == [A, B]
     calls = starts(gpus)
@@ -168,7 +166,7 @@ def test_a_lost_gpu_comes_back_by_a_new_initialisation_while_others_answer(drive
     assert uuids(gpus) == [A, B]
 
 
-def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_anew(driven, clock, starts) -> None:
+def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_again(driven, clock, starts) -> None:
     gpus, answers = driven(node())
     answers.show(more=["fail nvmlDeviceGetHandleByIndex 1 3"])
     assert uuids(gpus) == [A]
@@ -179,7 +177,7 @@ def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_anew(driven, cl
     assert calls == []
 
 
-def test_a_count_that_is_refused_keeps_what_there_is(driven, clock) -> None:
+def test_a_refused_count_keeps_the_known_gpus(driven, clock) -> None:
     gpus, answers = driven(node(process(100)))
     uuids(gpus)
     for code in (4, 3, 999):

@@ -207,7 +207,7 @@ ONE = HostileDevice("GPU-0", DeviceMemory(1 << 40, 0, 0), {which: [] for which i
 @example([[ONE]], None, None, None)
 @given(st.lists(nodes, min_size=1, max_size=4), failures, failures, failures)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_node_does_nothing_raises_and_no_byte_vanishes(
+def test_a_hostile_driver_causes_no_error_and_loses_no_byte(
     proc: ProcTree, moments: list[list[HostileDevice]], starting: Any, version: Any, counting: Any
 ) -> None:
     driver = HostileDriver([], starting=starting, version_=version, counting=counting)

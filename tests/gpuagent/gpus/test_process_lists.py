@@ -1,4 +1,4 @@
-"""Which lists are asked for, and what becomes of their entries."""
+"""How often the process lists of the driver are read, and how their entries are merged."""
 
 from collections import Counter, defaultdict
 
@@ -42,8 +42,8 @@ def test_neither_order_nor_repetition_matters(given, random):
     assert set(merge(again)) == set(merge(given))
 
 
-class FileWatch(SimulatedDriver):
-    """A simulated node whose clock the test moves, and that remembers which lists were asked for."""
+class CountingDriver(SimulatedDriver):
+    """A simulated node with a clock that the test sets; counts the calls by list."""
 
     def __init__(self, *processes):
         self.time = 0.0
@@ -66,17 +66,17 @@ class FileWatch(SimulatedDriver):
         return {process.pid: process.used_bytes for process in merged.processes}
 
 
-def test_lists_that_tell_nothing_are_asked_for_now_and_then():
-    driver = FileWatch(process(100))
+def test_lists_without_entries_are_read_at_every_fifth_sample():
+    driver = CountingDriver(process(100))
     driver.reads(ProcessLists(driver), *range(25))
     assert driver.calls[ProcessList.COMPUTE] == 25
     assert driver.calls[ProcessList.GRAPHICS] == driver.calls[ProcessList.MPS] == 5
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
-def test_a_list_that_tells_something_is_asked_for_every_time(kind):
+def test_a_list_with_entries_is_read_at_every_sample(kind):
     memory = {second: f"{100 + second}Mi" for second in range(25)}
-    driver = FileWatch(process(100, memory, kind=kind))
+    driver = CountingDriver(process(100, memory, kind=kind))
     lists = ProcessLists(driver)
     for second in range(25):
         assert driver.reads(lists, second) == {100: (100 + second) << 20}
@@ -84,8 +84,8 @@ def test_a_list_that_tells_something_is_asked_for_every_time(kind):
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
-def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
-    driver = FileWatch(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
+def test_unexplained_memory_makes_every_list_be_read_at_once(kind):
+    driver = CountingDriver(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
     lists = ProcessLists(driver)
     assert driver.reads(lists, *range(9)) == {100: GIB}
     calls = driver.calls[kind_of(kind)]
@@ -94,7 +94,7 @@ def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
 
 
 def test_processes_that_trade_memory_are_seen_at_once():
-    driver = FileWatch(
+    driver = CountingDriver(
         process(100, {0: "3Gi", 5: "1Gi"}), process(101, {0: "1Gi", 5: "3Gi"}), process(102, until=7),
         process(103, **{"from": 7}),
     )  # fmt: skip

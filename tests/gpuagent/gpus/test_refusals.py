@@ -139,7 +139,7 @@ def test_without_these_calls_there_is_no_gpu(chain, clock, call: str, code: int)
     assert present_figures(made.sample()) >= EVERYTHING - {"flagged"}
 
 
-def test_a_gpu_that_never_tells_its_memory_is_no_reason_to_start_again(chain, clock) -> None:
+def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) -> None:
     """GB10 says NotSupported, a MIG GPU NoPermission to an unprivileged container: on every GPU, for ever."""
     for code in (NO_PERMISSION, NOT_SUPPORTED):
         made, _ = chain(f"fail nvmlDeviceGetMemoryInfo - {code}")
@@ -150,7 +150,7 @@ def test_a_gpu_that_never_tells_its_memory_is_no_reason_to_start_again(chain, cl
             clock.now += 5
         assert series["agent_attribution_ok"] == {(): 1}
         assert series["pod_gpu_memory_used_bytes"] == {("train", A): GIB, ("serve", A): 3 * GIB}
-        # Asked after 1, 2 and 4 minutes, of each GPU by two versions of the call.
+        # Retries follow after 1, 2 and 4 minutes, for each GPU with two versions of the call.
         failures = sum(n for (call, _), n in made.source.errors.items() if call == "nvmlDeviceGetMemoryInfo")
         assert failures <= 2 * 2 * 5
         (reason,) = {gpu["memoryUnknown"] for gpu in made.answer["gpus"]}
@@ -159,14 +159,14 @@ def test_a_gpu_that_never_tells_its_memory_is_no_reason_to_start_again(chain, cl
         made.source.close()
 
 
-def test_the_nodes_label_makes_a_share_where_the_gpu_does_not_tell_its_total(chain) -> None:
+def test_the_node_label_sizes_a_share_of_a_gpu_of_unknown_total(chain) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
     series = made.sample()
     assert series["pod_gpu_memory_share_bytes"] == {("train", A): 8150 << 20, ("serve", A): 2 * GIB}
     assert series["gpu_memory_promised_bytes"][(A,)] == (8150 << 20) + 2 * GIB
 
 
-def test_the_nodes_label_is_worth_a_whole_gpu_that_does_not_tell_its_total(chain, proc) -> None:
+def test_the_node_label_sizes_a_whole_gpu_of_unknown_total(chain, proc) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
     whole = pod("whole", whole_gpus=2)
     made.books._pods.inventory = Inventory(
@@ -178,7 +178,7 @@ def test_the_nodes_label_is_worth_a_whole_gpu_that_does_not_tell_its_total(chain
 
 
 @pytest.mark.parametrize("memory", ["refused", "huge"])
-def test_figures_that_no_gpu_has_are_garbage(chain, memory: str) -> None:
+def test_impossible_figures_are_ignored(chain, memory: str) -> None:
     """A TiB may be true one day, a PiB is not; sums of it would not fit into JSON's 64 bits."""
     made, answers = chain()
     if memory == "refused":
@@ -308,7 +308,7 @@ def test_readiness_is_the_driver_and_the_list_of_pods(chain) -> None:
     assert made.unready == ()
 
 
-def test_the_log_says_a_refusal_no_more_than_once(chain, clock) -> None:
+def test_a_refusal_is_logged_at_most_once(chain, clock) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 4")
     for _ in range(50):
         made.sample()

@@ -84,10 +84,10 @@ def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known
         pytest.param((GONE, None), 0, None, GIB, id="a vanished process of unknown memory"),
         pytest.param((in_pod("train"), None), 0, None, None, id="one unknown process makes its pod unknown"),
         pytest.param((in_pod("serve"), None), 0, None, GIB, id="a neighbour's unknown process does not"),
-        pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: it may be anybody's"),
+        pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: any pod may be the owner"),
     ],
 )  # fmt: skip
-def test_what_one_more_process_makes_of_the_figures(
+def test_figures_with_one_more_process(
     process: tuple[Origin, int | None], host: int | None, unattributed: int | None, train: int | None
 ) -> None:
     origin, used_bytes = process
@@ -105,7 +105,7 @@ def test_what_one_more_process_makes_of_the_figures(
     assert (causes(snapshot) == {("memory-unknown", A)}) is (used_bytes is None)
 
 
-def test_unknown_memory_is_told_from_a_list_that_hides_its_owners() -> None:
+def test_unknown_memory_differs_from_a_list_that_hides_its_owners() -> None:
     origins = {10: in_pod("train"), 11: in_pod("serve")}
     snapshot = snapshot_of(sample(gpu((10, None), (11, GIB)), origins=origins), TRAIN, SERVE)
     assert {h.pod_share.pod.name: h.has_unknown_memory for h in snapshot.holdings} == {
@@ -127,7 +127,7 @@ def test_unknown_memory_is_told_from_a_list_that_hides_its_owners() -> None:
     ],
     ids=lambda value: f"{value.cause} of {value.gpu_uuid[:5]}" if isinstance(value, Problem) else None,
 )
-def test_what_a_problem_takes_away(
+def test_figures_that_a_problem_removes(
     problem: Problem, train: int | None, host: int | None, unattributed: int | None
 ) -> None:
     taken = sample(gpu((10, GIB)), origins={10: in_pod("train")}, problems=[problem])
@@ -214,7 +214,7 @@ def test_a_mig_device_has_figures_of_its_own() -> None:
     assert figures(snapshot_of(taken, pod_share("train"))) == (0, GIB - 5 * MIB)
 
 
-def test_without_a_list_of_pods_nobody_holds_anything_and_nothing_is_the_hosts() -> None:
+def test_without_a_list_of_pods_no_memory_is_attributed() -> None:
     taken = sample(gpu((10, GIB)), origins={10: HOST})
     snapshot = build_snapshot(taken, attribution=None, pod_shares=())
     assert snapshot.holdings == ()
@@ -252,7 +252,7 @@ processes = st.dictionaries(
 
 
 @given(processes)
-def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
+def test_sums_balance_and_an_unknown_amount_affects_only_its_own_sums(
     processes: dict[int, tuple[Origin, int | None]],
 ) -> None:
     listed = tuple((pid, used_bytes) for pid, (_, used_bytes) in processes.items())
@@ -283,7 +283,7 @@ def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
     st.booleans(),
     names,
 )
-def test_what_a_neighbour_claims_changes_nobody_elses_figures(
+def test_the_share_of_a_neighbour_changes_no_figure_of_another_pod(
     share: int, gpus: list[str], asks: bool, group: str
 ) -> None:
     """A tenant may write anything on its own pod; its claim comes out as anything."""

@@ -126,23 +126,23 @@ class TestReservations:
     def test_a_gpu_that_is_not_known_yet(self, gpu: str | None) -> None:
         assert inventory(reservation(gpu=gpu)).reservations == {GROUP_0: ""}
 
-    def test_the_one_that_knows_its_gpu_speaks_for_the_group(self) -> None:
+    def test_the_reservation_pod_of_a_known_gpu_counts_for_the_group(self) -> None:
         both = [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)]
         assert inventory(*both).reservations == {GROUP_0: GPU_0}
         assert inventory(*reversed(both)).reservations == {GROUP_0: GPU_0}
 
-    def test_two_that_disagree_are_believed_neither(self) -> None:
+    def test_two_reservation_pods_that_disagree_are_both_ignored(self) -> None:
         made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
         assert made.inventory.reservations == {GROUP_0: ""}
         assert "another reservation pod of its group names another GPU" in made.lines[0]
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    def test_a_finished_one_reserves_nothing_but_stays_known(self, phase: str) -> None:
+    def test_a_finished_reservation_pod_reserves_nothing_but_stays_known(self, phase: str) -> None:
         pods = inventory(reservation(phase=phase))
         assert not pods.reservations
         assert pods.reservation_uids == {uid(900)}
 
-    def test_anywhere_else_the_same_labels_make_an_ordinary_pod(self) -> None:
+    def test_in_other_namespaces_the_same_labels_make_an_ordinary_pod(self) -> None:
         pods = inventory(reservation(namespace="research"))
         assert not pods.reservations
         assert not pods.reservation_uids
@@ -166,7 +166,7 @@ class TestReservations:
         assert not pods.tenant_reservations
         assert not pods.tenant_reservation_uids
 
-    def test_those_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
+    def test_reservation_pods_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
         synced = reservation(
             namespace="vcluster-team-a",
             labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team-a"},
@@ -194,7 +194,7 @@ class TestWhatStandsBesideThePods:
             )
         }
 
-    def test_bind_request_of_nobody(self) -> None:
+    def test_a_bind_request_without_owner_and_spec_is_empty(self) -> None:
         document = bind_request()
         del document["metadata"]["ownerReferences"]
         document["spec"] = {}
@@ -202,20 +202,20 @@ class TestWhatStandsBesideThePods:
             ("research", "half"): BindRequest(pod_uid="", portion="", count=0, groups=())
         }
 
-    def test_config_map_only_what_kai_writes(self) -> None:
+    def test_only_keys_that_kai_writes_are_read_from_a_config_map(self) -> None:
         cluster = inventory(config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=GPU_0, SECRET="x"))
         key = ("research", "half-7f6fbs6-shared-gpu-0")
         assert cluster.config_maps == {key: {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_0}}
         assert cluster.config_map_owners == {key: uid(1)}
 
-    def test_config_maps_that_say_nothing(self) -> None:
+    def test_config_maps_without_keys_of_kai_are_ignored(self) -> None:
         synced = config_map(GPU_PORTION="0.90")
         synced["metadata"]["labels"] = {"vcluster.loft.sh/managed-by": "team-a"}
         empty = config_map(suffix="0-evar")
         del empty["data"]
         assert not inventory(synced, config_map(suffix="1", other="x"), empty).config_maps
 
-    def test_config_map_of_somebody_else_and_of_nobody(self) -> None:
+    def test_config_maps_of_another_kind_of_owner_and_without_an_owner(self) -> None:
         other = config_map(suffix="0", GPU_PORTION="0.50")
         other["metadata"]["ownerReferences"] = [{"kind": "Service", "uid": uid(1)}]
         cluster = inventory(other, config_map(suffix="1", owned=False, GPU_PORTION="0.50"))
@@ -261,7 +261,7 @@ class TestDecoding:
             decode_object(document)
         assert str(raised.value) == line
 
-    def test_kinds_that_say_nothing(self) -> None:
+    def test_other_kinds_are_ignored(self) -> None:
         assert decode_object({"kind": "Service", "metadata": 5}) is None
 
     def test_lists_in_lists_and_items_without_kind(self) -> None:
@@ -276,7 +276,7 @@ class TestDecoding:
         [("x", "got str"), (5, "got int"), ([], "got array"), ({}, "got object without kind"),
          ({"kind": "PodList", "items": {}}, "PodList: items: expected array, got object")],
     )  # fmt: skip
-    def test_what_is_no_list_of_objects(self, document: Any, message: str) -> None:
+    def test_a_document_that_is_no_list_of_objects_is_refused(self, document: Any, message: str) -> None:
         with pytest.raises(ObjectError, match=message):
             list(objects_of([document]))
 
@@ -309,7 +309,7 @@ def test_any_document_is_read_or_refused_in_one_line(document: Any) -> None:
     assert all(line and "\n" not in line for line in lines)
 
 
-def test_who_made_a_pod_and_whether_it_is_leaving() -> None:
+def test_the_controller_and_the_deletion_of_a_pod() -> None:
     made = pod()
     assert (node_pod_of(made).controller_uid, node_pod_of(made).is_terminating) == ("", False)
     owners = [{"kind": "Node", "uid": "n"}, {"kind": "ReplicaSet", "uid": "rs", "controller": True}]

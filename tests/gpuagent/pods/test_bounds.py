@@ -46,7 +46,7 @@ def resources(count: int) -> dict[str, str]:
 
 
 def worst_pod() -> dict[str, Any]:
-    """A pod of some 1.4 MB that fills every bound."""
+    """Return a pod of about 1.4 MB that fills every bound."""
     containers = names(3000, image="vllm-openai", command=["sh", "-c", "vllm serve " + "x" * 100])
     annotations = dict.fromkeys(keys.READ_ANNOTATIONS, "x" * 1500)
     annotations |= {f"nvidia.com/container.c{n}.gpus.devices": "GPU-1," * 30 for n in range(500)}
@@ -167,7 +167,7 @@ class TestNothingHidesBehindOtherContainers:
             origin = Origin(result=LookupResult.CONTAINER, container_id=f"{number:064x}")
             assert index.pod_of(origin) is node_pod
 
-    def test_containers_beyond_the_bound_are_told_of(self) -> None:
+    def test_containers_beyond_the_bound_are_noted(self) -> None:
         node_pod = read_pod(encoded(pod(containerStatuses=statuses(500))))
         assert len(node_pod.container_ids) == reading.MOST_CONTAINER_IDS
         (note,) = node_pod.notes
@@ -182,7 +182,7 @@ class TestNothingHidesBehindOtherContainers:
         assert node_pod.labels[keys.GPU_GROUP]
 
 
-def test_a_known_annotation_that_is_too_long_is_left_out_and_told_of() -> None:
+def test_a_known_annotation_that_is_too_long_is_ignored_and_noted() -> None:
     node_pod = read_pod(encoded(fraction(share="0.5" + "0" * 5000)))
     assert "gpu-fraction" not in node_pod.annotations
     assert node_pod.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; ignored",)

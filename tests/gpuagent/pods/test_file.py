@@ -88,7 +88,7 @@ def test_documents_one_after_the_other(tmp_path: Path) -> None:
     assert source.names == ["a", "b"]
 
 
-def test_what_was_read_is_said_once(source: Source) -> None:
+def test_a_file_that_was_read_is_logged_once(source: Source) -> None:
     (line,) = source.stream.getvalue().splitlines()
     entry = json.loads(line)
     assert (entry["file"], entry["node"]) == (str(source.path), NODE)
@@ -185,7 +185,7 @@ async def test_a_mounted_config_map_swaps_links(tmp_path: Path) -> None:
         await source.until(lambda: source.names == ["of-2"])
 
 
-async def test_a_broken_edit_keeps_the_last_good_list_and_says_so_once(source: Source) -> None:
+async def test_a_broken_edit_keeps_the_last_good_list_and_is_logged_once(source: Source) -> None:
     async with source.running():
         source.path.write_text('{"kind": "PodList", "items": [')
         await source.until(lambda: bool(source.warnings))
@@ -197,7 +197,7 @@ async def test_a_broken_edit_keeps_the_last_good_list_and_says_so_once(source: S
         await source.until(lambda: source.names == ["mended"])
 
 
-async def test_a_file_that_goes_away_keeps_the_last_good_list_and_says_so_once(source: Source) -> None:
+async def test_a_deleted_file_keeps_the_last_good_list_and_is_logged_once(source: Source) -> None:
     async with source.running():
         content = source.path.read_text().replace("half", "back")
         source.path.unlink()
@@ -240,7 +240,7 @@ async def test_contact_is_lost_while_the_file_is_broken(source: Source) -> None:
         await source.until(lambda: source.pods.seconds_since_contact() == 0)
 
 
-async def test_a_line_that_was_said_is_not_said_again(tmp_path: Path) -> None:
+async def test_a_warning_is_not_repeated(tmp_path: Path) -> None:
     bad = pod("bad", 1, annotations={"a": 1})
     source = Source(tmp_path / "pods.json", text(bad))
     async with source.running():

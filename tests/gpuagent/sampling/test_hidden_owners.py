@@ -89,7 +89,7 @@ def test_on_cgroup_v2_the_leader_keeps_its_path(proc: ProcTree, processes: Proce
 
 @pytest.mark.parametrize("threads", ["none", "all exit", "no folder"])
 @pytest.mark.parametrize("leader", [V1_ROOT, HYBRID])
-def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
+def test_without_a_readable_thread_the_owner_is_unknown(
     proc: ProcTree, processes: Processes, threads: str, leader: str
 ) -> None:
     proc.add(10, leader, state="Z")
@@ -105,7 +105,7 @@ def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
         assert problem.detail == f"the driver lists process 10, but {proc.root} does not show its owner"
 
 
-def test_what_is_in_no_proc_is_of_unknown_owner_from_the_second_sample_on(
+def test_a_process_missing_in_proc_has_an_unknown_owner_from_the_second_sample_on(
     proc: ProcTree, processes: Processes
 ) -> None:
     assert lookup_results(processes, 10, 0, 1 << 40) == [LookupResult.GONE] * 3

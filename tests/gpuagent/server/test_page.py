@@ -77,7 +77,7 @@ def over_share(at: float) -> Snapshot:
     return snapshot_of(sample(busy, origins=origins, at=at), *pod_shares)
 
 
-def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
+def test_a_pod_over_its_share_comes_first_with_reason_and_start() -> None:
     judge = Judge(grace=60, longest_gap=1000)
     judge.judge(over_share(0.0))
     snapshot = over_share(180.0)
@@ -97,7 +97,7 @@ def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
     assert "uses 9.0 GiB of its share of 6.0 GiB" in seen.labels
 
 
-def test_what_is_not_known_is_said_and_is_no_zero() -> None:
+def test_unknown_figures_are_named_and_not_zero() -> None:
     unknown = gpu((1, None), (2, GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     taken = sample(unknown, origins={1: in_pod("a-pod"), 2: DENIED})
@@ -110,7 +110,7 @@ def test_what_is_not_known_is_said_and_is_no_zero() -> None:
     assert not re.search(r"\b0 B\b", text)
 
 
-def test_no_sample_no_gpu_and_a_pod_that_leads_nowhere() -> None:
+def test_no_sample_no_gpu_and_a_pod_of_unknown_gpu() -> None:
     nothing = Status(snapshot=None, attribution_ok=None)
     assert "no sample yet" in parsed_page(nothing).text
     assert "no figures" in page(nothing, node="n", is_simulated=False, now=NOW, interval=5)
@@ -120,7 +120,7 @@ def test_no_sample_no_gpu_and_a_pod_that_leads_nowhere() -> None:
     assert "Pods whose GPU is unknown" in parsed_page(status_of(snapshot_of(sample(gpu()), lost))).text
 
 
-def test_mig_and_simulated_say_so() -> None:
+def test_mig_and_simulated_are_named() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),), uuid=B)
     seen = parsed_page(status_of(snapshot_of(sample(split))), is_simulated=True)
     assert "MIG: reported, not evaluated" in seen.text

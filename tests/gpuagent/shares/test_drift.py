@@ -65,7 +65,7 @@ class TestAgainstTheBindRequest:
         made = inventory(fraction(share=share), reservation(), node(), bind_request())
         assert not ShareResolver().resolve(made, DEVICES)[0].changed
 
-    def test_seen_live_roundings(self) -> None:
+    def test_roundings_observed_on_clusters(self) -> None:
         for share, portion in (("0.125", "0.12"), ("0.135", "0.14"), ("0.995", "0.99"), ("0.004", "0.00")):
             made = inventory(fraction(share=share), reservation(), node(), bind_request(portion=portion))
             assert not ShareResolver().resolve(made, DEVICES)[0].changed
@@ -111,7 +111,7 @@ class TestAgainstTheBindRequest:
         document = half(gpu_fraction=None, gpu_memory="2000")
         assert not ShareResolver().resolve(inventory(document, bind_request()), ())[0].changed
 
-    def test_it_is_over_when_the_difference_is_gone(self) -> None:
+    def test_the_change_ends_when_the_difference_is_gone(self) -> None:
         pod_shares = ShareResolver()
         for share, is_changed in (("0.5", False), ("0.9", True), ("0.5", False)):
             made = inventory(fraction(share=share), reservation(), node(), bind_request())
@@ -168,21 +168,21 @@ class TestAgainstWhatWasFirstSeen:
         assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
         assert pod_share.gpu_uuids == (GPU_0,)
 
-    def test_a_share_that_comes_later_is_none(self) -> None:
-        """Who has no share must not be able to write himself one."""
+    def test_a_share_that_is_added_later_does_not_count(self) -> None:
+        """A pod without a share must not be able to declare one later."""
         pod_share = edited(pod(), half())
         assert (pod_share.has_share, pod_share.shares) == (False, {})
         assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
         assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
 
-    def test_both_words_are_shown(self) -> None:
+    def test_both_declarations_are_candidates(self) -> None:
         pod_share = edited(half(), half(gpu_fraction="0.9"))
         assert [candidate.text for candidate in pod_share.candidates] == [
             "gpu-fraction 0.5, as first seen",
             "gpu-fraction 0.9, changed later",
         ]
 
-    def test_it_is_over_when_the_difference_is_gone(self) -> None:
+    def test_the_change_ends_when_the_difference_is_gone(self) -> None:
         pod_shares = ShareResolver()
         for share, is_changed in (("0.5", False), ("0.9", True), ("0.5", False)):
             made = inventory(fraction(share=share), reservation(), node())
@@ -196,7 +196,7 @@ class TestAgainstWhatWasFirstSeen:
     def test_the_queue_is_the_first_one(self) -> None:
         assert edited(fraction(), fraction(labels={"kai.scheduler/queue": "team-b"})).queue == "team-a"
 
-    def test_a_new_pod_of_the_same_name_starts_anew(self) -> None:
+    def test_a_new_pod_of_the_same_name_has_its_own_share(self) -> None:
         pod_share = edited(fraction(), fraction(number=2, share="0.9"))
         assert not pod_share.changed
         assert pod_share.shares[GPU_0].bytes == 20700 * MIB
@@ -226,7 +226,7 @@ class TestAgainstWhatWasFirstSeen:
             ("gpus.devices", "the GPUs of its containers have changed"),
         ],
     )
-    def test_what_its_containers_ask_for(self, key: str, change: str) -> None:
+    def test_changed_requests_of_containers_are_named(self, key: str, change: str) -> None:
         prefix = "nvidia.com/container.main."
         before = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "6Gi", "gpus.devices": GPU_0}
         later = {"gpu-memory.request": "5Gi", "gpu-memory.limit": "1Ti", "gpus.devices": GPU_1}
@@ -240,8 +240,8 @@ class TestAgainstWhatWasFirstSeen:
         assert pod_share.limits[GPU_0].bytes == 6 << 30
 
 
-def test_a_group_that_is_edited_to_one_that_nobody_reserves_lacks_a_reservation() -> None:
-    """KAI goes by the label it has now: it may delete the pod, or give the GPU to somebody else."""
+def test_a_group_that_is_edited_to_an_unreserved_one_lacks_a_reservation() -> None:
+    """KAI uses the current label: it may delete the pod, or give the GPU to another pod."""
     assert edited(fraction(), fraction(group="nobodys"), bind_request()).lacks_reservation
     assert not edited(fraction(), fraction(group=GROUP_1), bind_request()).lacks_reservation
 
@@ -287,7 +287,7 @@ _LABELS = st.fixed_dictionaries(
     has_requests=st.booleans(),
     whole=st.sampled_from([None, "1"]),
 )
-def test_a_spoof_changes_nobody_elses_claim(
+def test_a_spoof_changes_no_share_of_another_pod(
     annotations: dict[str, str],
     labels: dict[str, str],
     later: dict[str, str],

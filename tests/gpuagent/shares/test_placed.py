@@ -40,7 +40,7 @@ asking = pytest.mark.parametrize("annotations", ASKING.values(), ids=ASKING)
 
 
 @asking
-def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, str]) -> None:
+def test_an_annotation_without_an_allocation_is_no_share(annotations: dict[str, str]) -> None:
     seen = Pipeline()
     seen.see(*NODE, pod(annotations=annotations), used_bytes={POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
@@ -58,7 +58,7 @@ def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, s
 
 
 @asking
-def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str, str]) -> None:
+def test_while_the_bind_request_is_unknown_no_flag_is_raised(annotations: dict[str, str]) -> None:
     """It was not asked for yet, or the request failed."""
     seen = Pipeline()
     made = built(*NODE, pod(annotations=annotations)).inventory
@@ -74,7 +74,7 @@ def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str
 
 
 def test_a_flag_outlives_a_time_in_which_the_bind_request_is_unknown() -> None:
-    """A right comes and goes, and the answer is asked for anew: the flag is neither cleared nor dropped."""
+    """A right comes and goes, and the BindRequest is requested again: the flag is neither cleared nor dropped."""
     seen, used_bytes = Pipeline(), {POD: {GPU_1: GIB}}
     made = built(*NODE, fraction(group=None)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
@@ -104,7 +104,7 @@ def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotatio
 
 
 @asking
-def test_a_group_label_that_is_invented_gives_itself_away(annotations: dict[str, str]) -> None:
+def test_an_invented_group_label_is_flagged_as_no_reservation(annotations: dict[str, str]) -> None:
     seen = Pipeline()
     invented = pod(annotations=annotations, labels={"runai-gpu-group": "mine"})
     seen.see(*NODE, invented, used_bytes={POD: {GPU_1: GIB}}, times=3)
@@ -141,7 +141,7 @@ def test_a_bind_request_alone_is_enough(portion: str) -> None:
     assert seen.flagged == set()
 
 
-def test_the_event_says_why_the_annotation_does_not_count() -> None:
+def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
     """Of a pod that KAI placed without a share it says nothing of the kind."""
     for others, is_unplaced in (
         ((), True),
@@ -155,13 +155,13 @@ def test_the_event_says_why_the_annotation_does_not_count() -> None:
         assert ("KAI did not place the pod" in message(transition, None)) is is_unplaced
 
 
-def test_the_bind_request_of_another_pod_is_none() -> None:
+def test_the_bind_request_of_another_pod_is_ignored() -> None:
     seen = Pipeline()
     seen.see(*NODE, fraction(group=None), bind_request(number=2), used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "no-share")}
 
 
-def test_a_bind_request_that_cannot_be_read_leaves_it_open() -> None:
+def test_an_unreadable_bind_request_leaves_the_share_open() -> None:
     broken = bind_request(groups=("g",) * 2000)
     seen = Pipeline()
     seen.see(*NODE, fraction(group=None), broken, used_bytes={POD: {GPU_0: GIB}}, times=3)
@@ -232,7 +232,7 @@ SIZED = {
 
 
 @pytest.mark.parametrize("document", UNSIZED.values(), ids=UNSIZED)
-def test_a_gpu_of_unknown_size_accuses_nobody(document: dict[str, Any]) -> None:
+def test_a_gpu_of_unknown_size_flags_no_pod(document: dict[str, Any]) -> None:
     seen = Pipeline()
     seen.see(*NODE, document, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
     assert seen.judged[-1].verdicts.by_key == {}
@@ -245,13 +245,13 @@ def test_a_gpu_of_unknown_size_accuses_nobody(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("document", SIZED.values(), ids=SIZED)
-def test_other_resources_excuse_nobody(document: dict[str, Any]) -> None:
+def test_requests_for_other_resources_prevent_no_flag(document: dict[str, Any]) -> None:
     seen = Pipeline()
     seen.see(*NODE, document, used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "no-share")}
 
 
-def test_an_annotation_beside_a_whole_gpu_excuses_it_from_nothing() -> None:
+def test_an_annotation_beside_a_whole_gpu_prevents_no_flag() -> None:
     seen, whole = Pipeline(), pod(gpus="1", annotations={"gpu-fraction": "0.5"})
     seen.see(*NODE, whole, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}

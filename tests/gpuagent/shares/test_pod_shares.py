@@ -82,7 +82,7 @@ class TestBytes:
     @pytest.mark.parametrize(
         "beside", [(), (node(None),), (node("nonsense"),)], ids=["no node", "no label", "bad label"]
     )
-    def test_else_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
+    def test_without_the_label_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
         made = built(fraction(), reservation(), *beside).inventory
         pod_share = ShareResolver().resolve(made, (gpu(total=15360 * MIB), gpu(GPU_1, 1)))[0]
         assert pod_share.shares == mib(7650)
@@ -103,7 +103,7 @@ class TestBytes:
 
 
 class TestWhoseWord:
-    def test_the_bind_request_before_all(self) -> None:
+    def test_the_bind_request_counts_first(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), bind_request(), config_map(GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST)
         assert [(c.source, c.text, c.bytes_per_gpu) for c in pod_share.candidates] == [
@@ -113,7 +113,7 @@ class TestWhoseWord:
         ]
         assert not pod_share.changed
 
-    def test_then_kais_config_map(self) -> None:
+    def test_kais_config_map_counts_without_a_bind_request(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), config_map(GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
 
@@ -133,7 +133,7 @@ class TestWhoseWord:
         assert pod_share.shares == mib(11500)
         assert not pod_share.changed
 
-    def test_it_is_noted_if_it_has_the_pods_name(self) -> None:
+    def test_a_bind_request_of_another_pod_with_the_pods_name_is_noted(self) -> None:
         (note,) = resolve(fraction(), node(), bind_request(number=2)).notes
         assert note == "Pod research/half: the BindRequest of that name belongs to another pod and is ignored"
 
@@ -154,7 +154,7 @@ class TestWhoseWord:
         pod_share = resolve(spoofing, victim, *TWO_RESERVATIONS, node(), theirs)
         assert pod_share.shares == mib(11500)
 
-    def test_a_config_map_of_nobody_counts(self) -> None:
+    def test_a_config_map_without_an_owner_counts(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), config_map(owned=False, GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
 
@@ -173,7 +173,7 @@ class TestWhoseWord:
         assert pod_share == PodShare(pod=pod_share.pod)
 
     def test_a_bind_request_without_a_share_counts_before_an_annotation(self) -> None:
-        """Seen live: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00."""
+        """Observed on a cluster: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00."""
         pod_share = resolve(
             fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
         )
@@ -181,7 +181,7 @@ class TestWhoseWord:
         assert pod_share.changed == "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"
 
     def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
-        """Seen live: 0.004 is bound with portion 0.00, and a group all the same."""
+        """Observed on a cluster: 0.004 is bound with portion 0.00, and a group all the same."""
         pod_share = resolve(fraction(share="0.004"), reservation(), node(), bind_request(portion="0.00"))
         assert pod_share.shares == mib(0, ShareSource.BIND_REQUEST)
         assert not pod_share.changed
@@ -258,7 +258,7 @@ class TestGpus:
         assert pod_share.is_unresolved
         assert pod_share.lacks_reservation
 
-    def test_and_both_by_the_config_map(self) -> None:
+    def test_both_devices_are_known_by_the_config_map(self) -> None:
         data = {"NVIDIA_VISIBLE_DEVICES": f"{GPU_0},{GPU_1}"}
         pod_share = resolve(self.two_devices(), reservation(), node(), config_map(**data))
         assert pod_share.gpu_uuids == (GPU_0, GPU_1)
@@ -290,7 +290,7 @@ class TestGpus:
 
     @pytest.mark.parametrize("prefix", ["", "k8s.device-plugin.nvidia.com/gpu="])
     def test_by_the_config_map_where_no_reservation_pod_is_left(self, prefix: str) -> None:
-        """Seen live on three versions: after a reservation that was tried again, the label's group has none,
+        """Observed on three versions of KAI: after a retried reservation, the label's group has none,
         the BindRequest names another group, which has none either, and the ConfigMap still names the GPU."""
         pod_share = resolve(
             fraction(group=GROUP_1), node(), bind_request(groups=("gone",)),
@@ -307,7 +307,7 @@ class TestGpus:
         assert pod_share.gpu_uuids == ()
         assert "NVIDIA_VISIBLE_DEVICES" in pod_share.notes[0]
 
-    def test_else_unknown(self) -> None:
+    def test_without_any_source_the_gpu_is_unknown(self) -> None:
         pod_share = resolve(fraction(), node())
         assert (pod_share.gpu_uuids, pod_share.shares, pod_share.is_unresolved) == ((), {}, True)
         assert pod_share.has_share
@@ -319,7 +319,7 @@ class TestGpus:
         assert not pod_share.lacks_reservation
 
     @pytest.mark.parametrize("phase", ["Pending", "Unknown", "Succeeded", "Failed"])
-    def test_nor_does_one_that_does_not_run(self, phase: str) -> None:
+    def test_a_pod_that_does_not_run_lacks_no_reservation(self, phase: str) -> None:
         assert not resolve(fraction(phase=phase), node()).lacks_reservation
 
     def test_a_group_alone_is_no_share(self) -> None:
@@ -421,14 +421,14 @@ class TestByContainer:
         document["metadata"]["labels"] = {"runai-gpu-group": GROUP_1}
         assert resolve(document, *TWO_RESERVATIONS).shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
 
-    def test_beside_a_legacy_ask_the_devices_count_after_the_group(self) -> None:
+    def test_beside_a_legacy_request_the_devices_count_after_the_group(self) -> None:
         document = memory("2000", annotations={"nvidia.com/container.main.gpus.devices": GPU_1})
         recorded = bind_request(portion="0.09")
         assert resolve(document, reservation(), recorded).gpu_uuids == (GPU_0,)
         assert resolve(document, recorded).gpu_uuids == (GPU_1,)
         assert resolve(document).gpu_uuids == (), "KAI recorded no share"
 
-    def test_the_bind_request_counts_before_it(self) -> None:
+    def test_the_bind_request_counts_before_a_request_of_a_container(self) -> None:
         document = self.asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0)
         pod_share = resolve(document, node(), bind_request(portion="0.09"))
         assert pod_share.shares == mib(2070, ShareSource.BIND_REQUEST)
@@ -437,8 +437,10 @@ class TestByContainer:
         assert "its BindRequest allocates 0.50" in pod_share.changed
 
     @pytest.mark.parametrize("legacy", [{"gpu-fraction": "0.1"}, {"gpu-memory": "2000"}])
-    def test_beside_a_legacy_ask_it_counts_for_nothing(self, legacy: dict[str, str]) -> None:
-        """KAI v0.18 refuses it, and releases before know nothing of it: a limit nobody reaches, to hide behind."""
+    def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(
+        self, legacy: dict[str, str]
+    ) -> None:
+        """KAI v0.18 refuses it and earlier releases ignore it; an unreachable limit would hide the use above the share."""
         document = self.asking(main__gpu_memory__limit="1Ti", main__gpu_memory__request="1Ti")
         document["metadata"]["annotations"] |= legacy
         document["metadata"]["labels"] = {"runai-gpu-group": GROUP_0}
@@ -467,7 +469,7 @@ class TestHamiLimits:
         assert pod_share.shares == mib(71850, ShareSource.BIND_REQUEST)
         assert not pod_share.notes
 
-    def test_one_that_kai_cannot_have_written(self) -> None:
+    def test_a_limit_above_the_share_is_ignored_and_noted(self) -> None:
         pod_share = resolve(
             fraction(), reservation(), node(), bind_request(),
             config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="20000m"),
@@ -476,7 +478,7 @@ class TestHamiLimits:
         assert "CUDA_DEVICE_MEMORY_LIMIT is more than the share" in pod_share.notes[0]
 
     @pytest.mark.parametrize(("text", "notes"), [("0", 0), ("much", 1)])
-    def test_none(self, text: str, notes: int) -> None:
+    def test_unreadable_limits_are_ignored(self, text: str, notes: int) -> None:
         pod_share = resolve(fraction(), reservation(), node(), config_map(CUDA_DEVICE_MEMORY_LIMIT=text))
         assert not pod_share.limits
         assert len(pod_share.notes) == notes
@@ -531,7 +533,7 @@ class TestWholeGpus:
         ids=["one of two", "two of two", "a reservation of an unknown GPU", "two, one of an unknown GPU", "more than is left",
              "GPUs the driver does not show", "time slices"],
     )  # fmt: skip
-    def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
+    def test_an_ambiguous_gpu_stays_unresolved(self, documents: list[dict[str, Any]]) -> None:
         pod_share = self.pod_shares(*documents)["whole"]
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
         assert pod_share.has_share
@@ -541,14 +543,14 @@ class TestWholeGpus:
     def test_mig(self) -> None:
         assert self.pod_shares(pod("whole", gpus="1"), devices=(gpu(mig=True),))["whole"].gpu_uuids == ()
 
-    def test_processes_tell(self) -> None:
+    def test_processes_prove_the_gpus_of_a_pod(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1})
         assert {name: pod_share.gpu_uuids for name, pod_share in pod_shares.items()} == {
             "a": (GPU_1,),
             "b": (GPU_0,),
         }
 
-    def test_processes_on_more_gpus_than_it_has_tell_nothing(self) -> None:
+    def test_processes_on_more_gpus_than_requested_prove_nothing(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_0, GPU_1})
         assert pod_shares["a"].gpu_uuids == pod_shares["b"].gpu_uuids == ()
 
@@ -556,11 +558,11 @@ class TestWholeGpus:
         pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"), whole={GPU_0})
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
 
-    def test_two_on_one_gpu_tell_nothing(self) -> None:
+    def test_two_pods_on_one_gpu_prove_nothing(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1}, b={GPU_1})
         assert pod_shares["a"].gpu_uuids == pod_shares["b"].gpu_uuids == ()
 
-    def test_who_came_second_to_a_gpu_does_not_get_the_other_one(self) -> None:
+    def test_the_second_pod_on_a_gpu_is_not_assigned_the_other_gpu(self) -> None:
         pod_shares = ShareResolver()
         three = inventory(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), pod("c", 3, gpus="1"))
         devices = (*DEVICES, gpu("GPU-2", 2))
@@ -568,7 +570,7 @@ class TestWholeGpus:
         resolved = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
         assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (), ("GPU-2",)]
 
-    def test_a_tenants_reservation_pod_tells_nothing_of_others(self) -> None:
+    def test_a_tenants_reservation_pod_proves_nothing_about_other_namespaces(self) -> None:
         """It may name any GPU; that it has one is in its spec, which cannot be edited."""
         forged = reservation(
             number=950, namespace="vcluster-team-a", gpu=GPU_1,
@@ -586,12 +588,12 @@ class TestWholeGpus:
             GPU_1,
         )
 
-    def test_an_annotation_beside_whole_gpus_takes_them_from_nobody(self) -> None:
+    def test_an_annotation_beside_whole_gpus_takes_no_gpu_from_another_pod(self) -> None:
         spoofing = pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})
         pod_shares = self.pod_shares(pod("whole", 1, gpus="1"), spoofing, spoof={GPU_0})
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
 
-    def test_what_was_found_stays_while_the_pod_lives(self) -> None:
+    def test_an_assignment_stays_while_the_pod_exists(self) -> None:
         pod_shares = ShareResolver()
         whole, other = pod("whole", 1, gpus="1"), pod("other", 2, gpus="1")
         assert pod_shares.resolve(inventory(whole), DEVICES, {uid(1): {GPU_1}})[0].gpu_uuids == (GPU_1,)

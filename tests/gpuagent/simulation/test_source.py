@@ -72,7 +72,7 @@ def test_a_simulated_fault_looks_like_the_drivers(driven, simulated, clock, faul
             else:
                 outcomes.append((reading.gpus, causes(reading), reading.restart_may_help))
         if fault["fault"] == "old-driver" and second >= fault["until"]:
-            continue  # the real one asks for the newer call again only now and then
+            continue  # the real source retries the newer call only from time to time
         assert outcomes[0] == outcomes[1]
         seen.add(str(outcomes[0]))
     assert len(seen) > 2
@@ -117,7 +117,7 @@ def objects_of(gpus):
     }
 
 
-def test_pods_in_few_words_come_with_what_kai_makes_of_them(simulated):
+def test_pods_in_short_form_come_with_the_objects_that_kai_creates(simulated):
     gpus = simulated({**node(), **PODS})
     assert gpus.node == "gpu-node-7"
     objects = objects_of(gpus)
@@ -188,7 +188,7 @@ def proc(gpus: SimulatedGpus) -> dict[int, tuple[str, str, int]]:
     return processes
 
 
-def test_proc_shows_who_lives_at_the_time(simulated, clock):
+def test_proc_has_the_processes_of_the_moment(simulated, clock):
     gpus = simulated(
         {
             **node(

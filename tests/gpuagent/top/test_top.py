@@ -1,4 +1,4 @@
-"""`kaishare-agent top`: what it shows of an agent's real JSON, at every width, and when nobody answers."""
+"""`kaishare-agent top`: text and screen from an agent's real JSON, at every width, and errors of the connection."""
 
 import io
 import json
@@ -106,7 +106,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_who_is_furthest_over_comes_first_and_flags_say_why_and_since_when() -> None:
+def test_the_pod_furthest_over_comes_first_and_flags_have_reason_and_start() -> None:
     lines = as_text(board(judged(180.0))).splitlines()
     assert lines[:2] == ["node node-1, driver 570.00", "as of 4 s ago, 3 flags"]
     start = next(index for index, line in enumerate(lines) if line.endswith("STATE"))
@@ -138,7 +138,7 @@ def test_columns_are_aligned() -> None:
             assert line[column] != " "
 
 
-def test_what_may_become_a_flag_is_no_flag_yet() -> None:
+def test_a_violation_within_the_grace_is_no_flag_yet() -> None:
     text = words(as_text(board(judged(30.0))))
     assert "no flags" in text
     assert "over-share for 30 s, in grace" in text
@@ -155,7 +155,7 @@ def test_a_flag_that_no_longer_holds_is_clearing() -> None:
     assert "FLAGGED over-share, clearing" in as_text(board(status_of(good, judge.judge(good)[0])))
 
 
-def test_time_over_with_breaks_is_shown_as_what_counts_in_all() -> None:
+def test_time_over_with_breaks_is_shown_as_a_total() -> None:
     judge, text = Judge(grace=60, longest_gap=1000), ""
     for number in range(40):
         used_bytes = (2 if number % 2 else 1) * GIB
@@ -167,7 +167,7 @@ def test_time_over_with_breaks_is_shown_as_what_counts_in_all() -> None:
     assert "FLAGGED over-share for 60 s in all" in text
 
 
-def test_what_is_not_known_is_said_and_is_no_zero() -> None:
+def test_unknown_figures_are_named_and_not_zero() -> None:
     snapshot = snapshot_of(sample(gpu((1, None)), origins={1: in_pod("a-pod")}), pod_share("a-pod", GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     text = words(as_text(board(status_of(snapshot, None, problem))))
@@ -204,7 +204,7 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
         (status_of(snapshot_of(sample())), "no GPU responds"),
     ],
 )  # fmt: skip
-def test_without_figures_it_says_why(status: Status, message: str) -> None:
+def test_missing_figures_have_a_reason(status: Status, message: str) -> None:
     age = None if status.good_wall_time is None else 95.0
     contents = board(status, age=age)
     assert message in as_text(contents)
@@ -212,7 +212,7 @@ def test_without_figures_it_says_why(status: Status, message: str) -> None:
         assert message in words(drawn(contents, columns))
 
 
-def test_simulated_old_and_silent_are_said() -> None:
+def test_simulated_old_and_silent_agents_are_marked() -> None:
     got = received(judged(0.0), simulated=True)
     fresh = board_of(got, now=got.at)
     assert "simulated: these figures are synthetic" in as_text(fresh)
@@ -245,7 +245,7 @@ def test_a_terminal_of_any_width_shows_every_pod_flag_and_both_names(columns: in
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_low_terminal_keeps_those_furthest_over_and_says_that_there_is_more(columns: int) -> None:
+def test_a_low_terminal_keeps_the_pods_furthest_over_and_counts_all(columns: int) -> None:
     text = drawn(board(judged(180.0)), columns, height=12)
     lines = text.rstrip("\n").splitlines()
     assert len(lines) == 12
@@ -418,7 +418,7 @@ def test_the_age_is_by_the_agents_clock() -> None:
         (raw(b"HTTP/1.1 200 OK\r\nX: \x1b[31m\r\n\r\n{}", pause=1.2), "no answer within 1 s"),
     ],
 )  # fmt: skip
-def test_who_is_no_agent_is_told_in_one_line(answer: Answer, message: str) -> None:
+def test_a_server_that_is_no_agent_is_one_line(answer: Answer, message: str) -> None:
     with serving(answer) as url, pytest.raises(NoAnswer) as caught:
         Agent(url, seconds=0.6 if "within" in message else 5).fetch()
     text = str(caught.value)
@@ -442,7 +442,7 @@ def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -
     "url", ["ftp://x", "http://", "", "http://x:port", "http://x:99999", "http://x/?a=b", "http://x/#a", "http://x/a b",
             "http://x/\x1b[31m", "file:///etc/passwd", "http://[::1", "http://x\ny"],
 )  # fmt: skip
-def test_what_is_no_address_is_one_line_and_status_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_one_line_and_status_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--url", url]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -452,7 +452,7 @@ def test_what_is_no_address_is_one_line_and_status_2(url: str, capsys: pytest.Ca
     assert err.strip().isprintable()
 
 
-def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with serving(GOOD) as url:
         assert Agent(url).fetch().answer.node == "node-1"
@@ -503,7 +503,7 @@ def test_watching_as_json_is_one_line_each_time() -> None:
             assert json.loads(top.stdout.readline())["node"] == "node-1"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     with serving(GOOD) as url:
         reading, writing = os.pipe()
         os.close(reading)
@@ -545,7 +545,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_on_a_terminal_it_watches_says_when_nobody_answers_and_leaves_the_screen_as_it_was(
+def test_on_a_terminal_top_watches_names_an_unreachable_agent_and_restores_the_screen(
     number: signal.Signals,
 ) -> None:
     ours, theirs = pty.openpty()

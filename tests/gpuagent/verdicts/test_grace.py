@@ -105,7 +105,7 @@ def test_a_pod_that_is_seldom_over_is_never_flagged(pattern: Iterator[int | None
 
 
 @pytest.mark.parametrize("gap", [16.0, 3600.0])
-def test_an_agent_that_stands_still_now_and_then_keeps_the_balance(gap: float) -> None:
+def test_an_agent_that_pauses_sometimes_keeps_the_balance(gap: float) -> None:
     """As with a driver that hangs: no sample at all, not one without figures."""
     by, at, flagged_after = usual(), 0.0, 0
     for number in count():

@@ -96,7 +96,7 @@ def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: 
         assert flags(verdicts)["over-share@a"] is expected
 
 
-def test_transitions_name_what_happened_once() -> None:
+def test_each_change_is_one_transition() -> None:
     _, transitions = run(
         *(node(h, at=t) for t, h in [(0, OVER), (10, OVER), (11, OVER), (12, 0), (13, 0), (14, 0)])
     )
@@ -140,7 +140,7 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(UNRESOLVED, changed="0.5, not 0.25"), A, 0, {"no-reservation@": False, "share-changed@": True}, id="share changed, GPU unknown"),
         pytest.param(WHOLE, A, OVER, {}, id="a whole GPU is never over"),
         pytest.param(WHOLE, B, OVER, {}, id="nor unassigned"),
-        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, and nobody knows which"),
+        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, unknown which"),
         pytest.param(pod_share("train", SHARE, pod=pod("train", whole_gpus=1)), A, OVER, {**CLEAN, "over-share@a": True}, id="a whole GPU beside a share excuses nothing"),
         pytest.param(pod_share("train", pod=SYSTEM), A, GIB, {}, id="the system's pods without a share"),
         pytest.param(pod_share("train", SHARE, pod=SYSTEM), A, OVER, {**CLEAN, "over-share@a": True}, id="a pod with a share is always judged"),
@@ -148,7 +148,7 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(TRAIN, shares={}), A, OVER, {"share-changed@a": False, "no-reservation@a": False}, id="a share of unknown size"),
     ],
 )  # fmt: skip
-def test_what_is_flagged_after_the_grace(
+def test_flags_after_the_grace(
     pod_share: PodShare, uuid: str, used_bytes: int, expected: dict[str, bool]
 ) -> None:
     steps = [node(used_bytes, at=at, pod_share=pod_share, uuid=uuid) for at in (0, 5, 10)]
@@ -163,7 +163,7 @@ def test_what_is_flagged_after_the_grace(
     [(pod_share("train", pod=SYSTEM), None), (STRANGER, True), (TRAIN, True)],
     ids=["system pod without a share", "pod without a share", "pod with a share"],
 )
-def test_the_name_of_a_process_excuses_nobody(
+def test_the_name_of_a_process_prevents_no_flag(
     comm: str, pod_share: PodShare, is_flagged: bool | None
 ) -> None:
     verdicts, _ = run(*(node(OVER, at=at, pod_share=pod_share, comm=comm) for at in (0, 10)))

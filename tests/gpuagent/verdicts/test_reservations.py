@@ -1,4 +1,4 @@
-"""Reservation pods that lie: a tenant who owns some is seen, and gets nobody else flagged."""
+"""Forged reservation pods: a tenant with such pods is visible, and they flag no pod of another tenant."""
 
 from typing import Any
 
@@ -66,9 +66,7 @@ class TestWholeGpus:
         [("research", reservation()), (EVIL, tenants())],
         ids=["KAI's own reservation pod", "one of the pod's own namespace"],
     )
-    def test_a_gpu_that_a_group_holds_is_no_ones_whole_gpu(
-        self, namespace: str, holder: dict[str, Any]
-    ) -> None:
+    def test_a_gpu_of_a_group_is_no_pods_whole_gpu(self, namespace: str, holder: dict[str, Any]) -> None:
         seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB, GPU_1: GIB}}
         seen.see(node(), holder, whole(namespace), used_bytes=used_bytes, times=3)
         assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
@@ -77,23 +75,23 @@ class TestWholeGpus:
         seen.see(node(), holder, whole(namespace), used_bytes={WHOLE: {GPU_1: GIB}}, times=2)
         assert seen.flagged == set()
 
-    def test_a_context_there_is_no_matter(self) -> None:
+    def test_a_small_context_on_a_reserved_gpu_is_not_flagged(self) -> None:
         seen = Pipeline()
         seen.see(node(), reservation(), whole(), used_bytes={WHOLE: {GPU_0: GIB >> 2, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
 
-    def test_it_is_never_over(self) -> None:
+    def test_a_pod_with_a_whole_gpu_is_never_over_its_share(self) -> None:
         seen = Pipeline()
         seen.see(node(), reservation(), whole(), used_bytes={WHOLE: {GPU_1: 23 * GIB}}, times=3)
         assert seen.flagged == set()
 
-    def test_nor_on_a_gpu_that_no_group_holds(self) -> None:
+    def test_memory_on_a_gpu_without_a_group_is_not_flagged(self) -> None:
         """Another pod with whole GPUs may have it; which one, the API does not tell."""
         seen = Pipeline()
         seen.see(node(), whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
 
-    def test_a_gpu_that_it_took_before_kai_reserved_it_is_not_its_own(self) -> None:
+    def test_a_gpu_in_use_before_its_reservation_is_not_the_pods_own(self) -> None:
         seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB}}
         seen.see(node(), whole(), used_bytes=used_bytes)
         assert seen.pod_share(WHOLE).gpu_uuids == (GPU_0,)
@@ -125,7 +123,7 @@ class TestWholeGpus:
         ],
         ids=["finished", "without a GPU", "elsewhere", "a tenant's", "another tenant's"],
     )
-    def test_a_reservation_pod_that_does_not_count_grounds_nothing(self, holder: dict[str, Any]) -> None:
+    def test_a_reservation_pod_that_is_ignored_grounds_no_flag(self, holder: dict[str, Any]) -> None:
         seen = Pipeline()
         seen.see(node(), holder, whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
@@ -153,7 +151,7 @@ VICTIM, HALF = uid(1), 11 * GIB
 
 
 class TestConflicts:
-    """The victim has a share of GPU 0; the attacker names that GPU in a reservation pod of his own."""
+    """The victim has a share of GPU 0; the attacker names that GPU in its own reservation pod."""
 
     def seen(self, *attack: dict[str, Any], used_bytes: int = HALF, times: int = 4) -> Pipeline:
         made = Pipeline()
@@ -164,7 +162,7 @@ class TestConflicts:
         )
         return made
 
-    def test_a_tenant_who_names_anothers_gpu_is_visible_and_gets_nobody_flagged(self) -> None:
+    def test_a_tenant_that_reserves_anothers_gpu_is_a_problem_and_flags_no_pod(self) -> None:
         seen = self.seen(tenants())
         assert seen.problems.keys() == {("reservation-conflict", GPU_0)}
         detail = seen.problems["reservation-conflict", GPU_0]
@@ -182,7 +180,7 @@ class TestConflicts:
         assert EVIL in text
         assert "Verdicts are suspended" not in text
 
-    def test_whom_it_gets_evicted(self) -> None:
+    def test_a_conflict_evicts_only_a_pod_above_its_own_share(self) -> None:
         """Every namespace asks for evictions."""
         seen = self.seen(tenants(), *EVICT, used_bytes=HALF)
         assert candidates(seen.judged[-1]) == []
@@ -193,7 +191,7 @@ class TestConflicts:
         seen = self.seen(tenants(), used_bytes=20 * GIB)
         assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
 
-    def test_it_is_said_once_at_begin_and_once_at_end(self) -> None:
+    def test_a_conflict_is_logged_once_at_its_begin_and_once_at_its_end(self) -> None:
         seen = self.seen(tenants())
         for number in range(1000, 1010):
             seen.see(node(), reservation(), tenants(), tenants(number=number), used_bytes={})
@@ -220,7 +218,7 @@ class TestConflicts:
         ],
         ids=["another GPU", "asks for no GPU", "finished", "elsewhere", "no group", "the same namespace"],
     )
-    def test_what_is_no_conflict(self, attack: dict[str, Any]) -> None:
+    def test_reservation_pods_without_a_conflict(self, attack: dict[str, Any]) -> None:
         assert self.seen(attack).problems == {}
 
     def test_time_slicing_hands_a_gpu_to_several(self) -> None:
@@ -242,7 +240,7 @@ class TestConflicts:
 class TestUnresolved:
     @pytest.mark.parametrize("gpu", [None, "", " ", "-1", "GPU-elsewhere", f"{GPU_0},{GPU_1}", "x" * 4000])
     @pytest.mark.parametrize("is_tenants", [True, False])
-    def test_a_reservation_pod_that_names_no_gpu_of_this_node_is_told_after_the_grace(
+    def test_a_reservation_pod_without_a_gpu_of_this_node_is_a_problem_after_the_grace(
         self, gpu: str | None, is_tenants: bool
     ) -> None:
         made = tenants(gpu=gpu) if is_tenants else reservation(gpu=gpu)
@@ -274,7 +272,7 @@ class TestUnresolved:
             assert [problem.cause for problem in unresolved] == ["reservation-unresolved"] * expected
             assert all(RESERVATIONS not in problem.detail for problem in unresolved)
 
-    def test_it_suspends_nothing(self) -> None:
+    def test_an_unresolved_reservation_suspends_no_verdict(self) -> None:
         seen = Pipeline()
         given = (node(), reservation(), fraction(), bind_request(), tenants(gpu="-1"))
         seen.see(*given, used_bytes={VICTIM: {GPU_0: 20 * GIB}}, times=4)

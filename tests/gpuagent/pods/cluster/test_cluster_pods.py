@@ -63,7 +63,9 @@ EVERYTHING = (
 )
 
 
-async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, client: KubeClient) -> None:
+async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
+    server: ApiServer, client: KubeClient
+) -> None:
     offer(server, *EVERYTHING)
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
@@ -88,7 +90,7 @@ async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, cl
         assert run.inventory.bind_requests.keys() == {("research", "half")}
 
 
-async def test_but_not_for_ever(
+async def test_the_first_inventory_does_not_wait_longer_than_its_limit(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
@@ -103,7 +105,7 @@ async def test_but_not_for_ever(
         assert run.names == {"half"}
 
 
-async def test_pods_come_change_and_go_with_what_belongs_to_them(
+async def test_pods_come_change_and_go_with_their_related_objects(
     server: ApiServer, client: KubeClient
 ) -> None:
     async with running(client) as run:
@@ -120,7 +122,7 @@ async def test_pods_come_change_and_go_with_what_belongs_to_them(
         assert len(server.asked("bindrequests")) == 1, "once per pod"
 
 
-async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_no_more(
+async def test_a_missing_bind_request_is_requested_again_a_few_times(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction(), fraction("late", 2))
@@ -135,7 +137,7 @@ async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_
         assert run.pods.unavailable == ()
 
 
-async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_ones(
+async def test_the_bind_request_of_a_former_pod_of_the_same_name_is_ignored(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction("worker-0", 2), bind_request("worker-0", 1, "0.90"))
@@ -145,7 +147,7 @@ async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_one
         await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
 
 
-async def test_a_pod_made_anew_under_its_name_is_asked_for_anew(
+async def test_the_bind_request_of_a_recreated_pod_is_requested_again(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction("worker-0", 1), bind_request("worker-0", 1, "0.90"))
@@ -162,7 +164,7 @@ OF_A_CONTAINER = {"nvidia.com/container.main.gpu-memory.request": "70Gi"}
 UNKNOWN = frozenset({("research", "half")})
 
 
-async def test_a_bind_request_is_absent_only_by_the_servers_word(
+async def test_a_bind_request_is_absent_only_after_the_server_denies_it(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = asyncio.Event()
@@ -187,7 +189,7 @@ async def test_a_bind_request_is_absent_only_by_the_servers_word(
     [FORBIDDEN, says("404 page not found\n", status=404, kind="text/plain")],
     ids=["no right", "no such API"],
 )
-async def test_what_cannot_be_asked_for_is_not_unknown(
+async def test_a_bind_request_that_cannot_be_requested_is_not_unknown(
     server: ApiServer, client: KubeClient, answer: Any
 ) -> None:
     offer(server, fraction())
@@ -278,7 +280,7 @@ def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
         (scheduled_by("", pod(annotations={"kubernetes.io/config.mirror": "abc"})), False),
     ],
 )
-async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
+async def test_bind_requests_are_requested_where_kai_may_have_placed_the_pod(
     server: ApiServer, client: KubeClient, made: dict[str, Any], is_asked_for: bool
 ) -> None:
     """A pod of KAI's that took off all its annotations is one still: its scheduler cannot be edited."""
@@ -304,7 +306,7 @@ async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
         ({"runai/shared-gpu-configmap": ""}, []),
     ],
 )
-async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
+async def test_config_maps_are_requested_for_the_container_with_the_share(
     server: ApiServer, client: KubeClient, annotations: dict[str, str], requested: list[str]
 ) -> None:
     made = fraction(
@@ -348,7 +350,7 @@ async def test_an_edited_annotation_does_not_lead_to_another_config_map(
         assert server.asked("configmaps") == [f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0"]
 
 
-async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, client: KubeClient) -> None:
+async def test_config_maps_are_requested_only_with_the_option(server: ApiServer, client: KubeClient) -> None:
     offer(server, *EVERYTHING)
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
@@ -377,7 +379,7 @@ async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, c
         ),
     ],
 )
-async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
+async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
     server: ApiServer, client: KubeClient, part: str, resource: str, line: str
 ) -> None:
     offer(server, *EVERYTHING)
@@ -396,7 +398,7 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
         assert run.pods.unavailable == ()
 
 
-async def test_a_right_that_is_missing_costs_one_request_now_and_then_whatever_the_number_of_pods(
+async def test_a_missing_right_costs_few_requests_for_any_number_of_pods(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
@@ -419,7 +421,7 @@ async def test_a_right_in_some_namespaces_counts_there(server: ApiServer, client
         assert "in private:" in run.pods.unavailable[0].line
 
 
-async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_one_request(
+async def test_a_cluster_without_kais_resources_is_logged_once_and_costs_one_request_at_a_time(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
@@ -455,7 +457,7 @@ async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_on
         ),
     ],
 )
-async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
+async def test_an_unreadable_answer_is_logged_once_and_requested_again(
     server: ApiServer, client: KubeClient, answer: Any, line: str
 ) -> None:
     offer(server, fraction(), bind_request())
@@ -472,7 +474,7 @@ async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
         await until(lambda: run.pods.unavailable == ())
 
 
-async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
+async def test_an_unreachable_server_is_logged_by_the_watch_alone(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction())
@@ -489,7 +491,7 @@ async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
         await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
 
-async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
+async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction())
@@ -505,7 +507,7 @@ async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
         ]
 
 
-async def test_an_object_that_cannot_be_used_is_said_once(server: ApiServer, client: KubeClient) -> None:
+async def test_an_invalid_object_is_logged_once(server: ApiServer, client: KubeClient) -> None:
     offer(
         server,
         fraction(),
