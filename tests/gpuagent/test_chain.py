@@ -254,7 +254,7 @@ def problems(series: dict[str, float]) -> set[tuple[str, ...]]:
     return set(named(series, "kaishare_agent_attribution_problem", "reason", "gpu_uuid"))
 
 
-def test_two_gpus_six_pods_and_eleven_processes_come_out_to_the_byte(node: Node, running: Agent) -> None:
+def test_two_gpus_six_pods_and_eleven_processes_are_exact_to_the_byte(node: Node, running: Agent) -> None:
     assert len(PROCESSES) == 11
     running.until(lambda: everything_is_known(running.series()))
     series = running.series()
@@ -313,7 +313,7 @@ MINE = [f"process 0 - 0 {pid} {MIB} 4294967295 4294967295" for pid in range(5000
         pytest.param([], {f"p{pid}": 8_000 * MIB for pid in range(101, 104)}, ("negative-unattributed", A), {"flagged"}, True, id="more than there is"),
     ],
 )  # fmt: skip
-def test_a_fault_of_one_gpu_or_the_driver_gives_no_figure_but_a_reason_and_passes(
+def test_a_fault_of_a_gpu_or_the_driver_gives_a_reason_and_no_figure_until_it_ends(
     node: Node, running: Agent, lines: list[str], used: dict[str, int], problem: tuple[str, str],
     absent: set[str], others: bool,
 ) -> None:  # fmt: skip
@@ -444,7 +444,7 @@ def test_gpus_of_unknown_memory_are_watched(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_a_process_whose_main_thread_has_exited_is_its_pods(node: Node, running: Agent) -> None:
+def test_a_process_without_its_main_thread_belongs_to_its_pod(node: Node, running: Agent) -> None:
     """On cgroup v1 its own cgroup reads as the root; its living threads' does not."""
     running.until(lambda: everything_is_known(running.series()))
     node.proc.add(113, "5:devices:/\n1:name=systemd:/", state="Z")
@@ -504,7 +504,7 @@ def test_outside_the_hosts_pid_namespace_figures_are_absent_and_not_zero(node: N
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_a_broken_pods_file_is_one_line_and_the_last_good_one_stays(node: Node, running: Agent) -> None:
+def test_a_broken_pods_file_is_one_line_and_the_last_good_file_counts(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     before = len(running.said("pods file invalid, keeping the last valid one"))
     node.pods.write_text('{"apiVersion": "v1", "kind": "List", "items": [')
@@ -626,7 +626,7 @@ def top(running: Agent) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(
+def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = new_node(tmp_path)
@@ -650,7 +650,7 @@ def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(
         assert [line["reason"] for line in running.said("problem appeared")] == ["sample-stale"] * 2
 
 
-def test_a_replaced_driver_ends_it_with_3_and_one_line(
+def test_a_replaced_driver_ends_the_agent_with_3_and_one_line(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = new_node(tmp_path)

@@ -228,7 +228,7 @@ async def test_the_agent_is_ready_while_a_recent_sample_succeeded(session: aioht
     assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 16.0 s old\n")]
 
 
-async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
+async def test_the_agent_is_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
     desk.unhealthy_reason = "the current sample has been running for 301 s"

@@ -91,7 +91,7 @@ MESSAGES = [
 @pytest.mark.parametrize(
     ("reason", "fields", "event", "message"), MESSAGES, ids=[case[2] for case in MESSAGES]
 )
-def test_each_flag_is_one_warning_with_figures_and_what_to_do(
+def test_each_flag_is_one_warning_with_figures_and_advice(
     reason: FlagReason, fields: dict[str, Any], event: str, message: str
 ) -> None:
     made = the_event(transition(reason=reason, **fields))

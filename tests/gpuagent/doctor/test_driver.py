@@ -208,7 +208,7 @@ def test_the_library_that_is_really_loaded_is_found(examined: Callable[..., list
     assert loaded_library(Host.here(Path("/proc")))[0].endswith("libnvidia-ml.so.1")
 
 
-def test_a_gpu_without_a_list_of_processes_says_so() -> None:
+def test_a_gpu_without_a_list_of_processes_is_named() -> None:
     silent = Gpu(index=0, uuid=A, model="X", total_bytes=1, used_bytes=0, reserved_bytes=None, processes=None)
     (_, result) = driver_findings(Observation(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
     assert "processes unknown" in result.what

@@ -58,7 +58,7 @@ def test_a_gpu_that_appears_is_seen_within_a_minute(driven, clock, starts) -> No
     assert calls == ["stop", "start"]
 
 
-def test_a_gpu_that_leaves_the_count_is_a_lost_one_and_indices_move(driven, clock) -> None:
+def test_a_gpu_that_leaves_the_count_is_lost_and_indices_move(driven, clock) -> None:
     gpus, answers = driven(node())
     assert uuids(gpus) == [A, B]
     answers.write([gpu(0, B)])
@@ -83,7 +83,7 @@ def test_a_failing_index_is_not_the_gpu_that_responds_at_another(driven, clock) 
     assert causes(reading) == [(Cause.NVML, "index-1")]
 
 
-def test_two_gpus_of_one_uuid_are_one_and_a_problem(driven) -> None:
+def test_two_gpus_of_one_uuid_count_once_and_are_a_problem(driven) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), gpu(1, A)])
     reading = gpus.read()

@@ -121,7 +121,7 @@ def test_jitter_leaves_the_mean_and_shifts_every_later_sample():
         assert 0.5 < sum(part / 2 <= phase < part / 2 + 0.5 for phase in phases) / 2000 < 1.5
 
 
-async def test_samples_come_at_the_times_that_the_random_source_says(simulated):
+async def test_samples_follow_the_jitter_of_the_random_source(simulated):
     began = time.monotonic()
     async with Run(simulated(), interval=0.1, random=lambda: 1.0) as run:
         await run.until(lambda: len(run.samples) >= 6)

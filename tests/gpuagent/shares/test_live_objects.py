@@ -120,7 +120,7 @@ def test_the_pod_without_a_reservation_left(tmp_path: Path) -> None:
     assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.changed) == ((GPU_0,), False, "")
 
 
-def test_the_same_where_config_maps_may_not_be_read(tmp_path: Path) -> None:
+def test_a_pod_without_its_config_map_is_unresolved(tmp_path: Path) -> None:
     items = [each for each in documents("kai-live-v0.13.4") if each["kind"] != "ConfigMap"]
     pod_share = resolve(read(tmp_path, items), "v0.13.4")["default/quarter"]
     assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.lacks_reservation) == ((), True, True)
@@ -136,7 +136,7 @@ def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", EXPECTED)
-def test_without_bind_requests_and_config_maps_the_annotation_is_what_there_is(
+def test_without_bind_requests_and_config_maps_the_annotation_counts(
     tmp_path: Path, version: str
 ) -> None:
     items = [
@@ -153,7 +153,7 @@ def test_a_pod_of_a_tenant_by_the_hosts_kai(tmp_path: Path) -> None:
     assert brief(pod_share) == ({GPU_0: 11500}, CONFIGURED, "team-a", True)
 
 
-def test_what_a_tenant_wrote_over_vclusters_annotations(tmp_path: Path) -> None:
+def test_annotations_that_a_tenant_overwrote(tmp_path: Path) -> None:
     node_inventory = read(tmp_path, documents("vcluster-live-v0.36.1"), on="gpu-node-1")
     pod_share = resolve(node_inventory, "v0.13.4")["vcluster-team-a/spoof22250-x-ml-x-team-a"]
     assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="spoof22250")

@@ -92,7 +92,7 @@ class TestBytes:
         assert (pod_share.shares, pod_share.gpu_uuids) == ({}, (GPU_0,))
         assert pod_share.candidates[0].bytes_per_gpu == {GPU_0: None}
 
-    def test_on_an_unknown_gpu_it_has_a_figure_only_if_all_are_alike(self) -> None:
+    def test_on_an_unknown_gpu_a_share_has_a_figure_only_if_all_gpus_are_alike(self) -> None:
         for total, amount in ((A10, 11500 * MIB), (15360 * MIB, None)):
             pod_share = resolve(fraction(group=None), devices=(gpu(), gpu(GPU_1, 1, total)))
             assert pod_share.candidates[0].bytes_per_gpu == {"": amount}
@@ -128,7 +128,7 @@ class TestWhoseWord:
         [bind_request(number=2), bind_request(name="other"), bind_request(namespace="other")],
         ids=["of an earlier pod of that name", "of another name", "of another namespace"],
     )
-    def test_a_bind_request_of_another_pod_says_nothing(self, request_: dict[str, Any]) -> None:
+    def test_a_bind_request_of_another_pod_is_ignored(self, request_: dict[str, Any]) -> None:
         pod_share = resolve(fraction(), reservation(), node(), request_)
         assert pod_share.shares == mib(11500)
         assert not pod_share.changed
@@ -146,7 +146,7 @@ class TestWhoseWord:
         assert pod_share.shares == mib(11500)
         assert "GPU_PORTION" in pod_share.notes[0]
 
-    def test_a_config_map_of_another_pod_says_nothing(self) -> None:
+    def test_a_config_map_of_another_pod_is_ignored(self) -> None:
         """The annotation that names it is the user's to write."""
         victim = fraction("victim", 2, "0.9", GROUP_1)
         spoofing = fraction(annotations={"runai/shared-gpu-configmap": "victim-7f6fbs6-shared-gpu"})
@@ -168,7 +168,7 @@ class TestWhoseWord:
         assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP, GPU_1)
         assert resolve(document, node(), config_map(suffix="1", **data)).shares == {}
 
-    def test_nothing_is_settled_by_a_pod_that_is_not_kais(self) -> None:
+    def test_a_pod_without_a_request_has_no_share(self) -> None:
         pod_share = resolve(pod(), node())
         assert pod_share == PodShare(pod=pod_share.pod)
 
@@ -205,14 +205,14 @@ class TestMalformed:
         ],
         ids=lambda value: str(value)[:60],
     )  # fmt: skip
-    def test_a_value_that_cannot_be_read_is_one_note_and_no_share(
+    def test_an_unreadable_value_is_one_note_and_no_share(
         self, annotations: dict[str, str], note: str
     ) -> None:
         pod_share = resolve(pod(annotations=annotations), node())
         assert pod_share.notes == (f"Pod research/half: {note}",)
         assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
-    def test_the_rest_goes_on(self) -> None:
+    def test_an_unreadable_value_does_not_affect_other_pods(self) -> None:
         pod_shares = ShareResolver().resolve(
             inventory(
                 pod("bad", 2, annotations={"gpu-fraction": "x" * 10_000}), fraction(), reservation(), node()
@@ -252,7 +252,7 @@ class TestGpus:
         assert pod_share.candidates[0].text == "portion 0.10 on 2 GPUs"
         assert not pod_share.changed
 
-    def test_of_two_devices_one_may_be_known(self) -> None:
+    def test_one_of_two_devices_may_be_known(self) -> None:
         pod_share = resolve(self.two_devices(), reservation(), node())
         assert pod_share.gpu_uuids == (GPU_0,)
         assert pod_share.is_unresolved
@@ -264,7 +264,7 @@ class TestGpus:
         assert pod_share.gpu_uuids == (GPU_0, GPU_1)
         assert not pod_share.is_unresolved
 
-    def test_a_reservation_pod_that_does_not_know_its_gpu(self) -> None:
+    def test_a_reservation_pod_without_a_gpu(self) -> None:
         pod_share = resolve(fraction(), reservation(gpu="-1"), node())
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
         assert pod_share.is_unresolved
@@ -508,7 +508,7 @@ class TestWholeGpus:
     def test_all_gpus_of_a_node(self) -> None:
         assert self.pod_shares(pod("whole", gpus="2"))["whole"].gpu_uuids == (GPU_0, GPU_1)
 
-    def test_what_the_reservations_leave(self) -> None:
+    def test_gpus_without_a_reservation(self) -> None:
         pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"))
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
         assert pod_shares["half"].gpu_uuids == (GPU_0,)
@@ -602,7 +602,7 @@ class TestWholeGpus:
         resolved = pod_shares.resolve(inventory(other, pod("new", 3, gpus="1")), DEVICES)
         assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_0,), (GPU_1,)]
 
-    def test_a_lost_gpu_does_not_make_the_other_one_the_pods(self) -> None:
+    def test_a_lost_gpu_does_not_assign_the_other_gpu_to_the_pod(self) -> None:
         pod_shares = ShareResolver()
         assert pod_shares.resolve(inventory(pod("whole", gpus="1")), DEVICES)[0].gpu_uuids == ()
         assert pod_shares.resolve(inventory(pod("whole", gpus="1")), DEVICES[:1])[0].gpu_uuids == ()
@@ -611,7 +611,7 @@ class TestWholeGpus:
         two = {"name": "prepare", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
         assert self.pod_shares(pod("whole", gpus="1", init=[two]))["whole"].gpu_uuids == (GPU_0, GPU_1)
 
-    def test_finished_pods_have_none(self) -> None:
+    def test_finished_pods_have_no_gpu(self) -> None:
         pod_shares = self.pod_shares(pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2"))
         assert pod_shares["done"].gpu_uuids == ()
         assert pod_shares["runs"].gpu_uuids == (GPU_0, GPU_1)

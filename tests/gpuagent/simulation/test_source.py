@@ -78,7 +78,7 @@ def test_a_simulated_fault_looks_like_the_drivers(driven, simulated, clock, faul
     assert len(seen) > 2
 
 
-def test_it_says_that_it_is_simulated(simulated):
+def test_the_source_is_marked_as_simulated(simulated):
     assert simulated(node()).is_simulated
 
 
@@ -154,7 +154,7 @@ def test_pods_in_short_form_come_with_the_objects_that_kai_creates(simulated):
     assert objects["Pod", "team-b", "left"]["metadata"]["labels"]["runai-gpu-group"] not in reserved
 
 
-def test_objects_stay_as_they_are_but_for_what_a_running_pod_has(simulated):
+def test_objects_keep_their_fields_and_get_those_of_a_running_pod(simulated):
     static = {
         "kind": "Pod",
         "metadata": {
@@ -224,7 +224,7 @@ def test_proc_has_the_processes_of_the_moment(simulated, clock):
     assert 100 not in proc(gpus)
 
 
-def test_the_folder_goes_when_it_is_closed(simulated):
+def test_closing_the_source_removes_its_folder(simulated):
     gpus = simulated(node())
     folder = gpus.pods_file.parent
     gpus.read()
@@ -233,7 +233,7 @@ def test_the_folder_goes_when_it_is_closed(simulated):
     assert not folder.exists()
 
 
-def test_a_lost_driver_does_not_take_the_folder_away(simulated, clock):
+def test_a_lost_driver_keeps_the_folder(simulated, clock):
     gpus = simulated(node(process(100), faults=[{"fault": "driver-not-loaded", "until": 10}]))
     assert causes(gpus.read()) == [(Cause.NVML, "")]
     assert gpus.pods_file.exists()

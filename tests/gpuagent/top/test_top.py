@@ -226,7 +226,7 @@ def test_simulated_old_and_silent_agents_are_marked() -> None:
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
-def test_a_terminal_of_any_width_shows_every_pod_flag_and_both_names(columns: int) -> None:
+def test_a_terminal_of_any_width_has_every_pod_every_flag_and_both_names(columns: int) -> None:
     long = "train-0-x-ml-x-a-virtual-cluster-with-a-long-name"
     tenant = Tenant(vcluster="a-virtual-cluster", namespace="ml", pod="train-0")
     over = pod_share(

@@ -248,7 +248,7 @@ def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     assert judged == left | ({"lost"} if left else set())
 
 
-def test_a_problem_on_every_gpu_suspends_what_has_no_gpu_too() -> None:
+def test_a_problem_on_every_gpu_suspends_verdicts_without_a_gpu_too() -> None:
     lost = replace(pod_share("lost", GIB, gpus=()), is_unresolved=True, changed="x")
     verdicts, _ = run(node(0, lost, problems=[Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]))
     assert verdicts.by_key == {}
@@ -296,7 +296,7 @@ def test_time_over_is_known_to_be_nothing_for_a_pod_within_its_share() -> None:
 
 
 @pytest.mark.parametrize("text", ["256Mi,5%", "0,0%", "1Gi,100%", "1e3,2.5%"])
-def test_slack_reads(text: str) -> None:
+def test_slack_is_parsed(text: str) -> None:
     assert (
         Slack.parse(text).of(0)
         == {"256Mi": 256 * MIB, "0": 0, "1Gi": GIB, "1e3": 1000}[text.partition(",")[0]]
@@ -304,7 +304,7 @@ def test_slack_reads(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "256Mi", "5%", "256Mi,5", "256Mi,101%", "-1,5%", "256Mi,-5%", "0.5,5%", "x,5%", "256Mi,5%,", "256Mi, 5%"])  # fmt: skip
-def test_slack_refuses_in_one_line(text: str) -> None:
+def test_an_invalid_slack_is_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^.* is not a slack; allowed: .* such as 256Mi,5%$") as error:
         Slack.parse(text)
     assert "\n" not in str(error.value)
@@ -363,7 +363,7 @@ def expected(history: list[tuple[float, str]]) -> tuple[bool, Fraction]:
 
 
 @given(steps)
-def test_flags_and_balances_are_what_the_history_says(samples: list[Step]) -> None:
+def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None:
     by, at, history, raised = judge(), 0.0, [], False
     for step in samples:
         at += step.after

@@ -255,7 +255,7 @@ class TestUnresolved:
         assert seen.problems == {}
         assert len(seen.log_lines("problem appeared")) == len(seen.log_lines("problem gone")) == 1
 
-    def test_a_gpu_that_is_lost_is_one_of_this_node(self) -> None:
+    def test_a_lost_gpu_belongs_to_this_node(self) -> None:
         """And while no GPU answers, or the driver is away, no name can be looked up."""
         made = built(node(), reservation(), reservation(GROUP_1, GPU_1, 901), tenants(gpu="")).inventory
         lost = Problem(Cause.NVML, GPU_1, "lost")

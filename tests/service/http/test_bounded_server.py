@@ -156,7 +156,7 @@ async def test_one_connection_too_many_closes_the_oldest_half_open_one_then_the_
         assert all(client.is_open for client in used)
 
 
-async def test_a_connection_whose_request_is_being_answered_stays() -> None:
+async def test_a_connection_with_a_request_in_flight_stays() -> None:
     async with serving(limits(max_connections=4)) as running:
         busy = [await running.connect() for _ in range(4)]
         for client in busy:
