@@ -34,6 +34,7 @@ from tests.support.kube_objects import (
     RESERVATIONS,
     bind_request,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -128,9 +129,8 @@ class Chain:
         times: int = 1,
     ) -> None:
         """Samples, 5 s apart: PID to (GPU, bytes) and to whose it is."""
-        asking = {"apiVersion": "v1", "kind": "Namespace"}
         namespaces = [
-            {**asking, "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
+            namespace_object(name, {OVER_SHARE: "evict"})
             for name in ("vcluster-victim", "vcluster-evil", "research")
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
@@ -286,11 +286,7 @@ OWN_RESERVATION = uid(900)
 def test_a_reservation_pod_of_the_cluster_is_recognised_and_never_judged() -> None:
     """Whatever its process holds: it is KAI's, and its namespace's labels are followed like any other's."""
     chain = Chain()
-    asks = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
-    }
+    asks = namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
     processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
     chain.see(
         victim(), attacker(), asks, processes=processes, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4
@@ -303,11 +299,7 @@ def test_a_reservation_pod_of_the_cluster_is_recognised_and_never_judged() -> No
 def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None:
     """In their namespace only KAI and administrators make pods; one of these may run what KAI needs."""
     chain = Chain()
-    asks = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
-    }
+    asks = namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
     beside = fraction("beside", 2, namespace=RESERVATIONS, group=None)
     bound = bind_request("beside", 2, groups=(GROUP_1,), namespace=RESERVATIONS)
     chain.see(victim(), beside, bound, asks, processes=ATTACKER_OVER, origins=ORIGINS, times=4)

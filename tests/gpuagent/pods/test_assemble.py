@@ -23,6 +23,7 @@ from tests.support.kube_objects import (
     config_map,
     fraction,
     listed,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -224,8 +225,7 @@ class TestWhatStandsBesideThePods:
     def test_node_and_namespaces(self) -> None:
         elsewhere = node("1")
         elsewhere["metadata"]["name"] = "gpu-node-1"
-        space = {"kind": "Namespace", "metadata": {"name": "research", "labels": {"a": "b"}}}
-        cluster = inventory(node("23028"), elsewhere, space)
+        cluster = inventory(node("23028"), elsewhere, namespace_object(labels={"a": "b"}))
         assert cluster.node_labels is not None
         assert cluster.node_labels["nvidia.com/gpu.memory"] == "23028"
         assert cluster.namespaces == {"research": {"a": "b"}}

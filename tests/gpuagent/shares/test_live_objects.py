@@ -136,9 +136,7 @@ def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", EXPECTED)
-def test_without_bind_requests_and_config_maps_the_annotation_counts(
-    tmp_path: Path, version: str
-) -> None:
+def test_without_bind_requests_and_config_maps_the_annotation_counts(tmp_path: Path, version: str) -> None:
     items = [
         each for each in documents(f"kai-live-{version}") if each["kind"] not in ("ConfigMap", "BindRequest")
     ]

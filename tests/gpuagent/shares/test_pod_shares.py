@@ -1,5 +1,6 @@
 """What a share is worth, by whose word, on which GPU: as live objects have it, in small ones of our own."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
+from tests.support.samples import gpu
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -29,13 +31,10 @@ A10 = 23028 * MIB
 TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
 
 
-def gpu(uuid: str = GPU_0, index: int = 0, total: int = A10, *, mig: bool = False) -> Gpu:
-    return Gpu(
-        index=index, uuid=uuid, model="A10", total_bytes=total, used_bytes=0, reserved_bytes=0, processes=(), mig=mig
-    )  # fmt: skip
-
-
-DEVICES = (gpu(GPU_0, 0), gpu(GPU_1, 1))
+FIRST, SECOND = DEVICES = (
+    gpu(uuid=GPU_0, total_bytes=A10),
+    gpu(uuid=GPU_1, index=1, total_bytes=A10),
+)
 
 
 def resolve(
@@ -84,21 +83,21 @@ class TestBytes:
     )
     def test_without_the_label_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
         made = built(fraction(), reservation(), *beside).inventory
-        pod_share = ShareResolver().resolve(made, (gpu(total=15360 * MIB), gpu(GPU_1, 1)))[0]
+        pod_share = ShareResolver().resolve(made, (replace(FIRST, total_bytes=15360 * MIB), SECOND))[0]
         assert pod_share.shares == mib(7650)
 
     def test_a_device_too_small_for_any_share_gives_no_figure(self) -> None:
-        pod_share = resolve(fraction(), reservation(), devices=(gpu(total=50 * MIB),))
+        pod_share = resolve(fraction(), reservation(), devices=(replace(FIRST, total_bytes=50 * MIB),))
         assert (pod_share.shares, pod_share.gpu_uuids) == ({}, (GPU_0,))
         assert pod_share.candidates[0].bytes_per_gpu == {GPU_0: None}
 
     def test_on_an_unknown_gpu_a_share_has_a_figure_only_if_all_gpus_are_alike(self) -> None:
         for total, amount in ((A10, 11500 * MIB), (15360 * MIB, None)):
-            pod_share = resolve(fraction(group=None), devices=(gpu(), gpu(GPU_1, 1, total)))
+            pod_share = resolve(fraction(group=None), devices=(FIRST, replace(SECOND, total_bytes=total)))
             assert pod_share.candidates[0].bytes_per_gpu == {"": amount}
 
     def test_a_gpu_that_is_lost_has_no_figure_without_the_label(self) -> None:
-        pod_share = resolve(fraction(), reservation(), devices=(gpu(GPU_1),))
+        pod_share = resolve(fraction(), reservation(), devices=(replace(SECOND, index=0),))
         assert (pod_share.shares, pod_share.gpu_uuids, pod_share.is_unresolved) == ({}, (GPU_0,), False)
 
 
@@ -499,7 +498,7 @@ class TestWholeGpus:
         }
 
     def test_the_only_gpu_of_a_node(self) -> None:
-        pod_share = self.pod_shares(pod("whole", gpus="1"), devices=(gpu(),))["whole"]
+        pod_share = self.pod_shares(pod("whole", gpus="1"), devices=(FIRST,))["whole"]
         assert pod_share.shares == {GPU_0: Amount(A10, ShareSource.WHOLE_GPU)}
         assert pod_share.candidates[0].text == "nvidia.com/gpu 1"
         assert not pod_share.is_unresolved
@@ -515,7 +514,7 @@ class TestWholeGpus:
 
     def test_the_bind_request_of_a_whole_gpu(self) -> None:
         request = bind_request("whole", portion="1.00", kind="Regular", groups=())
-        pod_share = self.pod_shares(pod("whole", gpus="1"), request, devices=(gpu(),))["whole"]
+        pod_share = self.pod_shares(pod("whole", gpus="1"), request, devices=(FIRST,))["whole"]
         assert pod_share.shares[GPU_0].source is ShareSource.WHOLE_GPU
         assert not pod_share.changed
 
@@ -541,7 +540,10 @@ class TestWholeGpus:
         assert pod_share.candidates[0].bytes_per_gpu == {"": A10}
 
     def test_mig(self) -> None:
-        assert self.pod_shares(pod("whole", gpus="1"), devices=(gpu(mig=True),))["whole"].gpu_uuids == ()
+        assert (
+            self.pod_shares(pod("whole", gpus="1"), devices=(replace(FIRST, mig=True),))["whole"].gpu_uuids
+            == ()
+        )
 
     def test_processes_prove_the_gpus_of_a_pod(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1})
@@ -565,7 +567,7 @@ class TestWholeGpus:
     def test_the_second_pod_on_a_gpu_is_not_assigned_the_other_gpu(self) -> None:
         pod_shares = ShareResolver()
         three = inventory(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), pod("c", 3, gpus="1"))
-        devices = (*DEVICES, gpu("GPU-2", 2))
+        devices = (*DEVICES, gpu(uuid="GPU-2", index=2, total_bytes=A10))
         pod_shares.resolve(three, devices, {uid(1): {GPU_1}})
         resolved = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
         assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (), ("GPU-2",)]

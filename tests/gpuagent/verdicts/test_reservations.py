@@ -21,6 +21,7 @@ from tests.support.kube_objects import (
     bind_request,
     config_map,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -50,10 +51,7 @@ def tenants(
     return made
 
 
-EVICT = [
-    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
-    for name in ("research", EVIL, OTHER)
-]
+EVICT = [namespace_object(name, {OVER_SHARE: "evict"}) for name in ("research", EVIL, OTHER)]
 
 
 def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:

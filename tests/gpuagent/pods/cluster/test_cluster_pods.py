@@ -19,6 +19,7 @@ from tests.support.kube_objects import (
     bind_request,
     config_map,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -27,7 +28,7 @@ from tests.support.watches import until
 
 BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/namespaces/research/bindrequests"
 CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
-NAMESPACE = {"kind": "Namespace", "metadata": {"name": "research", "labels": {"team": "a"}}}
+NAMESPACE = namespace_object(labels={"team": "a"})
 
 
 def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:
@@ -530,7 +531,7 @@ async def test_labels_of_node_and_namespaces_are_read_again(
         await until(
             lambda: run.inventory.namespaces == {"research": {"team": "a"}} if run.pods.inventory else False
         )
-        offer(server, {"kind": "Namespace", "metadata": {"name": "research", "labels": {"team": "b"}}})
+        offer(server, namespace_object(labels={"team": "b"}))
         now = 400.0
         server.change("ADDED", versioned(pod("fine", 3, namespace="elsewhere")))
         await until(lambda: run.inventory.namespaces.get("research") == {"team": "b"})
