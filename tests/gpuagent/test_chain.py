@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from gpuagent.simulation.loading import parse_scenario
+from tests.support import kube_objects
 from tests.support.agent_process import ROOT, Agent, agent
+from tests.support.kube_objects import bind_request, pod, reservation, uid
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library
 from tests.support.proc_files import HOST, ProcTree, in_pod
 
@@ -23,9 +25,7 @@ A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-
 TOTAL, RESERVED = 23028 * MIB, 531 * MIB
 USED = {A: 20_000 * MIB + 12345, B: 9_000 * MIB + 1}
 
-TRAIN, SERVE, TWO, LIMITED, STRAY, IDLE, RESERVE_A, RESERVE_B = (
-    f"{n:08d}-1111-4222-8333-444444444444" for n in range(1, 9)
-)
+TRAIN, SERVE, TWO, LIMITED, STRAY, IDLE, RESERVE_A, RESERVE_B = map(uid, range(1, 9))
 COMPUTE, GRAPHICS, MPS = 0, 1, 2
 # (gpu, pid): list to bytes; and whose they are.
 PROCESSES: dict[tuple[str, int], dict[int, int]] = {
@@ -55,60 +55,23 @@ OWNERS = {
 HOST_PID = 105
 
 
-def pod(
-    uid: str,
-    namespace: str,
-    name: str,
-    labels: dict[str, str] | None = None,
-    annotations: dict[str, str] | None = None,
-    **status: Any,
-) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "uid": uid,
-            "labels": {"kai.scheduler/queue": f"queue-{name}", **(labels or {})},
-            "annotations": annotations or {},
-        },
-        "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
-        "status": {"phase": "Running", **status},
-    }
-
-
-def bind_request(of: dict[str, Any], portion: str, *groups: str) -> dict[str, Any]:
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": of["metadata"]["name"], "uid": of["metadata"]["uid"]}
-    return {
-        "apiVersion": "scheduling.run.ai/v1alpha2",
-        "kind": "BindRequest",
-        "metadata": {**{k: of["metadata"][k] for k in ("namespace", "name")}, "ownerReferences": [owner]},
-        "spec": {
-            "podName": owner["name"],
-            "selectedNode": "node-1",
-            "receivedResourceType": "Fraction",
-            "receivedGPU": {"count": len(groups), "portion": portion},
-            "selectedGPUGroups": list(groups),
-        },
-    }
-
-
-def reservation(uid: str, group: str, gpu: str) -> dict[str, Any]:
-    made = pod(
-        uid, "kai-resource-reservation", f"gpu-reservation-node-1-{group}",
-        {"app": "kai-resource-reservation", "runai-gpu-group": group}, {"run.ai/reserve_for_gpu_index": gpu},
-    )  # fmt: skip
-    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    return made
+def node_pod(name: str, number: int, namespace: str, **fields: Any) -> dict[str, Any]:
+    """Return a pod of node-1 with a queue that is named after the pod."""
+    labels = {"kai.scheduler/queue": f"queue-{name}", **fields.pop("labels", {})}
+    return pod(
+        name, number, namespace=namespace, labels=labels, **{"node": "node-1", "annotations": {}, **fields}
+    )
 
 
 def objects() -> list[dict[str, Any]]:
     """Six pods of two groups, one of them in a vCluster, and what KAI keeps beside them."""
-    train = pod(TRAIN, "team-a", "train", {"runai-gpu-group": "ga"}, {"gpu-fraction": "0.5"})
-    serve = pod(
-        SERVE, "vc-host", "serve-x-default-x-vc", {"runai-gpu-group": "ga", "vcluster.loft.sh/managed-by": "vc"},
-        {
+    train = node_pod(
+        "train", 1, "team-a", labels={"runai-gpu-group": "ga"}, annotations={"gpu-fraction": "0.5"}
+    )
+    serve = node_pod(
+        "serve-x-default-x-vc", 2, "vc-host",
+        labels={"runai-gpu-group": "ga", "vcluster.loft.sh/managed-by": "vc"},
+        annotations={
             "gpu-memory": "8000",
             "vcluster.loft.sh/object-name": "serve",
             "vcluster.loft.sh/object-namespace": "default",
@@ -116,35 +79,32 @@ def objects() -> list[dict[str, Any]]:
             "vcluster.loft.sh/object-host-namespace": "vc-host",
         },
     )  # fmt: skip
-    two = pod(
-        TWO, "team-a", "two", {"runai-gpu-group/ga": "ga", "runai-gpu-group/gb": "gb"},
-        {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"},
+    two = node_pod(
+        "two", 3, "team-a",
+        labels={"runai-gpu-group/ga": "ga", "runai-gpu-group/gb": "gb"},
+        annotations={"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"},
     )  # fmt: skip
-    limited = pod(
-        LIMITED, "team-b", "limited", None,
-        {
+    limited = node_pod(
+        "limited", 4, "team-b",
+        annotations={
             "nvidia.com/container.main.gpu-memory.request": "3Gi",
             "nvidia.com/container.main.gpu-memory.limit": "4Gi",
             "nvidia.com/container.main.gpus.devices": B,
         },
     )  # fmt: skip
-    stray = pod(STRAY, "team-b", "stray")
-    idle = pod(IDLE, "team-b", "idle", {"runai-gpu-group": "gb"}, {"gpu-memory": "2000"})
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "node-1", "labels": {"nvidia.com/gpu.memory": "23028"}},
-    }
-    elsewhere = pod("9" * 8 + "-1111-4222-8333-444444444444", "team-a", "elsewhere")
-    elsewhere["spec"]["nodeName"] = "node-2"
+    stray = node_pod("stray", 5, "team-b")
+    idle = node_pod("idle", 6, "team-b", labels={"runai-gpu-group": "gb"}, annotations={"gpu-memory": "2000"})
+    node = kube_objects.node()
+    node["metadata"]["name"] = "node-1"
+    elsewhere = node_pod("elsewhere", 99, "team-a", node="node-2")
     return [
         node, train, serve, two, limited, stray, idle, elsewhere,
-        bind_request(train, "0.50", "ga"),
-        bind_request(two, "0.25", "ga", "gb"),
-        bind_request(idle, "0.09", "gb"),
-        bind_request(limited, "0.14"),
-        reservation(RESERVE_A, "ga", A),
-        reservation(RESERVE_B, "gb", B),
+        bind_request("train", 1, "0.50", groups=("ga",), namespace="team-a"),
+        bind_request("two", 3, "0.25", groups=("ga", "gb"), namespace="team-a"),
+        bind_request("idle", 6, "0.09", groups=("gb",), namespace="team-b"),
+        bind_request("limited", 4, "0.14", groups=(), namespace="team-b"),
+        reservation("ga", A, 7, node="node-1"),
+        reservation("gb", B, 8, node="node-1"),
     ]  # fmt: skip
 
 
@@ -199,8 +159,8 @@ def new_node(folder: Path) -> Node:
     proc = ProcTree(folder / "proc")
     proc.add(2, "0::/", name="kthreadd")
     proc.add(HOST_PID, HOST, name="Xorg")
-    for pid, uid in OWNERS.items():
-        proc.add(pid, in_pod(uid))
+    for pid, owner in OWNERS.items():
+        proc.add(pid, in_pod(owner))
     empty = parse_scenario({"gpus": [{"uuid": A, "memory": "1Gi"}]}, "test")
     made = Node(Answers(folder / "answers", empty), proc, folder / "pods.json")
     made.drive()
@@ -576,9 +536,8 @@ def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: 
     vcluster = {"vcluster.loft.sh/managed-by": "evil"}
     evil = []
     for number in range(101):
-        made = reservation(f"{number:08d}-9999-4222-8333-444444444444", "gx", "-1" if number else A)
+        made = reservation("gx", "-1" if number else A, 1000 + number, namespace="vc-evil", node="node-1")
         name = made["metadata"]["name"] = f"mine-{number}"
-        made["metadata"] |= {"namespace": "vc-evil"}
         made["metadata"]["labels"] |= vcluster
         made["metadata"]["annotations"] |= {
             "vcluster.loft.sh/object-name": name,
@@ -608,7 +567,7 @@ def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: 
         top(running),
         running.said("problem appeared")[-2]["problem"] + running.said("problem appeared")[-1]["problem"],
     ):
-        assert "kai-resource-reservation/gpu-reservation-node-1-ga" in where
+        assert "kai-resource-reservation/gpu-reservation-7" in where
         assert "vc-evil/mine-" in where
     assert "vc-evil/mine-1 and 99 more there" in by_reason["reservation-unresolved"]
     appeared = [line["reason"] for line in running.said("problem appeared")]
