@@ -137,7 +137,7 @@ class Node:
     pods: Path
 
     def drive(self, *more: str, without: tuple[int, ...] = (), **used: int | str) -> None:
-        """Let the driver tell what there is; `p101=` makes a process hold something else, `-` unknown."""
+        """Write the answers of the driver; `p101=` sets the bytes of process 101, `-` for unknown."""
         lines = ["driver 580.65.06"]
         for index, uuid in enumerate((A, B)):
             lines.append(f"gpu {index} {uuid} {TOTAL} {RESERVED} {USED[uuid]} NVIDIA A10")
@@ -374,7 +374,7 @@ def test_a_process_that_may_not_be_looked_up_may_belong_to_any_pod(node: Node, r
 
 
 def test_gpus_of_unknown_memory_are_watched(node: Node, running: Agent) -> None:
-    """As on GB10, on every GPU: the node's label makes the shares, and nothing is a reason to be unready."""
+    """No GPU reports its memory, as on GB10: the node label sizes the shares, and the agent stays ready."""
     running.until(lambda: everything_is_known(running.series()))
     shares = named(running.series(), "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid")
     node.drive("fail nvmlDeviceGetMemoryInfo - 3")
@@ -477,7 +477,7 @@ def test_a_broken_pods_file_is_one_line_and_the_last_good_file_counts(node: Node
 
 
 def spoofs() -> dict[str, Callable[[dict[str, Any]], None]]:
-    """What a tenant may write on its own pod."""
+    """Return changes that a tenant may make to its own pod, by description."""
 
     def annotate(**annotations: str) -> Callable[[dict[str, Any]], None]:
         return lambda pod: pod["metadata"]["annotations"].update(annotations)
@@ -580,7 +580,7 @@ def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: 
 
 
 def top(running: Agent) -> str:
-    """What `kaishare-agent top` prints of it."""
+    """Return the output of `kaishare-agent top --once`."""
     command = [sys.executable, "-m", "gpuagent", "top", "--once", "--url", running.url]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 

@@ -76,7 +76,7 @@ class Desk:
         self.books.process(taken, {("nvmlInit", "DriverNotLoaded"): 1})
 
     def new_log_lines(self) -> list[dict[str, Any]]:
-        """What was logged since this was last asked."""
+        """Return the log lines since the last call."""
         self.stream.seek(0)
         lines = [json.loads(line) for line in self.stream.read().splitlines()]
         self.stream.seek(0)

@@ -50,7 +50,7 @@ VICTIM, ATTACKER = uid(1), uid(2)
 
 
 def synced(name: str, vcluster: str, **more: str) -> dict[str, Any]:
-    """What a vCluster's syncer writes on a host pod."""
+    """Return the metadata that a vCluster's syncer writes on a host pod."""
     host = f"vcluster-{vcluster}"
     annotations = {
         "vcluster.loft.sh/object-name": name,
@@ -236,7 +236,7 @@ def test_a_group_written_in_advance_flags_only_its_own_pod(label: dict[str, str]
 
 
 def test_a_cgroup_named_after_the_victim_belongs_to_its_creator() -> None:
-    """Who runs in a container may make cgroups below its own, with any name."""
+    """A container may create cgroups below its own, with any name."""
     chain = Chain()
     processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
     chain.see(

@@ -1,4 +1,4 @@
-"""What holds at one moment: nothing that is stale, and always a reason."""
+"""Status at one time: no stale figures, and a reason for each missing figure."""
 
 from dataclasses import replace
 

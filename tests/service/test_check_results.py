@@ -1,4 +1,4 @@
-"""What doctors say: a line for each finding, for people and for programs."""
+"""Output of a doctor: a line for each result as text, and JSON."""
 
 import json
 

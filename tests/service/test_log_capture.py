@@ -1,4 +1,4 @@
-"""What libraries and the interpreter report becomes lines of the log."""
+"""Reports of libraries and of the interpreter as lines of the log."""
 
 import json
 import logging

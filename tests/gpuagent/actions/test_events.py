@@ -1,4 +1,4 @@
-"""What people are told of flags, in which words, and how often."""
+"""Events about flags: wording and rate."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ DAY = 86400.0
 
 @dataclass
 class EventRecorder:
-    """Everything that was said, on a clock of our own."""
+    """Records Events with the time of a simulated clock."""
 
     bounds: EventBounds | None = None
     now: float = 0.0
@@ -176,12 +176,12 @@ def test_a_message_holds_nothing_of_labels_and_annotations() -> None:
 
 
 def times(recorder: EventRecorder, name: str = "train") -> list[float]:
-    """When its flag was told."""
+    """Return the times of the warnings about a pod."""
     return [at for at, event in recorder.events if event.about.uid == uid_of(name) and event.is_warning]
 
 
 def flap(recorder: EventRecorder, seconds: float, every: float = 10.0, *names: str) -> None:
-    """Let the flags of pods come and go."""
+    """Raise and clear the flags of pods in turn."""
     end, changes = recorder.now + seconds, (Change.FLAGGED, Change.CLEARED)
     step = 0
     while recorder.now < end:

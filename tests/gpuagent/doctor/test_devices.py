@@ -1,4 +1,4 @@
-"""How the container got its devices, and what to do when it did not."""
+"""The doctor's results about the devices of the container, and its advice."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the doctor says of the driver, through the real binding over the library that stands in for it."""
+"""The doctor's results about the driver, through the real binding over a library that replaces NVML."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def examined(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., list[CheckResult]]:
-    """What is said of a node that a scenario describes."""
+    """Return a function that gives the results for a node of a scenario."""
 
     def examine(*processes: dict[str, Any], contained: bool = True, **scenario: Any) -> list[CheckResult]:
         use_library(built_library(tmp_path_factory.getbasetemp()), monkeypatch)

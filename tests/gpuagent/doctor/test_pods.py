@@ -1,4 +1,4 @@
-"""What the doctor says of the node's pods."""
+"""The doctor's results about the pods of the node."""
 
 from typing import Any
 

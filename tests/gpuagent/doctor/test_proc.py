@@ -1,4 +1,4 @@
-"""Whether the doctor tells which processes the agent can see."""
+"""The doctor's results about the processes that the agent can see."""
 
 from pathlib import Path
 

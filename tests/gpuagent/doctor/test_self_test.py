@@ -35,7 +35,7 @@ def pid_of(folder: Path) -> int:
 def looks(
     folder: Path, used: int | None = 300 * MIB, *, listed: bool = True, proc: Path = PROC
 ) -> Callable[[], Observation]:
-    """What the driver would list while the program runs, looked up in the real /proc."""
+    """Return a function that lists the running program as a driver would, looked up in the real /proc."""
 
     def look() -> Observation:
         holders = [(pid_of(folder), used)] if listed else []

@@ -270,7 +270,7 @@ def check_sums(chain: Chain, series: dict[str, Any], listed_before: set[int]) ->
 
 
 def check_raw(source: Any, gpu: Any, *, has_problem: bool) -> None:
-    """What the driver listed of a GPU is in a list of the reading, unless a problem says otherwise."""
+    """Every entry that the driver lists for a GPU is in a list of the reading, unless a problem is reported."""
     device = source._driver.moment[gpu.index]
     pids = {process.pid for part in (gpu, *gpu.instances) for process in part.processes or ()}
     compute = device.lists[ProcessList.COMPUTE]

@@ -1,4 +1,4 @@
-"""What each refusal of the driver takes away, and what it leaves: through NVML's own binding to /metrics."""
+"""Figures that a refusal of the driver removes and keeps, through NVML's own binding to /metrics."""
 
 import json
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def problems(series: Series) -> set[tuple[str, ...]]:
 
 
 def expected_of(call: str, code: int) -> tuple[set[str], set[tuple[str, str]]]:
-    """What is left of the first GPU, and the problems there are."""
+    """Return the figures that the first GPU keeps, and the expected problems."""
     is_refusal = code != UNKNOWN
     is_missing = code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
     if call in ("nvmlSystemGetDriverVersion", "nvmlDeviceGetName"):

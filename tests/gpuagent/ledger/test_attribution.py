@@ -1,4 +1,4 @@
-"""Whose process it is, by what its cgroup path names."""
+"""Owner of a process, by its cgroup path."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Who holds what: figures exact where they are known, None where one unknown amount could change them."""
+"""Memory by owner: exact where it is known, None where an unknown amount could change it."""
 
 from dataclasses import replace
 

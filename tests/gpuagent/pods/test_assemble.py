@@ -187,7 +187,7 @@ class TestReservations:
         assert list(pods.pods) == [uid(900)]
 
 
-class TestWhatStandsBesideThePods:
+class TestRelatedObjects:
     def test_bind_request(self) -> None:
         assert inventory(bind_request(groups=(GROUP_0, GROUP_1))).bind_requests == {
             ("research", "half"): BindRequest(

@@ -311,7 +311,7 @@ class TestTheRealProc:
         assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].result is LookupResult.GONE
 
     def test_a_process_that_is_hidden_but_lives(self, visible_proc: ProcTree) -> None:
-        """As with hidepid=2, for another user: there is no folder, and a signal is not allowed."""
+        """With hidepid=2, another user's process has no folder in /proc, and a signal to it is not allowed."""
         (visible_proc.root / "self").symlink_to(str(os.getpid()))
         with subprocess.Popen(["sleep", "60"]) as child:
             try:

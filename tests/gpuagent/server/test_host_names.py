@@ -1,4 +1,4 @@
-"""Which hosts a real agent answers to, and how it is told of more."""
+"""Host names that a real agent accepts, and their configuration."""
 
 import http.client
 import socket

@@ -1,4 +1,4 @@
-"""What `/metrics` and `/api/v1/shares` say of a status."""
+"""`/metrics` and `/api/v1/shares` of a status."""
 
 import json
 import re

@@ -38,7 +38,7 @@ def resolve(*documents: dict[str, Any]) -> dict[str, PodShare]:
 
 
 def answer(*documents: dict[str, Any]) -> dict[str, Any]:
-    """What /api/v1/shares says, as JSON."""
+    """Return the decoded answer of /api/v1/shares."""
     made = built(reservation(GROUP_0, GPU_0), *documents).inventory
     pod_shares = ShareResolver().resolve(made, DEVICES)
     taken = nodes.sample(*DEVICES)

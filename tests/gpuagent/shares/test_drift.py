@@ -1,4 +1,4 @@
-"""What a pod says later than it should: what counts, what is flagged, and what a spoof does to others."""
+"""Changes of a pod's declaration after its binding: the share that counts, flags, and effects on other pods."""
 
 from dataclasses import replace
 from typing import Any
@@ -145,7 +145,7 @@ def test_against_kais_config_map() -> None:
     assert pod_share.changed == "the pod declares gpu-fraction 0.9, KAI's ConfigMap allocates 0.50"
 
 
-class TestAgainstWhatWasFirstSeen:
+class TestAgainstTheFirstDeclaration:
     @pytest.mark.parametrize(
         ("then", "change"),
         [

@@ -59,7 +59,7 @@ def test_an_annotation_without_an_allocation_is_no_share(annotations: dict[str, 
 
 @asking
 def test_while_the_bind_request_is_unknown_no_flag_is_raised(annotations: dict[str, str]) -> None:
-    """It was not asked for yet, or the request failed."""
+    """The BindRequest was not requested yet, or the request failed."""
     seen = Pipeline()
     made = built(*NODE, pod(annotations=annotations)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))

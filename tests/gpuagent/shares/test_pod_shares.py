@@ -1,4 +1,4 @@
-"""What a share is worth, by whose word, on which GPU: as live objects have it, in small ones of our own."""
+"""Shares of pods: bytes, source and GPU, with small objects in the form of recorded ones."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,7 +40,7 @@ FIRST, SECOND = DEVICES = (
 def resolve(
     *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
 ) -> PodShare:
-    """The claim of the first pod."""
+    """Return the share of the first pod."""
     pod_shares = ShareResolver(kai_version=Version.parse(version) if version else None)
     return pod_shares.resolve(inventory(*documents), devices)[0]
 
@@ -101,7 +101,7 @@ class TestBytes:
         assert (pod_share.shares, pod_share.gpu_uuids, pod_share.is_unresolved) == ({}, (GPU_0,), False)
 
 
-class TestWhoseWord:
+class TestShareSources:
     def test_the_bind_request_counts_first(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), bind_request(), config_map(GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST)
@@ -459,7 +459,7 @@ class TestByContainer:
 
 class TestHamiLimits:
     def test_a_limit_of_kais(self) -> None:
-        """As KAI v0.16 writes it: the portion of the unrounded card, in MiB."""
+        """KAI v0.16 writes the portion of the unrounded card, in MiB."""
         pod_share = resolve(
             fraction(), reservation(), node("143771"), bind_request(),
             config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="71885m"),
@@ -573,7 +573,7 @@ class TestWholeGpus:
         assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (), ("GPU-2",)]
 
     def test_a_tenants_reservation_pod_proves_nothing_about_other_namespaces(self) -> None:
-        """It may name any GPU; that it has one is in its spec, which cannot be edited."""
+        """The annotation may name any GPU; only the spec, which cannot be edited, shows that the pod has one."""
         forged = reservation(
             number=950, namespace="vcluster-team-a", gpu=GPU_1,
             labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},

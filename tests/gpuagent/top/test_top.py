@@ -92,7 +92,7 @@ def board(status: Status, **options: Any) -> Board:
 
 
 def drawn(contents: Board, columns: int, height: int = 200, *, color: bool = False) -> str:
-    """What a terminal of that size would show."""
+    """Return the text of a terminal of that size."""
     console = Console(
         file=io.StringIO(), width=columns, height=height, force_terminal=color, no_color=not color,
         markup=False, highlight=False, emoji=False, legacy_windows=False,

@@ -41,7 +41,7 @@ def usual() -> Judge:
 
 
 def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> float | None:
-    """When a pod that holds so much in each sample is flagged; None: not in that time."""
+    """Return the second in which a pod with these amounts in its samples is flagged; None if it is not flagged."""
     by = usual()
     for at, used_bytes in zip(
         count(0, int(INTERVAL)), islice(pattern, int(hours * 3600 / INTERVAL)), strict=False
@@ -54,7 +54,7 @@ def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> 
 
 
 def again_and_again(*parts: tuple[int, int | None]) -> Iterator[int | None]:
-    """So many samples of each, over and over."""
+    """Repeat (number of samples, amount) parts without end."""
     return cycle([used_bytes for samples, used_bytes in parts for _ in range(samples)])
 
 

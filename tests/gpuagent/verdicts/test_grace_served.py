@@ -15,7 +15,7 @@ DIPS, ALTERNATES, BLINDS, SELDOM = "a/dips", "a/alternates", "a/blinds", "a/seld
 
 
 def rhythm(is_over: Callable[[int], bool]) -> dict[float, str]:
-    """What a process holds, tenth of a second by tenth of a second; at the end no more than its share."""
+    """Return the memory of a process every tenth of a second; it ends within its share."""
     steps = {tenth / 10: OVER if is_over(tenth) else SHARE for tenth in range(10 * SECONDS)}
     return {**steps, float(SECONDS): SHARE}
 

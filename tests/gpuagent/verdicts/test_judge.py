@@ -1,4 +1,4 @@
-"""Who is flagged, when, and when no longer; and who is not judged at all."""
+"""Flags over time: raised, cleared, dropped, and suspended."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from tests.support.verdict_steps import (
 
 
 def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
-    """What `over-share` is after each (time, bytes held); None: not judged."""
+    """Return the state of `over-share` after each (time, used bytes); None where it is not judged."""
     by, seen = judge(), []
     for at, used_bytes in steps:
         bad = [Problem(Cause.TRUNCATED, A)] if at in tuple(problems) else []

@@ -254,7 +254,7 @@ class TestUnresolved:
         assert len(seen.log_lines("problem appeared")) == len(seen.log_lines("problem gone")) == 1
 
     def test_a_lost_gpu_belongs_to_this_node(self) -> None:
-        """And while no GPU answers, or the driver is away, no name can be looked up."""
+        """While no GPU responds or the driver is absent, no name can be looked up."""
         made = built(node(), reservation(), reservation(GROUP_1, GPU_1, 901), tenants(gpu="")).inventory
         lost = Problem(Cause.NVML, GPU_1, "lost")
         away = Problem(Cause.NVML, "", "away")
@@ -288,7 +288,7 @@ class TestUnresolved:
 
 
 def test_a_pod_without_a_gpu_of_its_own_hides_behind_no_reservation() -> None:
-    """It has the namespace and the labels, and holds memory."""
+    """The pod has the namespace and the labels of a reservation pod, and uses memory."""
     seen = Pipeline()
     seen.see(node(), reservation(gpus=None), used_bytes={uid(900): {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(uid(900), GPU_0, "no-share")}

@@ -1,4 +1,4 @@
-"""Which hosts a plain port answers to, asked with raw requests."""
+"""Host names that a plain HTTP server accepts, with raw requests."""
 
 import pytest
 

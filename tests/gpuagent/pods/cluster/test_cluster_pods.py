@@ -32,13 +32,13 @@ NAMESPACE = namespace_object(labels={"team": "a"})
 
 
 def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:
-    """As the API server sends it; the pods of other tests never saw one."""
+    """Add a resource version, as the API server does."""
     metadata = {**item["metadata"], "resourceVersion": str(version)}
     return {**item, "metadata": metadata}
 
 
 def offer(server: ApiServer, *items: dict[str, Any]) -> None:
-    """Let the server have these objects."""
+    """Add objects to the server."""
     for item in items:
         name = item["metadata"]["name"]
         match item["kind"]:
