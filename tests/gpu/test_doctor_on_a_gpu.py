@@ -20,12 +20,12 @@ def _driver() -> None:
 @pytest.mark.usefixtures("_driver")
 def test_a_process_of_its_own_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "-o", "json"])
-    shown = json.loads(capsys.readouterr().out)
-    found = {finding["check"]: finding for finding in shown["findings"]}
-    assert found["driver"]["state"] == "ok"
-    assert ", library " in found["driver"]["what"]
-    assert "unknown version" not in found["driver"]["what"]
-    assert found["GPU 0"]["state"] == "ok"
-    assert found["device files"]["state"] == "ok"
-    own = found["a process of its own"]
+    document = json.loads(capsys.readouterr().out)
+    by_check = {finding["check"]: finding for finding in document["findings"]}
+    assert by_check["driver"]["state"] == "ok"
+    assert ", library " in by_check["driver"]["what"]
+    assert "unknown version" not in by_check["driver"]["what"]
+    assert by_check["GPU 0"]["state"] == "ok"
+    assert by_check["device files"]["state"] == "ok"
+    own = by_check["a process of its own"]
     assert own["state"] == "ok" or own["what"].startswith(("not checked: no GPU", "not checked: libcuda"))

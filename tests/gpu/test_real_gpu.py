@@ -87,10 +87,10 @@ def figures(source):
 
 def visible(source, holders):
     """The figures of our processes; skips where this container's PIDs are not the driver's."""
-    found = figures(source)
-    if not found.keys() & {holder.pid for holder in holders}:
+    figures_now = figures(source)
+    if not figures_now.keys() & {holder.pid for holder in holders}:
         pytest.skip("the driver names PIDs of another PID namespace; the agent itself runs with hostPID")
-    return found
+    return figures_now
 
 
 def test_each_process_holds_what_it_allocated(gpus, holders, say):
@@ -117,13 +117,13 @@ def test_the_figures_are_those_of_nvidia_smi(gpus, holders, say):
         holder.hold(mib)
     uuid = gpus.read().gpus[0].uuid
     ours = visible(gpus, holders)
-    shown = subprocess.run(
+    output = subprocess.run(
         ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    say(shown)
-    rows = [[word.strip() for word in line.split(",")] for line in shown.splitlines()]
-    theirs = {int(pid): int(mib) for one, pid, mib in rows if one == uuid}
+    say(output)
+    rows = [[word.strip() for word in line.split(",")] for line in output.splitlines()]
+    theirs = {int(pid): int(mib) for gpu_uuid, pid, mib in rows if gpu_uuid == uuid}
     for holder in holders:
         assert ours[holder.pid] // MIB == theirs[holder.pid]
 
@@ -134,12 +134,12 @@ def test_used_is_total_less_free_less_reserved(gpus, holders, say):
     newer = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
     older = pynvml.nvmlDeviceGetMemoryInfo(handle)
     difference = newer.total - newer.free - newer.reserved
-    held = sum(process.used_bytes or 0 for process in gpu.processes)
+    of_processes = sum(process.used_bytes or 0 for process in gpu.processes)
     say(
         f"{gpu.model}: total {newer.total}, free {newer.free}, reserved {newer.reserved}\n"
         f"driver's used: {newer.used} (second version), {older.used} (first)\n"
         f"total - free - reserved: {difference}, the agent's: {gpu.used_bytes}\n"
-        f"processes {held}, unattributed {gpu.used_bytes - held}"
+        f"processes {of_processes}, unattributed {gpu.used_bytes - of_processes}"
     )
     assert (gpu.total_bytes, gpu.reserved_bytes) == (newer.total, newer.reserved)
     assert abs(gpu.used_bytes - difference) <= 64 * MIB  # two moments

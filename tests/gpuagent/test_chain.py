@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from gpuagent.simulation.loading import parse_scenario
+from tests.support import kube_objects
 from tests.support.agent_process import ROOT, Agent, agent
+from tests.support.kube_objects import bind_request, pod, reservation, uid
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library
 from tests.support.proc_files import HOST, ProcTree, in_pod
 
@@ -23,9 +25,7 @@ A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-
 TOTAL, RESERVED = 23028 * MIB, 531 * MIB
 USED = {A: 20_000 * MIB + 12345, B: 9_000 * MIB + 1}
 
-TRAIN, SERVE, TWO, LIMITED, STRAY, IDLE, RESERVE_A, RESERVE_B = (
-    f"{n:08d}-1111-4222-8333-444444444444" for n in range(1, 9)
-)
+TRAIN, SERVE, TWO, LIMITED, STRAY, IDLE, RESERVE_A, RESERVE_B = map(uid, range(1, 9))
 COMPUTE, GRAPHICS, MPS = 0, 1, 2
 # (gpu, pid): list to bytes; and whose they are.
 PROCESSES: dict[tuple[str, int], dict[int, int]] = {
@@ -55,60 +55,23 @@ OWNERS = {
 HOST_PID = 105
 
 
-def pod(
-    uid: str,
-    namespace: str,
-    name: str,
-    labels: dict[str, str] | None = None,
-    annotations: dict[str, str] | None = None,
-    **status: Any,
-) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "uid": uid,
-            "labels": {"kai.scheduler/queue": f"queue-{name}", **(labels or {})},
-            "annotations": annotations or {},
-        },
-        "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
-        "status": {"phase": "Running", **status},
-    }
-
-
-def bind_request(of: dict[str, Any], portion: str, *groups: str) -> dict[str, Any]:
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": of["metadata"]["name"], "uid": of["metadata"]["uid"]}
-    return {
-        "apiVersion": "scheduling.run.ai/v1alpha2",
-        "kind": "BindRequest",
-        "metadata": {**{k: of["metadata"][k] for k in ("namespace", "name")}, "ownerReferences": [owner]},
-        "spec": {
-            "podName": owner["name"],
-            "selectedNode": "node-1",
-            "receivedResourceType": "Fraction",
-            "receivedGPU": {"count": len(groups), "portion": portion},
-            "selectedGPUGroups": list(groups),
-        },
-    }
-
-
-def reservation(uid: str, group: str, gpu: str) -> dict[str, Any]:
-    made = pod(
-        uid, "kai-resource-reservation", f"gpu-reservation-node-1-{group}",
-        {"app": "kai-resource-reservation", "runai-gpu-group": group}, {"run.ai/reserve_for_gpu_index": gpu},
-    )  # fmt: skip
-    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    return made
+def node_pod(name: str, number: int, namespace: str, **fields: Any) -> dict[str, Any]:
+    """Return a pod of node-1 with a queue that is named after the pod."""
+    labels = {"kai.scheduler/queue": f"queue-{name}", **fields.pop("labels", {})}
+    return pod(
+        name, number, namespace=namespace, labels=labels, **{"node": "node-1", "annotations": {}, **fields}
+    )
 
 
 def objects() -> list[dict[str, Any]]:
     """Six pods of two groups, one of them in a vCluster, and what KAI keeps beside them."""
-    train = pod(TRAIN, "team-a", "train", {"runai-gpu-group": "ga"}, {"gpu-fraction": "0.5"})
-    serve = pod(
-        SERVE, "vc-host", "serve-x-default-x-vc", {"runai-gpu-group": "ga", "vcluster.loft.sh/managed-by": "vc"},
-        {
+    train = node_pod(
+        "train", 1, "team-a", labels={"runai-gpu-group": "ga"}, annotations={"gpu-fraction": "0.5"}
+    )
+    serve = node_pod(
+        "serve-x-default-x-vc", 2, "vc-host",
+        labels={"runai-gpu-group": "ga", "vcluster.loft.sh/managed-by": "vc"},
+        annotations={
             "gpu-memory": "8000",
             "vcluster.loft.sh/object-name": "serve",
             "vcluster.loft.sh/object-namespace": "default",
@@ -116,35 +79,32 @@ def objects() -> list[dict[str, Any]]:
             "vcluster.loft.sh/object-host-namespace": "vc-host",
         },
     )  # fmt: skip
-    two = pod(
-        TWO, "team-a", "two", {"runai-gpu-group/ga": "ga", "runai-gpu-group/gb": "gb"},
-        {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"},
+    two = node_pod(
+        "two", 3, "team-a",
+        labels={"runai-gpu-group/ga": "ga", "runai-gpu-group/gb": "gb"},
+        annotations={"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"},
     )  # fmt: skip
-    limited = pod(
-        LIMITED, "team-b", "limited", None,
-        {
+    limited = node_pod(
+        "limited", 4, "team-b",
+        annotations={
             "nvidia.com/container.main.gpu-memory.request": "3Gi",
             "nvidia.com/container.main.gpu-memory.limit": "4Gi",
             "nvidia.com/container.main.gpus.devices": B,
         },
     )  # fmt: skip
-    stray = pod(STRAY, "team-b", "stray")
-    idle = pod(IDLE, "team-b", "idle", {"runai-gpu-group": "gb"}, {"gpu-memory": "2000"})
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "node-1", "labels": {"nvidia.com/gpu.memory": "23028"}},
-    }
-    elsewhere = pod("9" * 8 + "-1111-4222-8333-444444444444", "team-a", "elsewhere")
-    elsewhere["spec"]["nodeName"] = "node-2"
+    stray = node_pod("stray", 5, "team-b")
+    idle = node_pod("idle", 6, "team-b", labels={"runai-gpu-group": "gb"}, annotations={"gpu-memory": "2000"})
+    node = kube_objects.node()
+    node["metadata"]["name"] = "node-1"
+    elsewhere = node_pod("elsewhere", 99, "team-a", node="node-2")
     return [
         node, train, serve, two, limited, stray, idle, elsewhere,
-        bind_request(train, "0.50", "ga"),
-        bind_request(two, "0.25", "ga", "gb"),
-        bind_request(idle, "0.09", "gb"),
-        bind_request(limited, "0.14"),
-        reservation(RESERVE_A, "ga", A),
-        reservation(RESERVE_B, "gb", B),
+        bind_request("train", 1, "0.50", groups=("ga",), namespace="team-a"),
+        bind_request("two", 3, "0.25", groups=("ga", "gb"), namespace="team-a"),
+        bind_request("idle", 6, "0.09", groups=("gb",), namespace="team-b"),
+        bind_request("limited", 4, "0.14", groups=(), namespace="team-b"),
+        reservation("ga", A, 7, node="node-1"),
+        reservation("gb", B, 8, node="node-1"),
     ]  # fmt: skip
 
 
@@ -177,15 +137,15 @@ class Node:
     pods: Path
 
     def drive(self, *more: str, without: tuple[int, ...] = (), **used: int | str) -> None:
-        """Let the driver tell what there is; `p101=` makes a process hold something else, `-` unknown."""
+        """Write the answers of the driver; `p101=` sets the bytes of process 101, `-` for unknown."""
         lines = ["driver 580.65.06"]
         for index, uuid in enumerate((A, B)):
             lines.append(f"gpu {index} {uuid} {TOTAL} {RESERVED} {USED[uuid]} NVIDIA A10")
             for (gpu, pid), lists in PROCESSES.items():
                 if gpu == uuid and pid not in without:
                     lines += [
-                        f"process {index} - {which} {pid} {used.get(f'p{pid}', held)} 4294967295 4294967295"
-                        for which, held in lists.items()
+                        f"process {index} - {which} {pid} {used.get(f'p{pid}', used_bytes)} 4294967295 4294967295"
+                        for which, used_bytes in lists.items()
                     ]
         self.answers.write([*lines, *more])
 
@@ -199,8 +159,8 @@ def new_node(folder: Path) -> Node:
     proc = ProcTree(folder / "proc")
     proc.add(2, "0::/", name="kthreadd")
     proc.add(HOST_PID, HOST, name="Xorg")
-    for pid, uid in OWNERS.items():
-        proc.add(pid, in_pod(uid))
+    for pid, owner in OWNERS.items():
+        proc.add(pid, in_pod(owner))
     empty = parse_scenario({"gpus": [{"uuid": A, "memory": "1Gi"}]}, "test")
     made = Node(Answers(folder / "answers", empty), proc, folder / "pods.json")
     made.drive()
@@ -231,12 +191,12 @@ def start(node: Node, log: Path, factory: pytest.TempPathFactory) -> Any:
 
 def named(series: dict[str, float], name: str, *labels: str) -> dict[tuple[str, ...], float]:
     """Series of one metric by some of their labels."""
-    found = {}
+    values_by_label = {}
     for text, value in series.items():
         if text.startswith(f"{name}{{"):
             values = dict(re.findall(r'(\w+)="([^"]*)"', text))
-            found[tuple(values[label] for label in labels)] = value
-    return found
+            values_by_label[tuple(values[label] for label in labels)] = value
+    return values_by_label
 
 
 def everything_is_known(series: dict[str, float]) -> bool:
@@ -246,15 +206,15 @@ def everything_is_known(series: dict[str, float]) -> bool:
 
 
 def flagged(series: dict[str, float]) -> set[tuple[str, ...]]:
-    found = named(series, "kaishare_pod_flagged", "pod", "gpu_uuid", "reason")
-    return {key for key, value in found.items() if value}
+    flags = named(series, "kaishare_pod_flagged", "pod", "gpu_uuid", "reason")
+    return {key for key, value in flags.items() if value}
 
 
 def problems(series: dict[str, float]) -> set[tuple[str, ...]]:
     return set(named(series, "kaishare_agent_attribution_problem", "reason", "gpu_uuid"))
 
 
-def test_two_gpus_six_pods_and_eleven_processes_come_out_to_the_byte(node: Node, running: Agent) -> None:
+def test_two_gpus_six_pods_and_eleven_processes_are_exact_to_the_byte(node: Node, running: Agent) -> None:
     assert len(PROCESSES) == 11
     running.until(lambda: everything_is_known(running.series()))
     series = running.series()
@@ -274,8 +234,8 @@ def test_two_gpus_six_pods_and_eleven_processes_come_out_to_the_byte(node: Node,
             B: USED[B] - (6_559 * MIB + 37),
         },
     }.items():
-        found = named(series, f"kaishare_gpu_memory_{name}_bytes", "gpu_uuid", "gpu", "model", "node")
-        assert found == {
+        figures = named(series, f"kaishare_gpu_memory_{name}_bytes", "gpu_uuid", "gpu", "model", "node")
+        assert figures == {
             (uuid, str(i), "NVIDIA A10", "node-1"): expected[uuid] for i, uuid in enumerate((A, B))
         }
     virtual = named(
@@ -313,7 +273,7 @@ MINE = [f"process 0 - 0 {pid} {MIB} 4294967295 4294967295" for pid in range(5000
         pytest.param([], {f"p{pid}": 8_000 * MIB for pid in range(101, 104)}, ("negative-unattributed", A), {"flagged"}, True, id="more than there is"),
     ],
 )  # fmt: skip
-def test_a_fault_of_one_gpu_or_the_driver_gives_no_figure_but_a_reason_and_passes(
+def test_a_fault_of_a_gpu_or_the_driver_gives_a_reason_and_no_figure_until_it_ends(
     node: Node, running: Agent, lines: list[str], used: dict[str, int], problem: tuple[str, str],
     absent: set[str], others: bool,
 ) -> None:  # fmt: skip
@@ -351,12 +311,12 @@ def comes_to(
 ) -> None:
     """Wait until one scrape shows all that is expected: a busy machine may be late with a sample."""
     deadline = time.monotonic() + 20
-    while (found := look(running.series())) != expected and time.monotonic() < deadline:
+    while (current := look(running.series())) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert found == expected
+    assert current == expected
 
 
-def test_one_process_of_unknown_memory_stops_its_pod_and_nobody_else(node: Node, running: Agent) -> None:
+def test_one_process_of_unknown_memory_suspends_only_its_own_pod(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     node.drive(p107="-")
     try:
@@ -384,7 +344,7 @@ def test_one_process_of_unknown_memory_stops_its_pod_and_nobody_else(node: Node,
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_a_process_that_may_not_be_looked_up_may_be_anybodys(node: Node, running: Agent) -> None:
+def test_a_process_that_may_not_be_looked_up_may_belong_to_any_pod(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     # Not by its mode: root reads that. The PID is new, since what was found of one counts until it ends.
     node.proc.add(112, "")
@@ -413,8 +373,8 @@ def test_a_process_that_may_not_be_looked_up_may_be_anybodys(node: Node, running
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_gpus_that_do_not_tell_their_memory_are_watched_all_the_same(node: Node, running: Agent) -> None:
-    """As on GB10, on every GPU: the node's label makes the shares, and nothing is a reason to be unready."""
+def test_gpus_of_unknown_memory_are_watched(node: Node, running: Agent) -> None:
+    """No GPU reports its memory, as on GB10: the node label sizes the shares, and the agent stays ready."""
     running.until(lambda: everything_is_known(running.series()))
     shares = named(running.series(), "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid")
     node.drive("fail nvmlDeviceGetMemoryInfo - 3")
@@ -437,14 +397,14 @@ def test_gpus_that_do_not_tell_their_memory_are_watched_all_the_same(node: Node,
         assert {gpu["usedBytes"] for gpu in running.shares()["gpus"]} == {None}
         assert "Its memory is unknown" in running.get("/")[1]
     finally:
-        # A refused figure is asked for again after a minute; an initialisation of the driver begins anew.
+        # A refused figure is requested again after a minute; a new initialisation requests it at once.
         node.drive("fail * - 9")
         running.until(lambda: running.get("/readyz")[0] == 503)
         node.drive()
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_a_process_whose_main_thread_has_exited_is_its_pods(node: Node, running: Agent) -> None:
+def test_a_process_without_its_main_thread_belongs_to_its_pod(node: Node, running: Agent) -> None:
     """On cgroup v1 its own cgroup reads as the root; its living threads' does not."""
     running.until(lambda: everything_is_known(running.series()))
     node.proc.add(113, "5:devices:/\n1:name=systemd:/", state="Z")
@@ -482,7 +442,7 @@ def test_a_process_that_is_nowhere_in_proc_is_of_unknown_owner(node: Node, runni
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_outside_the_hosts_pid_namespace_nobody_seems_to_use_nothing(node: Node, running: Agent) -> None:
+def test_outside_the_hosts_pid_namespace_figures_are_absent_and_not_zero(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     node.proc.add(2, "0::/", name="sh")
     node.drive(without=tuple(pid for _, pid in PROCESSES))
@@ -504,7 +464,7 @@ def test_outside_the_hosts_pid_namespace_nobody_seems_to_use_nothing(node: Node,
     running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
 
 
-def test_a_broken_pods_file_is_one_line_and_the_last_good_one_stays(node: Node, running: Agent) -> None:
+def test_a_broken_pods_file_is_one_line_and_the_last_good_file_counts(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     before = len(running.said("pods file invalid, keeping the last valid one"))
     node.pods.write_text('{"apiVersion": "v1", "kind": "List", "items": [')
@@ -517,7 +477,7 @@ def test_a_broken_pods_file_is_one_line_and_the_last_good_one_stays(node: Node, 
 
 
 def spoofs() -> dict[str, Callable[[dict[str, Any]], None]]:
-    """What a tenant may write on its own pod."""
+    """Return changes that a tenant may make to its own pod, by description."""
 
     def annotate(**annotations: str) -> Callable[[dict[str, Any]], None]:
         return lambda pod: pod["metadata"]["annotations"].update(annotations)
@@ -543,7 +503,7 @@ def spoofs() -> dict[str, Callable[[dict[str, Any]], None]]:
     }  # fmt: skip
 
 
-def test_what_a_tenant_writes_on_its_pod_changes_nobody_elses_figures(node: Node, running: Agent) -> None:
+def test_annotations_of_a_tenant_change_no_figure_of_another_pod(node: Node, running: Agent) -> None:
     def of_others() -> dict[str, float]:
         ours = ("over_share_seconds", "agent_sample", "agent_last", "promised_bytes")
         series = running.series().items()
@@ -571,16 +531,13 @@ def test_what_a_tenant_writes_on_its_pod_changes_nobody_elses_figures(node: Node
     node.write_pods(objects())
 
 
-def test_a_tenant_with_reservation_pods_of_his_own_is_visible_and_gets_nobody_flagged(
-    node: Node, running: Agent
-) -> None:
-    """One names the GPU of another; a hundred name none. A pod of his writes itself a share."""
+def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: Node, running: Agent) -> None:
+    """One pod names the GPU of another tenant, a hundred name none; a pod of the tenant declares a share itself."""
     vcluster = {"vcluster.loft.sh/managed-by": "evil"}
     evil = []
     for number in range(101):
-        made = reservation(f"{number:08d}-9999-4222-8333-444444444444", "gx", "-1" if number else A)
+        made = reservation("gx", "-1" if number else A, 1000 + number, namespace="vc-evil", node="node-1")
         name = made["metadata"]["name"] = f"mine-{number}"
-        made["metadata"] |= {"namespace": "vc-evil"}
         made["metadata"]["labels"] |= vcluster
         made["metadata"]["annotations"] |= {
             "vcluster.loft.sh/object-name": name,
@@ -610,11 +567,11 @@ def test_a_tenant_with_reservation_pods_of_his_own_is_visible_and_gets_nobody_fl
         top(running),
         running.said("problem appeared")[-2]["problem"] + running.said("problem appeared")[-1]["problem"],
     ):
-        assert "kai-resource-reservation/gpu-reservation-node-1-ga" in where
+        assert "kai-resource-reservation/gpu-reservation-7" in where
         assert "vc-evil/mine-" in where
     assert "vc-evil/mine-1 and 99 more there" in by_reason["reservation-unresolved"]
-    said = [line["reason"] for line in running.said("problem appeared")]
-    assert said.count("reservation-conflict") == said.count("reservation-unresolved") == 1
+    appeared = [line["reason"] for line in running.said("problem appeared")]
+    assert appeared.count("reservation-conflict") == appeared.count("reservation-unresolved") == 1
     node.write_pods(objects())
     running.until(lambda: not problems(running.series()))
     gone = [line["reason"] for line in running.said("problem gone")]
@@ -623,12 +580,12 @@ def test_a_tenant_with_reservation_pods_of_his_own_is_visible_and_gets_nobody_fl
 
 
 def top(running: Agent) -> str:
-    """What `kaishare-agent top` prints of it."""
+    """Return the output of `kaishare-agent top --once`."""
     command = [sys.executable, "-m", "gpuagent", "top", "--once", "--url", running.url]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(
+def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = new_node(tmp_path)
@@ -652,7 +609,7 @@ def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(
         assert [line["reason"] for line in running.said("problem appeared")] == ["sample-stale"] * 2
 
 
-def test_a_replaced_driver_ends_it_with_3_and_one_line(
+def test_a_replaced_driver_ends_the_agent_with_3_and_one_line(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = new_node(tmp_path)

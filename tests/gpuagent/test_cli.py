@@ -33,7 +33,7 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("", "--node is missing: set --node or NODE_NAME"),
         ("--node n", "--pods cluster: "),
@@ -73,28 +73,28 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         (f"{NVML} --delete", "unrecognized arguments: --delete"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_one_line_and_status_2(
-    options: str, said: str, capfd: pytest.CaptureFixture[str]
+def test_invalid_options_are_one_line_and_status_2(
+    options: str, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *options.split()]) == 2
     captured = capfd.readouterr()
     lines = [line for line in captured.err.splitlines() if not line.startswith("{")]
     assert len(lines) == 1
     assert lines[0].startswith("kaishare-agent: ")
-    assert said in lines[0]
+    assert message in lines[0]
     assert captured.out == ""
 
 
 def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["serve", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
+    help_text = " ".join(capsys.readouterr().out.split())
     for option in (
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
         "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget",
     ):  # fmt: skip
-        assert option in shown
+        assert option in help_text
     for default in (
         "default 5s",
         "default 2m",
@@ -104,8 +104,8 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
         "default /proc",
         "127.0.0.1:9445",
     ):
-        assert default in shown
-    assert ",".join(sorted(EXCLUDED_NAMESPACES)) in shown.replace("- ", "-").replace(", ", ",")
+        assert default in help_text
+    assert ",".join(sorted(EXCLUDED_NAMESPACES)) in help_text.replace("- ", "-").replace(", ", ",")
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"]])
@@ -114,7 +114,7 @@ def test_a_command_is_needed(arguments: list[str], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("kaishare-agent: ")
 
 
-def test_a_reader_that_has_enough_leaves_the_exit_status_as_it_is() -> None:
+def test_a_closed_pipe_does_not_change_the_exit_status() -> None:
     """`kaishare-agent doctor | head`, where the doctor finds no driver."""
     reading, writing = os.pipe()
     os.close(reading)

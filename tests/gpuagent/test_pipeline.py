@@ -75,8 +75,8 @@ class Desk:
         self.now = taken.taken_at
         self.books.process(taken, {("nvmlInit", "DriverNotLoaded"): 1})
 
-    def said(self) -> list[dict[str, Any]]:
-        """What was logged since this was last asked."""
+    def new_log_lines(self) -> list[dict[str, Any]]:
+        """Return the log lines since the last call."""
         self.stream.seek(0)
         lines = [json.loads(line) for line in self.stream.read().splitlines()]
         self.stream.seek(0)
@@ -84,9 +84,9 @@ class Desk:
         return [{key: value for key, value in line.items() if key != "time"} for line in lines]
 
 
-def node(held: int | None = 1, at: float = 0.0, *, problems: tuple[Problem, ...] = ()) -> Sample:
+def node(used_bytes: int | None = 1, at: float = 0.0, *, problems: tuple[Problem, ...] = ()) -> Sample:
     return sample(
-        gpu((10, held)), gpu(uuid=B, index=1), origins={10: in_pod("train")}, at=at, problems=problems
+        gpu((10, used_bytes)), gpu(uuid=B, index=1), origins={10: in_pod("train")}, at=at, problems=problems
     )
 
 
@@ -105,7 +105,7 @@ def test_every_change_is_logged_once() -> None:
     ):
         desk.process(step)
     names = {"namespace": "team-a", "pod": "train", "uid": TRAIN.uid}
-    assert desk.said() == [
+    assert desk.new_log_lines() == [
         {"level": "info", "message": "GPUs detected", "gpus": [A, B], "driver": "570.00"},
         {"level": "warning", "message": "pod flagged", "reason": "over-share", **names, "gpu": A, "usedBytes": 2 * GIB, "allowedBytes": GIB},
         {"level": "warning", "message": "problem appeared", "reason": "truncated", "gpu": A, "problem": "950 processes"},
@@ -114,50 +114,50 @@ def test_every_change_is_logged_once() -> None:
     ]  # fmt: skip
     desk.pods.inventory = inventory()
     desk.process(node(GIB, 40))
-    assert desk.said() == []
+    assert desk.new_log_lines() == []
 
 
-def test_the_grace_a_namespace_asks_for_counts_and_what_cannot_be_had_is_logged_once() -> None:
+def test_the_grace_of_a_namespace_counts_and_its_invalid_label_is_logged_once() -> None:
     desk = Desk()
-    asked = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
-    desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": asked})
+    labels = {OVER_SHARE: "stop", OVER_SHARE_GRACE: "30s"}
+    desk.pods.inventory = replace(inventory(TRAIN), namespaces={"team-a": labels})
     flagged = []
     for at in (0, 10, 20, 30):
         desk.process(node(2 * GIB, at))
         flagged.append(any(verdict.is_flagged for verdict in desk.books.status().verdicts.by_key.values()))
     assert flagged == [False, False, False, True]
     problem = f'Namespace team-a: label {OVER_SHARE}: "stop" is invalid and ignored; allowed: report, evict'
-    assert [line["problem"] for line in desk.said() if "problem" in line] == [problem]
+    assert [line["problem"] for line in desk.new_log_lines() if "problem" in line] == [problem]
 
 
-def test_a_flag_of_a_pod_that_went_is_logged_as_dropped() -> None:
+def test_a_flag_of_a_deleted_pod_is_logged_as_dropped() -> None:
     desk = Desk()
     for at in (0, 10):
         desk.process(node(2 * GIB, at))
-    desk.said()
+    desk.new_log_lines()
     desk.pods.inventory = inventory()
     desk.process(node(2 * GIB, 15))
-    assert [line["message"] for line in desk.said()] == ["flag dropped"]
+    assert [line["message"] for line in desk.new_log_lines()] == ["flag dropped"]
 
 
-def test_problems_of_time_alone_are_logged_when_somebody_looks() -> None:
+def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:
     desk = Desk()
     desk.process(node())
-    desk.said()
+    desk.new_log_lines()
     for now, expected in ((15, []), (15.5, ["problem appeared"]), (16, [])):
         desk.now = now
         desk.books.log_problems()
-        assert [line["message"] for line in desk.said()] == expected
+        assert [line["message"] for line in desk.new_log_lines()] == expected
     desk.process(node(at=17))
-    assert [line["message"] for line in desk.said()] == ["problem gone"]
+    assert [line["message"] for line in desk.new_log_lines()] == ["problem gone"]
 
 
-def test_an_unreadable_value_is_named_once_and_the_rest_goes_on() -> None:
+def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     odd = pod("odd", annotations={keys.GPU_FRACTION: "half"})
     desk = Desk(Pods(inventory(TRAIN, odd)))
     for at in (0, 5):
         desk.process(node(at=at))
-    lines = [line for line in desk.said() if line["message"] == "invalid value on pod"]
+    lines = [line for line in desk.new_log_lines() if line["message"] == "invalid value on pod"]
     assert len(lines) == 1
     assert lines[0]["pod"] == "odd"
     assert '"half"' in lines[0]["problem"]
@@ -173,7 +173,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     desk.process(node(GIB, 5))
     flagged = {key.reason for key, v in desk.books.status().verdicts.by_key.items() if v.is_flagged}
     assert flagged == {"share-changed"}
-    (line,) = [line for line in desk.said() if line["message"] == "pod flagged"]
+    (line,) = [line for line in desk.new_log_lines() if line["message"] == "pod flagged"]
     assert line["reason"] == "share-changed"
     snapshot = desk.books.status().snapshot
     assert snapshot is not None
@@ -188,7 +188,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     ],
     ids=["none yet", "silent"],
 )
-def test_without_word_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None:
+def test_without_a_list_of_pods_nothing_is_judged(pods: Pods, detail: str) -> None:
     desk = Desk(pods)
     desk.process(node(2 * GIB, 0))
     desk.process(node(2 * GIB, 10))
@@ -206,16 +206,16 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> list[tuple[int, str]]:
     address = await desk.port.start(Address("127.0.0.1", 0))
     try:
-        found = []
+        received = []
         for path in paths:
             async with session.get(f"http://{address}{path}") as response:
-                found.append((response.status, await response.text()))
-        return found
+                received.append((response.status, await response.text()))
+        return received
     finally:
         await desk.port.stop()
 
 
-async def test_ready_when_there_is_something_to_tell(session: aiohttp.ClientSession) -> None:
+async def test_the_agent_is_ready_while_a_recent_sample_succeeded(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/readyz") == [(503, "no sample yet\n")]
     desk.process(node())
@@ -228,7 +228,7 @@ async def test_ready_when_there_is_something_to_tell(session: aiohttp.ClientSess
     assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 16.0 s old\n")]
 
 
-async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
+async def test_the_agent_is_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
     desk.unhealthy_reason = "the current sample has been running for 301 s"
@@ -237,7 +237,7 @@ async def test_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -
     ]
 
 
-async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(
+async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
     session: aiohttp.ClientSession,
 ) -> None:
     desk = Desk()
@@ -267,11 +267,11 @@ async def test_the_port_answers_what_it_offers_and_everything_else_in_one_line(
         await desk.port.stop()
 
 
-async def test_an_error_of_ours_is_a_line_for_the_client_and_a_traceback_for_the_log(
+async def test_an_internal_error_is_a_line_for_the_client_and_a_traceback_for_the_log(
     session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk()
     monkeypatch.setattr(desk.pods, "seconds_since_contact", lambda: 1 / 0)
     assert await answers(desk, session, "/metrics") == [(500, "internal error; the log has its traceback\n")]
-    (line,) = desk.said()
+    (line,) = desk.new_log_lines()
     assert "ZeroDivisionError" in line["traceback"]

@@ -1,4 +1,4 @@
-"""What a tenant may write on its pods: each trick is seen, and none accuses or evicts anybody else.
+"""Spoofed labels, annotations and names: each is visible, and none flags or evicts the pod of another tenant.
 
 The whole way from objects and samples to Events and candidates for eviction. Every namespace asks for
 evictions, and the victim holds as much as it may.
@@ -34,6 +34,7 @@ from tests.support.kube_objects import (
     RESERVATIONS,
     bind_request,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -49,7 +50,7 @@ VICTIM, ATTACKER = uid(1), uid(2)
 
 
 def synced(name: str, vcluster: str, **more: str) -> dict[str, Any]:
-    """What a vCluster's syncer writes on a host pod."""
+    """Return the metadata that a vCluster's syncer writes on a host pod."""
     host = f"vcluster-{vcluster}"
     annotations = {
         "vcluster.loft.sh/object-name": name,
@@ -74,7 +75,7 @@ def attacker(share: str = "0.5", **more: Any) -> dict[str, Any]:
 
 
 def marked(item: dict[str, Any], **metadata: dict[str, str | None]) -> dict[str, Any]:
-    """The object after somebody wrote on it; None takes a key away."""
+    """Return a copy of an object with changed metadata; None removes a key."""
     made = copy.deepcopy(item)
     for kind, values in metadata.items():
         for key, value in values.items():
@@ -123,14 +124,13 @@ class Chain:
     def see(
         self,
         *items: dict[str, Any],
-        held: dict[int, tuple[str, int]],
+        processes: dict[int, tuple[str, int]],
         origins: dict[int, Origin],
         times: int = 1,
     ) -> None:
         """Samples, 5 s apart: PID to (GPU, bytes) and to whose it is."""
-        asking = {"apiVersion": "v1", "kind": "Namespace"}
         namespaces = [
-            {**asking, "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
+            namespace_object(name, {OVER_SHARE: "evict"})
             for name in ("vcluster-victim", "vcluster-evil", "research")
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
@@ -138,7 +138,7 @@ class Chain:
             self.inventory = made
             gpus = [
                 gpu(
-                    *((pid, each) for pid, (where, each) in held.items() if where == uuid),
+                    *((pid, each) for pid, (where, each) in processes.items() if where == uuid),
                     uuid=uuid,
                     index=index,
                 )
@@ -194,11 +194,11 @@ def test_an_edit_of_a_running_pod_is_flagged_at_once_and_changes_no_share(
     chain, before = Chain(), attacker()
     name, namespace = before["metadata"]["name"], before["metadata"]["namespace"]
     bound = [bind_request(name, 2, groups=(GROUP_1,), namespace=namespace)] if is_bound_by_kai else []
-    chain.see(victim(), before, *bound, held=BOTH_FULL, origins=ORIGINS, times=3)
+    chain.see(victim(), before, *bound, processes=BOTH_FULL, origins=ORIGINS, times=3)
     assert chain.flagged == set()
-    chain.see(victim(), marked(before, **edit), *bound, held=ATTACKER_OVER, origins=ORIGINS)
+    chain.see(victim(), marked(before, **edit), *bound, processes=ATTACKER_OVER, origins=ORIGINS)
     assert chain.flagged == {(ATTACKER, "share-changed")}
-    chain.see(victim(), marked(before, **edit), *bound, held=ATTACKER_OVER, origins=ORIGINS, times=3)
+    chain.see(victim(), marked(before, **edit), *bound, processes=ATTACKER_OVER, origins=ORIGINS, times=3)
     assert chain.flagged == {(ATTACKER, "share-changed"), (ATTACKER, "over-share")}
     assert chain.to_evict == {ATTACKER}, "the trick does not save it"
     assert chain.accused == {ATTACKER}
@@ -206,12 +206,12 @@ def test_an_edit_of_a_running_pod_is_flagged_at_once_and_changes_no_share(
 
 
 @pytest.mark.parametrize("namespace", ["research", "vcluster-victim"])
-def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
-    """On the host; inside a vCluster the syncer writes its own over them (seen live)."""
+def test_copied_tenant_names_flag_only_the_copying_pod(namespace: str) -> None:
+    """On the host; inside a vCluster the syncer overwrites them (observed on a cluster)."""
     names = synced("train", "victim")
     evil = fraction(number=2, group=GROUP_1, **{**names, "name": "evil", "namespace": namespace})
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     pod_shares = {pod_share.pod.uid: pod_share for pod_share in chain.judged[-1].snapshot.pod_shares}
     assert pod_shares[ATTACKER].tenant is None
     assert pod_shares[VICTIM].tenant is not None
@@ -225,74 +225,72 @@ def test_a_copy_of_anothers_names_names_nobody(namespace: str) -> None:
     "label", [{"runai-gpu-group": GROUP_0}, {f"runai-gpu-group/{GROUP_0}": GROUP_0}], ids=["one", "several"]
 )
 @pytest.mark.parametrize("has_share", [True, False])
-def test_a_group_written_beforehand_accuses_nobody_but_its_writer(
-    label: dict[str, str], has_share: bool
-) -> None:
+def test_a_group_written_in_advance_flags_only_its_own_pod(label: dict[str, str], has_share: bool) -> None:
     about = synced("evil", "evil", **label)
     evil = fraction(number=2, group=None, **about) if has_share else pod(number=2, **about)
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert {uid_ for uid_, _ in chain.flagged} == {ATTACKER}
     assert chain.accused == {ATTACKER}
-    assert chain.to_evict == set(), "for that nobody is evicted"
+    assert chain.to_evict == set(), "these flags are no ground for an eviction"
 
 
-def test_a_cgroup_named_after_the_victim_is_its_makers() -> None:
-    """Who runs in a container may make cgroups below its own, with any name."""
+def test_a_cgroup_named_after_the_victim_belongs_to_its_creator() -> None:
+    """A container may create cgroups below its own, with any name."""
     chain = Chain()
-    held = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
-    chain.see(victim(), attacker(), held=held, origins={**ORIGINS, 13: of(ATTACKER, VICTIM)}, times=4)
+    processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
+    chain.see(
+        victim(), attacker(), processes=processes, origins={**ORIGINS, 13: of(ATTACKER, VICTIM)}, times=4
+    )
     assert chain.accused == chain.to_evict == {ATTACKER}
 
 
-def test_a_container_id_of_the_victims_accuses_neither() -> None:
+def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:
     """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
     own = "c" * 64
     stolen: dict[str, Any] = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
     chain = Chain()
     evil = attacker(**stolen)
     only_container = {11: of(container=own), 12: of(ATTACKER)}
-    held = {11: (GPU_0, 2 * HALF), 12: (GPU_1, HALF)}
-    chain.see(victim(), evil, held=held, origins=only_container, times=4)
+    processes = {11: (GPU_0, 2 * HALF), 12: (GPU_1, HALF)}
+    chain.see(victim(), evil, processes=processes, origins=only_container, times=4)
     honest = fraction(number=1, **synced("train", "victim"), **stolen)
-    chain.see(honest, evil, held=held, origins=only_container, times=4)
+    chain.see(honest, evil, processes=processes, origins=only_container, times=4)
     assert VICTIM not in chain.accused
     assert chain.to_evict == set()
 
 
-def test_the_hash_of_a_static_pod_brings_nobody_but_its_writer_under_suspicion() -> None:
+def test_the_hash_of_a_static_pod_flags_only_the_copying_pod() -> None:
     chain, hash_ = Chain(), "0f" * 16
     evil = marked(attacker(), annotations={"kubernetes.io/config.hash": hash_})
-    held = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
-    chain.see(victim(), evil, held=held, origins={**ORIGINS, 13: of(hash_)}, times=4)
+    processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
+    chain.see(victim(), evil, processes=processes, origins={**ORIGINS, 13: of(hash_)}, times=4)
     assert chain.flagged == {(ATTACKER, "over-share")}
-    assert chain.to_evict == set(), "nor is that a ground to evict anybody"
+    assert chain.to_evict == set(), "processes that are known by a hash are no ground for an eviction"
 
 
-def test_a_namespace_label_on_a_pod_is_no_wish_of_the_namespace() -> None:
+def test_a_namespace_label_on_a_pod_is_no_policy_of_the_namespace() -> None:
     """On a pod that no vCluster made; a grace of its own would hide it for a day."""
     about = synced("evil", "evil")
     over_share_policy = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
     unmanaged = {key: value for key, value in about["annotations"].items() if "host" not in key}
     evil = attacker(labels={**about["labels"], **over_share_policy}, annotations=unmanaged)
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=12)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=12)
     assert chain.flagged == {(ATTACKER, "over-share")}
 
 
 OWN_RESERVATION = uid(900)
 
 
-def test_a_reservation_pod_of_the_cluster_is_known_to_be_one_and_never_judged() -> None:
+def test_a_reservation_pod_of_the_cluster_is_recognised_and_never_judged() -> None:
     """Whatever its process holds: it is KAI's, and its namespace's labels are followed like any other's."""
     chain = Chain()
-    asks = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
-    }
-    held = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
-    chain.see(victim(), attacker(), asks, held=held, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4)
+    asks = namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
+    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    chain.see(
+        victim(), attacker(), asks, processes=processes, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4
+    )
     assert chain.judged[-1].reservation_uids == {uid(900), uid(901)}
     assert chain.flagged == set()
     assert chain.accused == set()
@@ -301,14 +299,10 @@ def test_a_reservation_pod_of_the_cluster_is_known_to_be_one_and_never_judged() 
 def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None:
     """In their namespace only KAI and administrators make pods; one of these may run what KAI needs."""
     chain = Chain()
-    asks = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": RESERVATIONS, "labels": {OVER_SHARE: "evict"}},
-    }
+    asks = namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
     beside = fraction("beside", 2, namespace=RESERVATIONS, group=None)
     bound = bind_request("beside", 2, groups=(GROUP_1,), namespace=RESERVATIONS)
-    chain.see(victim(), beside, bound, asks, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), beside, bound, asks, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert (ATTACKER, "over-share") in chain.flagged
     (verdict,) = candidates(chain.judged[-1])
     assert RULES.refusal(verdict, chain.judged[-1]) is EvictionRefusal.RESERVATION_POD
@@ -324,7 +318,7 @@ def test_a_pod_that_poses_as_a_reservation_pod_is_flagged_and_evicted_like_any_o
     evil = fraction(number=2, group=GROUP_1, gpus="1", **about)
     bound = bind_request(about["name"], 2, groups=(GROUP_1,), namespace=about["namespace"])
     chain = Chain()
-    chain.see(victim(), evil, bound, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, bound, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert ATTACKER not in chain.judged[-1].reservation_uids
     assert (ATTACKER, "over-share") in chain.flagged
     assert chain.to_evict == {ATTACKER}
@@ -332,7 +326,7 @@ def test_a_pod_that_poses_as_a_reservation_pod_is_flagged_and_evicted_like_any_o
 
 
 @pytest.mark.parametrize("kind", ["labels in its own namespace", "of a KAI inside its vCluster"])
-def test_nor_does_posing_hide_memory_without_a_share(kind: str) -> None:
+def test_posing_as_a_reservation_pod_hides_no_memory_without_a_share(kind: str) -> None:
     about = synced("evil", "evil")
     if kind == "of a KAI inside its vCluster":
         about["annotations"]["vcluster.loft.sh/object-namespace"] = RESERVATIONS
@@ -340,7 +334,7 @@ def test_nor_does_posing_hide_memory_without_a_share(kind: str) -> None:
     about["labels"] |= {"app": RESERVATIONS}
     evil = pod(number=2, **about)
     chain = Chain()
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert chain.flagged == {(ATTACKER, "no-share")}
     assert chain.accused == {ATTACKER}
 
@@ -357,17 +351,19 @@ def test_a_pending_pod_that_holds_memory_is_flagged_and_evicted(state: str) -> N
         else {"containerStatuses": [{"name": "main", "state": running}, {"name": "other", "state": waiting}]}
     )
     chain = Chain()
-    chain.see(victim(), attacker(phase="Pending", **statuses), held=ATTACKER_OVER, origins=ORIGINS, times=4)
+    chain.see(
+        victim(), attacker(phase="Pending", **statuses), processes=ATTACKER_OVER, origins=ORIGINS, times=4
+    )
     assert chain.flagged == {(ATTACKER, "over-share")}
     assert chain.to_evict == chain.accused == {ATTACKER}
 
 
-def test_a_token_that_a_vcluster_keeps_on_a_pod_is_told_to_nobody() -> None:
+def test_a_vcluster_token_on_a_pod_is_in_no_event() -> None:
     chain = Chain()
     evil = marked(attacker(), annotations={"vcluster.loft.sh/token-abcd1234": "eyJhbGciOi"})
-    chain.see(victim(), evil, held=ATTACKER_OVER, origins=ORIGINS, times=3)
+    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=3)
     chain.see(
-        victim(), marked(evil, annotations={"gpu-fraction": "0.9"}), held=ATTACKER_OVER, origins=ORIGINS
+        victim(), marked(evil, annotations={"gpu-fraction": "0.9"}), processes=ATTACKER_OVER, origins=ORIGINS
     )
     assert len(chain.events) == 2
     assert "eyJhbGciOi" not in repr(chain.events)

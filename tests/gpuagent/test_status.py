@@ -1,4 +1,4 @@
-"""What holds at one moment: nothing that is stale, and always a reason."""
+"""Status at one time: no stale figures, and a reason for each missing figure."""
 
 from dataclasses import replace
 
@@ -29,37 +29,37 @@ def status(now: float, evaluation: Evaluation | None, *, silent: float = 0.0) ->
     return status_at(now, evaluation, started_at=0.0, interval=INTERVAL, pods_silent_for=silent)
 
 
-def causes(found: Status) -> list[tuple[str, str]]:
-    return [(problem.cause, problem.gpu_uuid) for problem in found.problems]
+def causes(status_now: Status) -> list[tuple[str, str]]:
+    return [(problem.cause, problem.gpu_uuid) for problem in status_now.problems]
 
 
 NO_DRIVER = Problem(Cause.NVML, "", "the driver is not loaded")
 
 
 def test_before_the_first_sample_nothing_is_known_and_the_agent_is_not_ready() -> None:
-    found = status(1.0, None)
-    assert (found.snapshot, found.attribution_ok, found.good_wall_time) == (None, None, None)
-    assert found.unready == ("no sample yet",)
-    assert causes(found) == []
+    status_now = status(1.0, None)
+    assert (status_now.snapshot, status_now.attribution_ok, status_now.good_wall_time) == (None, None, None)
+    assert status_now.unready == ("no sample yet",)
+    assert causes(status_now) == []
 
 
-def test_when_no_sample_ever_comes_that_is_said() -> None:
-    found = status(15.1, None)
-    assert causes(found) == [("sample-stale", "")]
-    assert found.attribution_ok is False
-    assert found.unready == ("no successful sample within 15.1 s",)
+def test_a_missing_first_sample_becomes_a_problem() -> None:
+    status_now = status(15.1, None)
+    assert causes(status_now) == [("sample-stale", "")]
+    assert status_now.attribution_ok is False
+    assert status_now.unready == ("no successful sample within 15.1 s",)
 
 
 @pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (25.0, False), (25.1, True), (9.0, False)])
 def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> None:
-    found = status(now, evaluated(node()))
-    assert (found.snapshot is None) is is_stale
-    assert bool(found.verdicts.by_key) is not is_stale
-    assert bool(found.verdicts.over_seconds) is not is_stale
-    assert causes(found) == ([("sample-stale", "")] if is_stale else [])
-    assert found.attribution_ok is not is_stale
-    assert bool(found.unready) is is_stale
-    assert found.good_wall_time == 1_800_000_010.0
+    status_now = status(now, evaluated(node()))
+    assert (status_now.snapshot is None) is is_stale
+    assert bool(status_now.verdicts.by_key) is not is_stale
+    assert bool(status_now.verdicts.over_seconds) is not is_stale
+    assert causes(status_now) == ([("sample-stale", "")] if is_stale else [])
+    assert status_now.attribution_ok is not is_stale
+    assert bool(status_now.unready) is is_stale
+    assert status_now.good_wall_time == 1_800_000_010.0
 
 
 @pytest.mark.parametrize(
@@ -75,36 +75,36 @@ def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> 
         ([NO_DRIVER], False, ("the driver is not loaded",)),
     ],
 )
-def test_what_a_problem_does_to_attribution_and_readiness(
+def test_effects_of_a_problem_on_attribution_and_readiness(
     problems: list[Problem], ok: bool, unready: tuple[str, ...]
 ) -> None:
     snapshot = node(*problems)
     if NO_DRIVER in problems:
         snapshot = snapshot_of(sample(at=10, problems=problems))
-    found = status(10.0, evaluated(snapshot))
-    assert found.attribution_ok is ok
-    assert found.unready == unready
-    assert bool(found.verdicts.by_key) is ok
+    status_now = status(10.0, evaluated(snapshot))
+    assert status_now.attribution_ok is ok
+    assert status_now.unready == unready
+    assert bool(status_now.verdicts.by_key) is ok
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:
-    found = status(20.0, evaluated(snapshot_of(sample(at=20, problems=[NO_DRIVER])), good_at=4.0))
-    assert found.snapshot is None
-    assert causes(found) == [("nvml", ""), ("sample-stale", "")]
-    assert found.good_wall_time == 1_800_000_004.0
-    assert found.unready == ("the driver is not loaded", "the last successful sample is 16.0 s old")
+    status_now = status(20.0, evaluated(snapshot_of(sample(at=20, problems=[NO_DRIVER])), good_at=4.0))
+    assert status_now.snapshot is None
+    assert causes(status_now) == [("nvml", ""), ("sample-stale", "")]
+    assert status_now.good_wall_time == 1_800_000_004.0
+    assert status_now.unready == ("the driver is not loaded", "the last successful sample is 16.0 s old")
 
 
 @pytest.mark.parametrize(("silent", "is_stale"), [(60.0, False), (60.1, True), (float("inf"), True)])
 def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale: bool) -> None:
-    found = status(10.0, evaluated(node()), silent=silent)
-    assert causes(found) == ([("pods-stale", "")] if is_stale else [])
-    assert found.attribution_ok is not is_stale
-    assert bool(found.verdicts.by_key) is not is_stale
-    assert found.snapshot is not None
-    assert found.verdicts.over_seconds[uid_of("train"), A] == 0.0
+    status_now = status(10.0, evaluated(node()), silent=silent)
+    assert causes(status_now) == ([("pods-stale", "")] if is_stale else [])
+    assert status_now.attribution_ok is not is_stale
+    assert bool(status_now.verdicts.by_key) is not is_stale
+    assert status_now.snapshot is not None
+    assert status_now.verdicts.over_seconds[uid_of("train"), A] == 0.0
 
 
-def test_a_cause_is_said_once_for_each_gpu() -> None:
+def test_a_cause_is_one_problem_for_each_gpu() -> None:
     twice = replace(node(), problems=(Problem(Cause.NVML, A, "lost"), Problem(Cause.NVML, A, "timeout")))
     assert [p.detail for p in status(10.0, evaluated(twice)).problems] == ["lost"]

@@ -52,13 +52,13 @@ class Expression:
 
     @property
     def problem(self) -> str | None:
-        """What speaks against it, if anything."""
+        """Return the reason why the expression is refused; None if it is accepted."""
         try:
-            found = ambiguity(self.pattern, self.flags, is_search=self.is_search)
+            slowness = ambiguity(self.pattern, self.flags, is_search=self.is_search)
         except Undecided as error:
-            found, why = None, str(error)
+            slowness, why = None, str(error)
         else:
-            why = str(found) if found else ""
+            why = str(slowness) if slowness else ""
         is_excepted = (self.file, self.pattern) in BOUNDED
         if why:
             return None if is_excepted else f"{self.pattern!r} is not linear: {why}"
@@ -165,7 +165,11 @@ def _flags(node: ast.expr) -> int | None:
 
 def main() -> int:
     """Print every refusal; return 1 if there is one."""
-    problems = [f"{found.file}:{found.line}: {found.problem}" for found in expressions() if found.problem]
+    problems = [
+        f"{expression.file}:{expression.line}: {expression.problem}"
+        for expression in expressions()
+        if expression.problem
+    ]
     sys.stdout.write("".join(f"{problem}\n" for problem in problems))
     return int(bool(problems))
 

@@ -55,55 +55,63 @@ def seconds(pattern: re.Pattern[str], text: str, *, is_search: bool) -> float:
     return min(taken)
 
 
-def name(found: Expression | Refusal) -> str:
-    return f"{found.file}:{found.line}"
+def name(expression: Expression | Refusal) -> str:
+    return f"{expression.file}:{expression.line}"
 
 
-@pytest.mark.parametrize("found", FOUND, ids=name)
-def test_every_expression_of_the_source_is_linear_or_meets_bounded_texts(found: Expression | Refusal) -> None:
-    assert found.problem is None
+@pytest.mark.parametrize("expression", FOUND, ids=name)
+def test_every_expression_of_the_source_is_linear_or_meets_bounded_texts(
+    expression: Expression | Refusal,
+) -> None:
+    assert expression.problem is None
 
 
 @pytest.mark.parametrize(
-    "found",
+    "expression",
     [
-        found
-        for found in FOUND
-        if isinstance(found, Expression) and (found.file, found.pattern) not in BOUNDED
+        expression
+        for expression in FOUND
+        if isinstance(expression, Expression) and (expression.file, expression.pattern) not in BOUNDED
     ],
     ids=name,
 )
-def test_every_linear_expression_is_fast_on_its_worst_texts(found: Expression) -> None:
-    for text in worst_texts(found.pattern, found.flags, size=SIZE):
-        wanted = text.encode("latin-1", "replace") if isinstance(found.pattern, bytes) else text
-        compiled = re.compile(found.pattern, found.flags)
-        assert seconds(compiled, wanted, is_search=found.is_search) < LONGEST_SECONDS, text[:80]
+def test_every_linear_expression_is_fast_on_its_worst_texts(expression: Expression) -> None:
+    for text in worst_texts(expression.pattern, expression.flags, size=SIZE):
+        wanted = text.encode("latin-1", "replace") if isinstance(expression.pattern, bytes) else text
+        compiled = re.compile(expression.pattern, expression.flags)
+        assert seconds(compiled, wanted, is_search=expression.is_search) < LONGEST_SECONDS, text[:80]
 
 
 def test_every_exception_is_used() -> None:
-    assert BOUNDED.keys() <= {(found.file, found.pattern) for found in FOUND if isinstance(found, Expression)}
+    assert BOUNDED.keys() <= {
+        (expression.file, expression.pattern) for expression in FOUND if isinstance(expression, Expression)
+    }
 
 
 @pytest.mark.parametrize(("pattern", "is_search", "degree"), SLOW)
 def test_a_slow_expression_is_known_by_its_degree(pattern: str, is_search: bool, degree: str) -> None:
-    found = ambiguity(pattern, is_search=is_search)
-    assert found is not None
-    assert found.degree == degree
+    slowness = ambiguity(pattern, is_search=is_search)
+    assert slowness is not None
+    assert slowness.degree == degree
 
 
 @pytest.mark.parametrize(("pattern", "is_search", "degree"), SLOW)
-def test_its_pump_makes_the_matcher_slow(pattern: str, is_search: bool, degree: str) -> None:
+def test_the_repeated_part_of_a_slow_expression_makes_the_matcher_slow(
+    pattern: str, is_search: bool, degree: str
+) -> None:
     """Eight times the text takes 64 times as long, and half as much again multiplies an exponential time.
 
     The limits leave a factor of three for a busy machine; linear work would stay below them.
     """
-    found = ambiguity(pattern, is_search=is_search)
-    assert found is not None
+    slowness = ambiguity(pattern, is_search=is_search)
+    assert slowness is not None
     short, long, limit = (12, 18, 3) if degree == "exponential" else (300, 2400, 16)
     compiled = re.compile(pattern)
 
     def worst(size: int) -> float:
-        texts = [found.prefix + found.pump * (size // len(found.pump)) + end for end in ("\0", "\n\0")]
+        texts = [
+            slowness.prefix + slowness.pump * (size // len(slowness.pump)) + end for end in ("\0", "\n\0")
+        ]
         return max(seconds(compiled, text, is_search=is_search) for text in texts)
 
     assert worst(long) > limit * worst(short)
@@ -135,7 +143,7 @@ PATTERNS = st.recursive(
 
 @settings(deadline=None, max_examples=60)
 @given(PATTERNS, st.text("ab", min_size=1, max_size=3), st.text("ab", max_size=2), st.booleans())
-def test_what_is_called_linear_is_fast(pattern: str, pump: str, prefix: str, is_search: bool) -> None:
+def test_a_linear_expression_is_fast(pattern: str, pump: str, prefix: str, is_search: bool) -> None:
     if ambiguity(pattern, is_search=is_search) is None:
         text = prefix + pump * (SIZE // len(pump)) + "\n"
         assert seconds(re.compile(pattern), text, is_search=is_search) < LONGEST_SECONDS
@@ -158,5 +166,5 @@ def test_what_is_called_linear_is_fast(pattern: str, pump: str, prefix: str, is_
     ],
 )
 def test_a_use_of_re_is_judged_by_its_syntax(source: str, problem: str | None) -> None:
-    [found] = find(source, "module.py")
-    assert found.problem is None if problem is None else problem in (found.problem or "")
+    [expression] = find(source, "module.py")
+    assert expression.problem is None if problem is None else problem in (expression.problem or "")

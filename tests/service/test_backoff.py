@@ -5,7 +5,7 @@ import pytest
 from service.backoff import JITTER_AROUND, JITTER_DOWN, JITTER_UP, Backoff, Jitter, TokenBucket
 
 
-def test_so_many_at_once_and_then_one_at_a_time() -> None:
+def test_a_token_bucket_allows_its_burst_and_then_its_rate() -> None:
     now = [100.0]
     bucket = TokenBucket(per_second=0.5, burst=2, clock=lambda: now[0])
     assert [bucket.take() for _ in range(3)] == [True, True, False]

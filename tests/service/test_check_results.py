@@ -1,4 +1,4 @@
-"""What doctors say: a line for each finding, for people and for programs."""
+"""Output of a doctor: a line for each result as text, and JSON."""
 
 import json
 
@@ -26,7 +26,7 @@ FINDINGS = [
 ]
 
 
-def test_a_line_for_each_finding_with_what_to_do_below() -> None:
+def test_each_result_is_a_line_with_its_advice_below() -> None:
     assert as_text(FINDINGS) == (
         "ok       driver             version 580\n"
         "problem  device files       there is no /dev/nvidiactl\n"
@@ -46,14 +46,14 @@ def test_warnings_are_counted_where_there_are_any() -> None:
     ("findings", "status"),
     [([], 0), ([ok("a", "b")], 0), ([warning("a", "b"), unknown("a", "b")], 0), (FINDINGS, 1)],
 )
-def test_the_exit_status_says_whether_something_is_wrong(findings: list[CheckResult], status: int) -> None:
+def test_the_exit_status_is_1_if_there_is_a_problem(findings: list[CheckResult], status: int) -> None:
     assert exit_status(findings) == status
 
 
-def test_as_json_everything_is_there() -> None:
-    shown = json.loads(as_json(FINDINGS, {"node": None}))
-    assert (shown["node"], shown["problems"], shown["unknown"]) == (None, 1, 1)
-    assert shown["findings"][1] == {
+def test_json_has_every_field() -> None:
+    document = json.loads(as_json(FINDINGS, {"node": None}))
+    assert (document["node"], document["problems"], document["unknown"]) == (None, 1, 1)
+    assert document["findings"][1] == {
         "check": "device files",
         "state": "problem",
         "what": "there is no /dev/nvidiactl",
@@ -81,7 +81,7 @@ def test_no_name_acts_on_the_terminal(findings: list[CheckResult], columns: int 
     text = as_text(findings, columns=columns)
     assert all(line.isprintable() for line in text.split("\n"))
     if columns is None:
-        assert text.count("\n") == len(findings) + sum(bool(one.advice) for one in findings) + 1
+        assert text.count("\n") == len(findings) + sum(bool(finding.advice) for finding in findings) + 1
     assert as_json(findings, {"node": "\x1b"}).isascii()
 
 

@@ -32,7 +32,7 @@ def test_descriptors_are_kept_back_for_the_service(files: int, reserved: int) ->
     assert for_connections == files - reserved - opened
 
 
-def test_a_port_without_descriptors_says_so_within_a_limit_and_serves_again() -> None:
+def test_a_server_without_descriptors_logs_within_a_limit_and_serves_again() -> None:
     result = json.loads(run("exhaust", 64))
     assert result["answered_afterwards"] == 200
     assert 1 <= len(result["log"]) < 40

@@ -40,7 +40,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("title", CHANGES)
 @pytest.mark.parametrize("watched", ["the file", "its directory"])
-def test_a_change_is_said_once(tmp_path: Path, title: str, watched: str) -> None:
+def test_a_change_is_reported_once(tmp_path: Path, title: str, watched: str) -> None:
     file = tmp_path / "file"
     file.write_text("one")
     watch = FileWatch(file if watched == "the file" else tmp_path)
@@ -51,7 +51,7 @@ def test_a_change_is_said_once(tmp_path: Path, title: str, watched: str) -> None
     assert not watch.changed()
 
 
-def test_what_is_being_written_is_said_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_being_written_is_reported_when_it_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("one")
     watch = FileWatch(file)

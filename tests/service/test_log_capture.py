@@ -1,4 +1,4 @@
-"""What libraries and the interpreter report becomes lines of the log."""
+"""Reports of libraries and of the interpreter as lines of the log."""
 
 import json
 import logging
@@ -58,7 +58,7 @@ def repeating() -> Repeating:
     return Repeating()
 
 
-def test_a_message_that_repeats_is_suppressed_and_its_count_told(repeating: Repeating) -> None:
+def test_a_message_that_repeats_is_suppressed_and_counted(repeating: Repeating) -> None:
     """asyncio adds the socket on a second line of the template."""
     for number in range(1000):
         repeating.log(f"socket.accept() out of system resource\nsocket: {number}")
@@ -85,8 +85,8 @@ def test_many_different_messages_are_bounded(repeating: Repeating) -> None:
     written = len(repeating.messages())
     assert written < 300
     repeating.handler.close()
-    told = [line["count"] for line in repeating.stream.decoded if "count" in line]
-    assert written + sum(told) == 10_000
+    dropped = [line["count"] for line in repeating.stream.decoded if "count" in line]
+    assert written + sum(dropped) == 10_000
 
 
 class Unprintable:
@@ -141,7 +141,7 @@ with standard_error_log() as log:
 """
 
 
-def test_what_the_interpreter_reports_is_a_line_each() -> None:
+def test_each_report_of_the_interpreter_is_a_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, timeout=60, check=True,
         env=os.environ | {"PYTHONWARNINGS": "default"},

@@ -36,9 +36,9 @@ def test_lines_of_several_threads_stay_whole_and_in_order() -> None:
             thread.join()
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
-        found = lines_of(reader.rest())
+        lines = lines_of(reader.rest())
     for name in names:
-        assert [line["number"] for line in found if line["message"] == name] == list(range(500))
+        assert [line["number"] for line in lines if line["message"] == name] == list(range(500))
     assert writer.lines_lost == 0
 
 
@@ -52,7 +52,7 @@ def test_a_line_comes_out_without_another_one_behind_it() -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"queue_lines": 10}, {"queue_bytes": 80}], ids=["lines", "bytes"])
-def test_lines_beyond_the_bounds_are_dropped_and_told(bounds: dict[str, int]) -> None:
+def test_lines_beyond_the_bounds_are_dropped_and_counted(bounds: dict[str, int]) -> None:
     """The pipe is full, so that ten lines of eight bytes stay in the queue."""
     with pipe() as (reading, writing):
         filled = fill(writing)
@@ -64,9 +64,9 @@ def test_lines_beyond_the_bounds_are_dropped_and_told(bounds: dict[str, int]) ->
         reader = Reader(reading)
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
-        found = reader.rest().splitlines()
-    assert [line for line in found if not line.startswith(b"{")] == [b"%07d" % n for n in range(10)]
-    notices = [json.loads(line) for line in found if line.startswith(b"{")]
+        lines = reader.rest().splitlines()
+    assert [line for line in lines if not line.startswith(b"{")] == [b"%07d" % n for n in range(10)]
+    notices = [json.loads(line) for line in lines if line.startswith(b"{")]
     assert [(line["message"], line["count"]) for line in notices] == [("log lines lost", 15)]
 
 
@@ -117,7 +117,7 @@ class Descriptor:
         return len(taken)
 
 
-def test_after_a_line_that_broke_off_the_next_one_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_partial_line_the_next_line_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Descriptor()
     monkeypatch.setattr(os, "write", disk.write)
     writer = LogWriter(99)

@@ -7,7 +7,7 @@ import pytest
 from service.tasks import restart_on_error
 
 
-async def test_work_begins_anew_after_an_error_and_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_restarts_after_an_error_and_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.tasks.AGAIN_SECONDS", 0.001)
     errors: list[str] = []
     begun = 0

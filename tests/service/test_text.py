@@ -37,10 +37,10 @@ def test_one_line_is_safe_short_and_encodable(text: str, limit: int) -> None:
 
 @given(HOSTILE, LIMITS)
 def test_printable_is_safe_and_has_a_character_for_each(text: str, limit: int) -> None:
-    shown = printable(text, limit)
-    assert is_safe(shown)
-    assert len(shown) == min(len(text), limit)
-    assert shown.encode().decode() == shown
+    result = printable(text, limit)
+    assert is_safe(result)
+    assert len(result) == min(len(text), limit)
+    assert result.encode().decode() == result
 
 
 @given(HOSTILE, LIMITS)
@@ -83,9 +83,9 @@ class Counted(str):
     read = 0
 
     def __getitem__(self, key: object) -> str:
-        found = super().__getitem__(key)  # type: ignore[index]
-        Counted.read += len(found)
-        return found
+        part = super().__getitem__(key)  # type: ignore[index]
+        Counted.read += len(part)
+        return part
 
     def __iter__(self) -> object:
         raise AssertionError("the whole text is read")

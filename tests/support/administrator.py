@@ -126,8 +126,8 @@ class Administrator:
         answer = await self.client.request(
             "PATCH", path, body=body, content_type="application/merge-patch+json"
         )
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        merged: dict[str, Any] = json.loads(answer)
+        return merged
 
     async def set_status(self, path: str, status: dict[str, Any]) -> dict[str, Any]:
         """Set the status of a pod, as a kubelet does."""
@@ -142,8 +142,8 @@ class Administrator:
 
     async def read(self, path: str) -> dict[str, Any]:
         """Return a stored object or list."""
-        found: dict[str, Any] = json.loads(await self.client.get(path))
-        return found
+        item: dict[str, Any] = json.loads(await self.client.get(path))
+        return item
 
     async def delete(self, path: str) -> None:
         """Delete an object immediately."""
@@ -155,8 +155,8 @@ class Administrator:
         await self.create(account)
         await self.grant(name, *rules)
         path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        answer = await self._post(path, asked)
+        token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        answer = await self._post(path, token_request)
         return str(answer["status"]["token"])
 
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
@@ -182,8 +182,10 @@ class Administrator:
 
     async def _post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
         body = json.dumps({"apiVersion": "v1", **item}).encode()
-        found: dict[str, Any] = json.loads(await self.client.request("POST", path, params=params, body=body))
-        return found
+        created: dict[str, Any] = json.loads(
+            await self.client.request("POST", path, params=params, body=body)
+        )
+        return created
 
 
 def right(resource: str, *verbs: str, group: str = "") -> dict[str, Any]:
@@ -196,5 +198,5 @@ def admissible(pod: dict[str, Any]) -> dict[str, Any]:
     spec = {key: value for key, value in pod["spec"].items() if key not in _NOT_HERE}
     for kind in ("containers", "initContainers"):
         if kind in spec:
-            spec[kind] = [{"image": "example.invalid/image", **one} for one in spec[kind]]
+            spec[kind] = [{"image": "example.invalid/image", **container} for container in spec[kind]]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"], "spec": spec}

@@ -47,8 +47,8 @@ class Agent:
     def shares(self) -> dict[str, Any]:
         status, text = self.get("/api/v1/shares")
         assert status == 200
-        shown: dict[str, Any] = json.loads(text)
-        return shown
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
     def said(self, message: str) -> list[dict[str, Any]]:
         """Return the log lines with a message."""
@@ -82,11 +82,11 @@ def agent(
         )
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (found := re.search(r'"url":"([^"]+)"', log.read_text())):
+        while not (url := re.search(r'"url":"([^"]+)"', log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.02)
-        yield Agent(process, log, found[1])
+        yield Agent(process, log, url[1])
     finally:
         if process.poll() is None:
             process.kill()

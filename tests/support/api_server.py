@@ -176,8 +176,8 @@ class ApiServer:
                 return await refusal(request)
         if request.path == self.path or "watch" in request.query:
             return await self._answer_about_pods(request)
-        found = self.named.get(request.path)
-        answer = refuses(404, "NotFound", "not found") if found is None else says(json.dumps(found))
+        item = self.named.get(request.path)
+        answer = refuses(404, "NotFound", "not found") if item is None else says(json.dumps(item))
         return await answer(request)
 
     async def _answer_about_pods(self, request: web.Request) -> web.StreamResponse:

@@ -113,4 +113,6 @@ def but(**changes: Any) -> Cluster:
 def told(findings: Iterable[CheckResult], *states: State) -> list[str]:
     """Return the results that are problems, or in the given states."""
     wanted = states or (State.PROBLEM, State.WARNING)
-    return [f"{one.state}: {one.check}: {one.what}" for one in findings if one.state in wanted]
+    return [
+        f"{finding.state}: {finding.check}: {finding.what}" for finding in findings if finding.state in wanted
+    ]

@@ -45,14 +45,14 @@ class Running:
 
     def said(self, message: str) -> list[str]:
         """Return log messages about a kind, by resource or error."""
-        found = (line for line in self.log if line["message"] == message)
-        return [line.get("resource") or line.get("error", "") for line in found]
+        lines = (line for line in self.log if line["message"] == message)
+        return [line.get("resource") or line.get("error", "") for line in lines]
 
 
 @contextlib.asynccontextmanager
 async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
     stream = BytesIO()
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "node": NODE,
         "reservation_namespace": RESERVATIONS,
         "log": JsonLog(stream),
@@ -60,7 +60,7 @@ async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
         "fetch_timing": SOON,
         **options,
     }
-    pods = ClusterPods(client=client, **told)
+    pods = ClusterPods(client=client, **settings)
     task = asyncio.create_task(pods.run())
     try:
         yield Running(pods, stream)

@@ -231,8 +231,8 @@ async def failed_open(client: KubeClient, webhook: str = MUTATE) -> float:
 
 
 def _series(text: str) -> dict[str, float]:
-    found = (_SERIES.match(line) for line in text.splitlines())
-    return {match[1]: float(match[2]) for match in found if match}
+    matches = (_SERIES.match(line) for line in text.splitlines())
+    return {match[1]: float(match[2]) for match in matches if match}
 
 
 @dataclass(kw_only=True)
@@ -338,9 +338,9 @@ def _text(log: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(log: Path, *options: str, **told: Any) -> AsyncIterator[Serving]:
+async def serving(log: Path, *options: str, **settings: Any) -> AsyncIterator[Serving]:
     """Run `start_serving`; stop the process at the end of the test."""
-    running = await start_serving(log, *options, **told)
+    running = await start_serving(log, *options, **settings)
     try:
         yield running
     finally:

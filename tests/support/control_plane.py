@@ -241,7 +241,7 @@ def control_plane(
         running.start()
         yield running
     finally:
-        apiserver.stop(signal.SIGKILL)  # nothing of theirs is kept
+        apiserver.stop(signal.SIGKILL)  # no data is kept
         etcd.stop(signal.SIGKILL)
 
 
@@ -297,9 +297,9 @@ def _write_keys(folder: Path) -> None:
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 def assets_folder() -> Path | None:

@@ -25,7 +25,7 @@ Series = dict[str, dict[tuple[str, ...], float]]
 
 
 @dataclass
-class Listed:
+class ListedPods:
     """A source of pods that has a complete list."""
 
     inventory: Inventory | None
@@ -51,7 +51,7 @@ class Chain:
         self.processes = Processes(proc_root=self.proc_root)
         self.log = io.BytesIO()
         self.books = SamplePipeline(
-            pods=Listed(self.inventory),
+            pods=ListedPods(self.inventory),
             share_resolver=ShareResolver(),
             judge=Judge(grace=10, longest_gap=60),
             is_simulated=False,
@@ -85,15 +85,15 @@ class Chain:
 
 def series_of(text: str) -> Series:
     """Return kaishare's series by name, and by the labels pod, gpu_uuid and reason where present."""
-    found: Series = {}
+    series: Series = {}
     for line in text.splitlines():
         matched = re.fullmatch(r"kaishare_(\w+?)(?:\{(.*)\})? (\S+)", line)
         if matched:
             labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', matched[2] or ""))
             key = tuple(labels[name] for name in ("pod", "gpu_uuid", "reason") if name in labels)
-            places = found.setdefault(matched[1], {})
+            places = series.setdefault(matched[1], {})
             assert key not in places or "le" in labels or "call" in labels, (
                 line
             )  # Prometheus takes no series twice
             places[key] = float(matched[3])
-    return found
+    return series

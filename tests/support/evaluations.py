@@ -33,16 +33,16 @@ class Node:
     def judged(
         self,
         at: float,
-        held: Mapping[str, int],
+        used_bytes: Mapping[str, int],
         *,
         over_share_policies: Mapping[str, OverSharePolicy] | None = None,
         origins: Mapping[str, Origin] | None = None,
         reservations: Iterable[str] = (),
     ) -> Evaluation:
         """One sample, judged; every namespace asks for eviction unless told otherwise."""
-        names = dict(enumerate(held, 10))
+        names = dict(enumerate(used_bytes, 10))
         taken = sample(
-            gpu(*((number, held[name]) for number, name in names.items())),
+            gpu(*((number, used_bytes[name]) for number, name in names.items())),
             origins={number: (origins or {}).get(name) or in_pod(name) for number, name in names.items()},
             at=at,
         )
@@ -58,10 +58,10 @@ class Node:
             reservation_uids=frozenset(reservations),
         )
 
-    def flagged(self, held: Mapping[str, int], **options: object) -> Evaluation:
+    def flagged(self, used_bytes: Mapping[str, int], **options: object) -> Evaluation:
         """Over for a whole grace."""
-        self.judged(0, held, **options)  # type: ignore[arg-type]
-        return self.judged(10, held, **options)  # type: ignore[arg-type]
+        self.judged(0, used_bytes, **options)  # type: ignore[arg-type]
+        return self.judged(10, used_bytes, **options)  # type: ignore[arg-type]
 
 
 def of_pod(made: PodShare, **fields: object) -> PodShare:

@@ -69,8 +69,8 @@ def source(client: KubeClient, **options: Any) -> Following:
     async def changed(managed: Managed) -> None:
         changes.append(managed)
 
-    told = {"timing": QUICK, "on_change": changed, "on_error": lambda: errors.append("error"), **options}
-    return Following(ClusterPolicies(client=client, log=JsonLog(stream), **told), stream, changes, errors)
+    settings = {"timing": QUICK, "on_change": changed, "on_error": lambda: errors.append("error"), **options}
+    return Following(ClusterPolicies(client=client, log=JsonLog(stream), **settings), stream, changes, errors)
 
 
 @contextlib.asynccontextmanager

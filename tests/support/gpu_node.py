@@ -42,14 +42,14 @@ class GpuNode:
         ProcTree(self.folder / "proc").add(2, "0::/", name="kthreadd")
         self.hold({})
 
-    def hold(self, held: dict[str, int]) -> None:
+    def hold(self, used_mib: dict[str, int]) -> None:
         """Let one process of each pod, by UID, use an amount of memory in MiB."""
         tree = ProcTree(self.folder / "proc")
         lines = [
             "driver 580.65.06",
-            f"gpu 0 {GPU_0} {TOTAL} {500 * MIB} {sum(held.values()) * MIB} NVIDIA A10",
+            f"gpu 0 {GPU_0} {TOTAL} {500 * MIB} {sum(used_mib.values()) * MIB} NVIDIA A10",
         ]
-        for number, (uid, mib) in enumerate(held.items(), 101):
+        for number, (uid, mib) in enumerate(used_mib.items(), 101):
             tree.add(number, in_pod(uid, f"{number:064x}"))
             lines.append(f"process 0 - 0 {number} {mib * MIB} 4294967295 4294967295")
         making = self.folder / "answers.making"
@@ -81,8 +81,8 @@ class GpuNode:
         """Return the Events of a pod, as `kubectl describe` finds them."""
         selector = {"fieldSelector": f"involvedObject.uid={uid}"}
         answer = await self.admin.client.get(f"/api/v1/namespaces/{namespace}/events", params=selector)
-        found: list[dict[str, Any]] = json.loads(answer)["items"]
-        return found
+        events: list[dict[str, Any]] = json.loads(answer)["items"]
+        return events
 
     async def reasons(self, uid: str) -> list[str]:
         return sorted(event["reason"] for event in await self.events(uid))
@@ -92,8 +92,8 @@ async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0)
     """Wait until a condition holds; return the seconds it took."""
     began = time.monotonic()
     while True:
-        found = holds()
-        if await found if asyncio.iscoroutine(found) else found:
+        result = holds()
+        if await result if asyncio.iscoroutine(result) else result:
             return time.monotonic() - began
         assert time.monotonic() - began < seconds, running.log.read_text()
         await asyncio.sleep(0.02)

@@ -76,14 +76,16 @@ def rendered_text(values: dict[str, Any] | None = None) -> str:
 
 def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> list[Object]:
     """Return the chart's objects; hooks only on request."""
-    found = [item for item in yaml.load_all(rendered_text(values), _LOADER) if item is not None]
-    return [item for item in found if tests or "helm.sh/hook" not in item["metadata"].get("annotations", {})]
+    objects = [item for item in yaml.load_all(rendered_text(values), _LOADER) if item is not None]
+    return [
+        item for item in objects if tests or "helm.sh/hook" not in item["metadata"].get("annotations", {})
+    ]
 
 
 def one(objects: list[Object], kind: str, name: str) -> Object:
     """Return the object with this kind and name."""
-    (found,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
-    return found
+    (item,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
+    return item
 
 
 def kinds(objects: list[Object]) -> set[tuple[str, str]]:

@@ -156,19 +156,19 @@ async def let_go(client: KubeClient, namespace: str) -> None:
     """Complete the deletion of a namespace; no controller does so here."""
     path = f"/api/v1/namespaces/{namespace}"
     try:
-        found = json.loads(await client.get(path))
+        stored = json.loads(await client.get(path))
     except ApiError as error:
         if error.status != 404:
             raise
         return
-    if found["status"]["phase"] == "Terminating":
-        body = json.dumps({**found, "spec": {"finalizers": []}}).encode()
+    if stored["status"]["phase"] == "Terminating":
+        body = json.dumps({**stored, "spec": {"finalizers": []}}).encode()
         await client.request("PUT", f"{path}/finalize", body=body)
 
 
 async def token_of(client: KubeClient, name: str, namespace: str) -> str:
     """Return a token of an existing service account."""
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-    answer = json.loads(await client.request("POST", path, body=json.dumps(asked).encode()))
+    answer = json.loads(await client.request("POST", path, body=json.dumps(token_request).encode()))
     return str(answer["status"]["token"])

@@ -96,7 +96,9 @@ def with_containers(make_one: Callable[[int], Json], *, init: bool = False) -> C
         made = [make_one(number) for number in range(count)]
         return pod(
             containers=made,
-            initContainers=[{**one, "name": f"i-{one['name']}"} for one in made] if init else [],
+            initContainers=[{**container, "name": f"i-{container['name']}"} for container in made]
+            if init
+            else [],
         )
 
     return make

@@ -10,8 +10,8 @@ from tests.support.kube_objects import NODE, RESERVATIONS
 
 def built(*documents: dict[str, Any], node: str = NODE) -> AssembledInventory:
     """Return the result of `build` for documents."""
-    found = [each for each in map(decode_object, documents) if each is not None]
-    return build(found, node=node, reservation_namespace=RESERVATIONS)
+    objects = [each for each in map(decode_object, documents) if each is not None]
+    return build(objects, node=node, reservation_namespace=RESERVATIONS)
 
 
 def inventory(*documents: dict[str, Any]) -> Inventory:

@@ -137,6 +137,11 @@ def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": made}}
 
 
+def namespace_object(name: str = "research", labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a namespace with labels."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+
+
 def listed(*items: dict[str, Any], kind: str = "List") -> dict[str, Any]:
     """Return a list as `kubectl get -o json` prints it."""
     return {"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": ""}, "items": list(items)}

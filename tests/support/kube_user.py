@@ -102,11 +102,11 @@ class Asker:
             params={**params, **({"dryRun": "All"} if dry_run else {})},
             ssl=self._trust,
         ) as response:
-            found = await response.read()
+            content = await response.read()
             is_json = "json" in response.headers.get("Content-Type", "")
             return Answer(
                 status=response.status,
-                body=json.loads(found) if is_json else {"text": found.decode()},
+                body=json.loads(content) if is_json else {"text": content.decode()},
                 warnings=[
                     text.split('"', 1)[1].rstrip('"') for text in response.headers.getall("Warning", [])
                 ],

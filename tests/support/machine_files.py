@@ -75,9 +75,9 @@ def states(findings: list[CheckResult], check: str) -> list[State]:
     return [finding.state for finding in findings if finding.check == check]
 
 
-def one(findings: list[CheckResult], check: str) -> CheckResult:
-    (found,) = [finding for finding in findings if finding.check == check]
-    return found
+def result_of(findings: list[CheckResult], check: str) -> CheckResult:
+    (result,) = [finding for finding in findings if finding.check == check]
+    return result
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ _ANNOTATIONS: Mapping[str, tuple[str | None, ...]] = {
     keys.GPU_FRACTION: ("0.5", "0.125", "0.004", "1.5", "", "NaN", "0x1p-1", "0.9", "½", "1e-400", None),
     keys.GPU_MEMORY: ("2000", "9223372036854775808", "2Gi", "0", "1\n", None),
     keys.NUM_DEVICES: ("2", "0", "18446744073709551615", "9" * 5000),
-    keys.CONTAINER_NAME: ("c0", "c1", "init", "", "nobody", "nobody\nelse", None),
+    keys.CONTAINER_NAME: ("c0", "c1", "init", "", "unknown", "unknown\nname", None),
     keys.MPS: ("true", "false"),
     labels_of.REASON: ("no-gpu", "", None),
     labels_of.SIZE: ("train", ""),
@@ -150,9 +150,9 @@ _LABELS: Mapping[str, tuple[str | None, ...]] = {
 
 def _entries(table: Mapping[str, tuple[str | None, ...]]) -> st.SearchStrategy[dict[str, str | None] | None]:
     """Return up to three entries of a table; rarely also an unknown key, thousands of keys, or null."""
-    one = st.sampled_from([(key, value) for key, values in table.items() for value in values])
+    entry = st.sampled_from([(key, value) for key, values in table.items() for value in values])
     odd = st.tuples(odd_text, st.none() | odd_text)
-    few = [st.lists(one, min_size=size, max_size=size).map(dict) for size in (1, 2, 3)]
+    few = [st.lists(entry, min_size=size, max_size=size).map(dict) for size in (1, 2, 3)]
     many = {f"key-{i}": "x" for i in range(3000)}
     return st.one_of(*few, st.lists(odd, max_size=3).map(dict), st.sampled_from((None, {}, many)))
 
@@ -291,13 +291,13 @@ _namespace_labels: Mapping[str, Jsons] = {
 @st.composite
 def namespace_labels(draw: Draw) -> dict[str, str]:
     """Build labels of a managed namespace, valid and invalid."""
-    found = {keys.QUEUE_LABEL: draw(_queues), **draw(_shares)}
+    labels = {keys.QUEUE_LABEL: draw(_queues), **draw(_shares)}
     for label, values in _namespace_labels.items():
         if label == labels_of.SHARE_FOR or draw(one_in(4)):
-            found[label] = draw(values)
+            labels[label] = draw(values)
     if draw(one_in(24)):
-        found[draw(st.sampled_from(sorted(LABELS)))] = draw(odd_text)
-    return found
+        labels[draw(st.sampled_from(sorted(LABELS)))] = draw(odd_text)
+    return labels
 
 
 _sizes = st.dictionaries(
@@ -412,7 +412,7 @@ def reviews(draw: Draw) -> dict[str, Json]:
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "operation": "CREATE",
         "namespace": draw(
-            st.sampled_from(("team-a", "team-a", "team-b", "watched", "nobody", "failing", None))
+            st.sampled_from(("team-a", "team-a", "team-b", "watched", "unmanaged", "failing", None))
         ),
         "object": draw(
             st.sampled_from((pods(), pods(), pods(), misshapen_pods, json_values)).flatmap(lambda s: s)

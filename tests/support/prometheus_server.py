@@ -45,16 +45,16 @@ class Prometheus:
         return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"]}
 
     def instant(self, query: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("query", query=query)["result"]
-        return found
+        samples: list[dict[str, Any]] = self.get("query", query=query)["result"]
+        return samples
 
     def lately(self, query: str, seconds: int = 30) -> list[dict[str, Any]]:
         """Return all series of a query over the last seconds."""
         end = time.time()
-        found: list[dict[str, Any]] = self.get(
+        samples: list[dict[str, Any]] = self.get(
             "query_range", query=query, start=str(end - seconds), end=str(end), step="1"
         )["result"]
-        return found
+        return samples
 
     def until(self, holds: Callable[[], Any], what: Callable[[], object] = lambda: "") -> None:
         """Wait until a condition holds."""
@@ -125,13 +125,13 @@ def free_port() -> int:
 @contextmanager
 def page(text: Callable[[int], str]) -> Iterator[str]:
     """Serve a page of metrics and yield its address; `text` receives the number of requests."""
-    asked = 0
+    requests = 0
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            nonlocal asked
-            asked += 1
-            body = text(asked).encode()
+            nonlocal requests
+            requests += 1
+            body = text(requests).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))

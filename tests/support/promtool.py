@@ -12,10 +12,10 @@ ALERTS = ROOT / "deploy" / "alerts"
 
 def needed(program: str) -> str:
     """Return the path of a program; skip the test without it."""
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         pytest.skip(f"{program} is needed: apt-get install prometheus")
-    return found
+    return path
 
 
 def promtool(*arguments: str | Path) -> str:

@@ -31,8 +31,8 @@ class Desk:
     is_dry_run: bool = False
     fresh: float = 5.0
     now: float = 10.0
-    held: dict[str, int] = field(default_factory=lambda: {"train": OVER})
-    fresh_held: dict[str, int] | None = None
+    used_bytes: dict[str, int] = field(default_factory=lambda: {"train": OVER})
+    fresh_used_bytes: dict[str, int] | None = None
     """Used bytes by pod in a fresh sample; None if unchanged."""
     answers: list[Evicted] = field(default_factory=list)
     """Answers to evictions in order; then success."""
@@ -53,7 +53,7 @@ class Desk:
             clock=lambda: self.now,
             timing=EvictionTiming(fresh=self.fresh),
         )
-        self.node.judged(0, self.held)
+        self.node.judged(0, self.used_bytes)
 
     async def ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:
         self.done.append(f"{'try' if is_trial else 'evict'} {pod.name}")
@@ -67,11 +67,11 @@ class Desk:
     def sample_now(self) -> None:
         self.done.append("sample")
         if self.samples:
-            held = self.held if self.fresh_held is None else self.fresh_held
-            asyncio.get_running_loop().call_soon(self.sample, held)
+            used_bytes = self.used_bytes if self.fresh_used_bytes is None else self.fresh_used_bytes
+            asyncio.get_running_loop().call_soon(self.sample, used_bytes)
 
-    def sample(self, held: dict[str, int] | None = None) -> None:
-        self.evictor.handle(self.node.judged(self.now, self.held if held is None else held))
+    def sample(self, used_bytes: dict[str, int] | None = None) -> None:
+        self.evictor.handle(self.node.judged(self.now, self.used_bytes if used_bytes is None else used_bytes))
 
     async def step(self, seconds: float = 5.0) -> None:
         """Advance the clock, take a sample, and wait until all actions are done."""
@@ -87,7 +87,7 @@ class Desk:
     def results(self) -> dict[str, int]:
         return dict(self.evictor.results)
 
-    def said(self) -> list[dict[str, Any]]:
+    def log_lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 

@@ -47,15 +47,15 @@ class Pipeline:
     async def run(self) -> None:
         raise NotImplementedError
 
-    def see(self, *items: dict[str, Any], held: dict[str, dict[str, int]], times: int = 1) -> None:
+    def see(self, *items: dict[str, Any], used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
         """Take samples with the bytes that pods, by UID, use on the two GPUs."""
-        self.process(built(*items).inventory, held, times)
+        self.process(built(*items).inventory, used_bytes, times)
 
-    def process(self, inventory: Inventory, held: dict[str, dict[str, int]], times: int = 1) -> None:
+    def process(self, inventory: Inventory, used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
         """Take samples with a given inventory."""
         pids = {
             (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
-                ((each, uid) for uid, on in held.items() for each in on), start=100
+                ((each, uid) for uid, on in used_bytes.items() for each in on), start=100
             )
         }  # fmt: skip
         origins = {
@@ -64,7 +64,7 @@ class Pipeline:
         }
         gpus = [
             gpu(
-                *((pid, held[uid][uuid]) for (where, uid), pid in pids.items() if where == uuid),
+                *((pid, used_bytes[uid][uuid]) for (where, uid), pid in pids.items() if where == uuid),
                 uuid=uuid,
                 index=index,
             )
@@ -84,21 +84,21 @@ class Pipeline:
     @property
     def problems(self) -> dict[tuple[str, str], str]:
         """Return the details of attribution problems by cause and GPU."""
-        return {(found.cause, found.gpu_uuid): found.detail for found in self.books.status().problems}
+        return {(problem.cause, problem.gpu_uuid): problem.detail for problem in self.books.status().problems}
 
     @property
-    def shown(self) -> Any:
+    def api_shares(self) -> Any:
         """Return the answer of `/api/v1/shares`."""
         return json.loads(shares_json(self.books.status(), node="n", is_simulated=False))
 
     def pod_share(self, uid: str) -> PodShare:
-        (found,) = [each for each in self.judged[-1].snapshot.pod_shares if each.pod.uid == uid]
-        return found
+        (share,) = [each for each in self.judged[-1].snapshot.pod_shares if each.pod.uid == uid]
+        return share
 
     def promised(self, gpu_uuid: str) -> int | None:
-        (found,) = [a for a in self.judged[-1].snapshot.gpus if a.gpu.uuid == gpu_uuid]
-        return found.promised_bytes
+        (gpu_account,) = [a for a in self.judged[-1].snapshot.gpus if a.gpu.uuid == gpu_uuid]
+        return gpu_account.promised_bytes
 
-    def said(self, message: str) -> list[dict[str, Any]]:
+    def log_lines(self, message: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
         return [line for line in lines if line["message"] == message]

@@ -21,8 +21,8 @@ def gpu(
     *processes: tuple[int, int | None], uuid: str = A, used: int | None = None, index: int = 0, **fields: Any
 ) -> Gpu:
     """Return a GPU of 24 GiB with processes (pid, bytes); it uses 100 MiB more than they do."""
-    known = sum(held or 0 for _, held in processes)
-    listed = tuple(GpuProcess(pid, held) for pid, held in processes)
+    known = sum(used_bytes or 0 for _, used_bytes in processes)
+    listed = tuple(GpuProcess(pid, used_bytes) for pid, used_bytes in processes)
     return Gpu(
         **{
             "index": index,
@@ -124,12 +124,12 @@ def balance_of(taken: Sample, pod_shares: Iterable[PodShare], pods: PodIndex) ->
 
 def holding(snapshot: Snapshot, name: str, uuid: str = A) -> Holding | None:
     """Return the pod's usage of the GPU."""
-    found = [h for h in snapshot.holdings if h.pod_share.pod.name == name and h.gpu_uuid == uuid]
-    assert len(found) <= 1
-    return found[0] if found else None
+    matches = [h for h in snapshot.holdings if h.pod_share.pod.name == name and h.gpu_uuid == uuid]
+    assert len(matches) <= 1
+    return matches[0] if matches else None
 
 
 def used(snapshot: Snapshot, name: str, uuid: str = A) -> int | str | None:
     """Return the bytes that the pod uses on the GPU; None if unknown, "absent" if not listed."""
-    found = holding(snapshot, name, uuid)
-    return "absent" if found is None else found.used_bytes
+    pod_holding = holding(snapshot, name, uuid)
+    return "absent" if pod_holding is None else pod_holding.used_bytes

@@ -84,15 +84,15 @@ async def test_without_faults_requests_and_answers_pass_unchanged(
 ) -> None:
     packed = gzip.compress(BODY)
     server.answers = [says(packed, Content_Encoding="gzip", ETag='"7"'), says(BODY, status=404)]
-    asked = {"a": "ä b&c", "b": ""}
-    async with session.post("/a%2Fb", params=asked, data=b"x" * 9000, headers={"X-Mine": "1"}) as answer:
+    query = {"a": "ä b&c", "b": ""}
+    async with session.post("/a%2Fb", params=query, data=b"x" * 9000, headers={"X-Mine": "1"}) as answer:
         assert (answer.status, answer.headers["ETag"]) == (200, '"7"')
         assert answer.headers["Content-Encoding"] == "gzip"
         assert await answer.read() == packed
     async with session.get("/c", headers={"Authorization": "Bearer a-token"}) as answer:
         assert (answer.status, await answer.read()) == (404, BODY)
     post, get = server.requests
-    assert (post.method, post.raw_path.partition("?")[0], dict(post.query)) == ("POST", "/a%2Fb", asked)
+    assert (post.method, post.raw_path.partition("?")[0], dict(post.query)) == ("POST", "/a%2Fb", query)
     assert post.headers["X-Mine"] == "1"
     assert get.headers["Authorization"] == "Bearer a-token"
     assert [(seen.method, seen.status, seen.token) for seen in hostile.requests] == [
@@ -126,7 +126,7 @@ async def test_a_stream_arrives_as_it_is_made_and_its_end_reaches_the_server(
         (Flood(size=300_000, head=b"{"), 200, b"{" + b"x" * 65536 * 5),
     ],
 )
-async def test_an_answer_that_is_whole(
+async def test_injected_answers_are_complete(
     hostile: HostileApiServer, server: ApiServer, session: aiohttp.ClientSession, fault: Any, status: int, body: bytes
 ) -> None:  # fmt: skip
     server.always = says(BODY)
@@ -185,8 +185,8 @@ async def test_a_rule_counts_its_requests_and_the_next_rule_follows(
         async with session.request(method, path) as answer:
             return answer.status
 
-    asked = ["/a", "/b", "/a?watch=1", "/a", "/a"]
-    assert [await ask(path) for path in asked] == [500, 200, 503, 500, 503]
+    paths = ["/a", "/b", "/a?watch=1", "/a", "/a"]
+    assert [await ask(path) for path in paths] == [500, 200, 503, 500, 503]
     assert await ask("/a", "DELETE") == 503
     assert first.used == 2
     assert len(hostile.seen(requests("/a", watch=True))) == 1
@@ -209,7 +209,7 @@ async def test_older_data_comes_from_another_server(
         await older.stop()
 
 
-async def test_a_server_that_is_away_is_a_cut(
+async def test_an_unreachable_server_is_a_cut(
     hostile: HostileApiServer, server: ApiServer, session: aiohttp.ClientSession
 ) -> None:
     await server.stop()

@@ -26,7 +26,7 @@ def judge(**fields: object) -> Judge:
 
 
 def node(
-    held: int | None = 0,
+    used_bytes: int | None = 0,
     *others: PodShare,
     at: float = 0.0,
     pod_share: PodShare = TRAIN,
@@ -35,7 +35,7 @@ def node(
     comm: str = "python",
 ) -> Snapshot:
     """Return two GPUs; the pod has one process with an amount of memory on one of them, or none for 0."""
-    process = [] if held == 0 else [(10, held)]
+    process = [] if used_bytes == 0 else [(10, used_bytes)]
     gpus = [gpu(*(process if uuid == each else ()), uuid=each, index=i) for i, each in enumerate((A, B))]
     taken = sample(*gpus, origins={10: in_pod(pod_share.pod.name, comm)}, at=at, problems=problems)
     return snapshot_of(taken, pod_share, *others)

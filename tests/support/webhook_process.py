@@ -43,11 +43,11 @@ async def until(condition: Callable[[], Awaitable[Any] | Any], what: str) -> Any
     """Wait for a condition; return its value."""
     end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while asyncio.get_running_loop().time() < end:
-        found = condition()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found
+        result = condition()
+        if isinstance(result, Awaitable):
+            result = await result
+        if result:
+            return result
         await asyncio.sleep(0.02)
     raise AssertionError(f"still not after {PATIENCE_SECONDS} s: {what}")
 
@@ -64,8 +64,8 @@ class Reply:
     @property
     def response(self) -> dict[str, Any]:
         """Return the answer to a review."""
-        found: dict[str, Any] = json.loads(self.body)["response"]
-        return found
+        response: dict[str, Any] = json.loads(self.body)["response"]
+        return response
 
 
 class Connection:
@@ -97,14 +97,14 @@ class Connection:
 
     async def rest(self) -> bytes:
         """Return all data until the server closes the connection."""
-        found = b""
+        content = b""
         async with asyncio.timeout(PATIENCE_SECONDS):
             try:
                 while data := await self._reader.read(65536):
-                    found += data
+                    content += data
             except OSError:  # a reset also ends the data
                 pass
-        return found
+        return content
 
     async def ended(self) -> None:
         """Wait until the server closes the connection."""
@@ -122,9 +122,9 @@ class Connection:
     @property
     def leaf(self) -> bytes:
         """Return the server's certificate."""
-        found = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        assert isinstance(found, bytes)
-        return found
+        certificate = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert isinstance(certificate, bytes)
+        return certificate
 
     def close(self) -> None:
         """Close the connection."""
@@ -200,8 +200,8 @@ class Live:
     async def figure(self, name: str) -> float:
         """Return one value of /metrics by its name with labels; 0 if absent."""
         text = (await self.get("/metrics")).body.decode()
-        found = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        match = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
+        return float(match[1]) if match else 0.0
 
     async def errors(self, stage: str) -> float:
         return await self.figure(f'kaishare_webhook_errors_total{{stage="{stage}"}}')
@@ -295,10 +295,10 @@ async def running(folder: Path, policies: Path | None = None, **settings: Any) -
         policies.write_text(POLICIES)
     stream, interval = io.BytesIO(), sys.getswitchinterval()
     certificates = settings.pop("certificates", FileSettings(directory=folder / "tls"))
-    told = Settings(
+    serve_settings = Settings(
         policies=policies, rules=Rules(), certificates=certificates, listen=ANY_PORT, ops_listen=ANY_PORT, **settings
     )  # fmt: skip
-    task = asyncio.create_task(serve(told, JsonLog(stream)))
+    task = asyncio.create_task(serve(serve_settings, JsonLog(stream)))
     try:
         await until(lambda: b'"serving"' in stream.getvalue() or task.done(), "serving")
         if task.done():

@@ -31,9 +31,9 @@ class Recorder:
 
     def paths(self) -> list[str]:
         """Return the paths of calls since the last use."""
-        found = [path for path, _ in self.calls]
+        paths = [path for path, _ in self.calls]
         self.calls.clear()
-        return found
+        return paths
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""What people are told of flags, in which words, and how often."""
+"""Events about flags: wording and rate."""
 
 import itertools
 import json
@@ -26,8 +26,8 @@ DAY = 86400.0
 
 
 @dataclass
-class Told:
-    """Everything that was said, on a clock of our own."""
+class EventRecorder:
+    """Records Events with the time of a simulated clock."""
 
     bounds: EventBounds | None = None
     now: float = 0.0
@@ -59,26 +59,26 @@ def transition(
     seconds: float = 120.0,
     **fields: Any,
 ) -> Transition:
-    said = {"used_bytes": 12 * GIB, "allowed_bytes": 8 * GIB, **fields}
+    figures = {"used_bytes": 12 * GIB, "allowed_bytes": 8 * GIB, **fields}
     verdict = Verdict(
         key=Key(uid_of(name), uuid, reason),
         pod_share=pod_share or PodShare(pod=pod(name)),
         gpu_index=None if not uuid else 0,
         is_flagged=change is Change.FLAGGED,
         since=0.0,
-        **said,
+        **figures,
     )
     return Transition(change=change, verdict=verdict, wall_time=0.0, seconds=seconds)
 
 
 def the_event(*transitions: Transition) -> Event:
-    told = Told()
-    told.take(*transitions)
-    ((_, event),) = told.events
+    recorder = EventRecorder()
+    recorder.take(*transitions)
+    ((_, event),) = recorder.events
     return event
 
 
-SAID = [
+MESSAGES = [
     (FlagReason.OVER_SHARE, {}, "GPUMemoryOverShare", f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 2 min"),
     (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"uses 12.0 GiB on GPU 0 ({A}), above its memory limit of 8.0 GiB, for 2 min; the limit is not enforced"),
     (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"uses 12.0 GiB on GPU 0 ({A}), which is not assigned to it, for 2 min; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
@@ -88,12 +88,14 @@ SAID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reason", "fields", "event", "said"), SAID, ids=[case[2] for case in SAID])
-def test_each_flag_is_one_warning_with_figures_and_what_to_do(
-    reason: FlagReason, fields: dict[str, Any], event: str, said: str
+@pytest.mark.parametrize(
+    ("reason", "fields", "event", "message"), MESSAGES, ids=[case[2] for case in MESSAGES]
+)
+def test_each_flag_is_one_warning_with_figures_and_advice(
+    reason: FlagReason, fields: dict[str, Any], event: str, message: str
 ) -> None:
     made = the_event(transition(reason=reason, **fields))
-    assert (made.reason, made.message, made.is_warning) == (event, said, True)
+    assert (made.reason, made.message, made.is_warning) == (event, message, True)
     about = made.about
     assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == (
         "v1", "Pod", "team-a", "train", uid_of("train"),
@@ -102,35 +104,35 @@ def test_each_flag_is_one_warning_with_figures_and_what_to_do(
     assert made.name.startswith("train."), "vCluster replaces the pod's name at the beginning"
 
 
-def test_of_what_clears_only_over_share_is_told_and_as_normal() -> None:
-    told = Told()
+def test_only_a_cleared_over_share_flag_makes_an_event_and_a_normal_one() -> None:
+    recorder = EventRecorder()
     for reason in FlagReason:
-        told.take(transition(reason=reason))
-    told.events.clear()
-    told.now += 3600
+        recorder.take(transition(reason=reason))
+    recorder.events.clear()
+    recorder.now += 3600
     for reason in FlagReason:
-        told.take(transition(Change.CLEARED, reason, used_bytes=7 * GIB))
-    ((_, event),) = told.events
+        recorder.take(transition(Change.CLEARED, reason, used_bytes=7 * GIB))
+    ((_, event),) = recorder.events
     assert (event.reason, event.is_warning) == ("GPUMemoryWithinShare", False)
     assert event.message == f"uses 7.0 GiB on GPU 0 ({A}), within its share of 8.0 GiB again"
 
 
-def test_what_was_dropped_is_not_spoken_of() -> None:
-    told = Told()
-    told.take(transition(Change.DROPPED))
-    assert told.events == []
+def test_a_dropped_flag_makes_no_event() -> None:
+    recorder = EventRecorder()
+    recorder.take(transition(Change.DROPPED))
+    assert recorder.events == []
 
 
-def test_the_same_pod_reason_and_gpu_have_the_same_name_and_others_another() -> None:
+def test_event_names_differ_by_pod_reason_and_gpu() -> None:
     first = the_event(transition()).name
     assert the_event(transition(used_bytes=20 * GIB)).name == first
     other = PodShare(pod=replace(pod("train"), uid=uid_of("other")))
     for different in (transition(uuid=B), transition(reason=FlagReason.NO_SHARE)):
         assert the_event(different).name != first
-    told = Told()
+    recorder = EventRecorder()
     of_another = transition(pod_share=other, name="other")
-    told.take(of_another, pods=("other",))
-    assert told.events[0][1].name != first, "a StatefulSet gives a new pod an old one's name"
+    recorder.take(of_another, pods=("other",))
+    assert recorder.events[0][1].name != first, "a StatefulSet gives a new pod an old one's name"
 
 
 def runs(*containers: dict[str, Any]) -> NodePod:
@@ -173,101 +175,101 @@ def test_a_message_holds_nothing_of_labels_and_annotations() -> None:
         assert "victim" not in repr(event)
 
 
-def times(told: Told, name: str = "train") -> list[float]:
-    """When its flag was told."""
-    return [at for at, event in told.events if event.about.uid == uid_of(name) and event.is_warning]
+def times(recorder: EventRecorder, name: str = "train") -> list[float]:
+    """Return the times of the warnings about a pod."""
+    return [at for at, event in recorder.events if event.about.uid == uid_of(name) and event.is_warning]
 
 
-def flap(told: Told, seconds: float, every: float = 10.0, *names: str) -> None:
-    """Let the flags of pods come and go."""
-    end, changes = told.now + seconds, (Change.FLAGGED, Change.CLEARED)
+def flap(recorder: EventRecorder, seconds: float, every: float = 10.0, *names: str) -> None:
+    """Raise and clear the flags of pods in turn."""
+    end, changes = recorder.now + seconds, (Change.FLAGGED, Change.CLEARED)
     step = 0
-    while told.now < end:
-        told.take(
+    while recorder.now < end:
+        recorder.take(
             *(transition(changes[step % 2], name=name) for name in names or ("train",)),
             pods=names or ("train",),
         )
         step += 1
-        told.now += every
+        recorder.now += every
 
 
-def test_a_flag_that_comes_and_goes_is_told_less_and_less_often() -> None:
-    told = Told()
-    flap(told, 4 * 3600)
-    assert times(told) == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
+def test_events_of_a_flapping_flag_back_off() -> None:
+    recorder = EventRecorder()
+    flap(recorder, 4 * 3600)
+    assert times(recorder) == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
 
 
-def test_that_a_flag_is_gone_is_told_at_once_and_the_next_one_when_its_time_has_come() -> None:
-    told = Told()
-    told.take(transition())
-    told.now = 20
-    told.take(transition(Change.CLEARED))
-    assert told.reasons == ["GPUMemoryOverShare", "GPUMemoryWithinShare"]
-    told.now = 40
-    told.take(transition())
-    told.now = 59
-    told.take()
-    assert len(told.events) == 2
-    told.now = 60
-    told.take()
-    assert told.reasons[2:] == ["GPUMemoryOverShare"]
-    told.now = 4000
-    told.take()
-    assert len(told.events) == 3
+def test_a_cleared_flag_makes_an_event_at_once_and_the_next_flag_waits() -> None:
+    recorder = EventRecorder()
+    recorder.take(transition())
+    recorder.now = 20
+    recorder.take(transition(Change.CLEARED))
+    assert recorder.reasons == ["GPUMemoryOverShare", "GPUMemoryWithinShare"]
+    recorder.now = 40
+    recorder.take(transition())
+    recorder.now = 59
+    recorder.take()
+    assert len(recorder.events) == 2
+    recorder.now = 60
+    recorder.take()
+    assert recorder.reasons[2:] == ["GPUMemoryOverShare"]
+    recorder.now = 4000
+    recorder.take()
+    assert len(recorder.events) == 3
 
 
-def test_a_flag_that_is_gone_before_it_could_be_told_is_not_told() -> None:
-    told = Told(EventBounds(burst=1, per_second=0.001))
+def test_a_flag_cleared_before_its_event_makes_no_event() -> None:
+    recorder = EventRecorder(EventBounds(burst=1, per_second=0.001))
     both = ("train", "other")
-    told.take(transition(name="other"), pods=both)
-    told.take(transition(), pods=both)
-    told.take(transition(Change.CLEARED), pods=both)
-    told.now = DAY
-    told.take(pods=both)
-    assert times(told) == []
-    assert times(told, "other") == [0]
+    recorder.take(transition(name="other"), pods=both)
+    recorder.take(transition(), pods=both)
+    recorder.take(transition(Change.CLEARED), pods=both)
+    recorder.now = DAY
+    recorder.take(pods=both)
+    assert times(recorder) == []
+    assert times(recorder, "other") == [0]
 
 
-def test_an_hour_without_a_change_begins_anew() -> None:
-    told = Told()
-    flap(told, 1200)
-    quiet = told.now + 3700
-    told.now = quiet
-    flap(told, 100)
-    assert [at - quiet for at in times(told) if at >= quiet] == [0, 60]
+def test_an_hour_without_a_change_resets_the_back_off() -> None:
+    recorder = EventRecorder()
+    flap(recorder, 1200)
+    quiet = recorder.now + 3700
+    recorder.now = quiet
+    flap(recorder, 100)
+    assert [at - quiet for at in times(recorder) if at >= quiet] == [0, 60]
 
 
-def test_pods_that_went_are_forgotten() -> None:
-    told = Told()
-    told.take(transition(), transition(name="other"), pods=("train", "other"))
-    told.take(pods=("other",))
-    assert {key.uid for key in told.flags._pending} == {uid_of("other")}
+def test_deleted_pods_are_forgotten() -> None:
+    recorder = EventRecorder()
+    recorder.take(transition(), transition(name="other"), pods=("train", "other"))
+    recorder.take(pods=("other",))
+    assert {key.uid for key in recorder.flags._pending} == {uid_of("other")}
 
 
-def test_200_pods_that_flap_make_no_more_events_than_a_node_may() -> None:
-    told = Told()
+def test_200_flapping_pods_stay_within_the_event_rate_of_a_node() -> None:
+    recorder = EventRecorder()
     names = tuple(f"pod-{number}" for number in range(200))
-    flap(told, 3600, 30.0, *names)
-    by_pod = Counter(event.about.name for _, event in told.events)
-    assert 25 < len(told.events) <= 25 + 360
+    flap(recorder, 3600, 30.0, *names)
+    by_pod = Counter(event.about.name for _, event in recorder.events)
+    assert 25 < len(recorder.events) <= 25 + 360
     assert max(by_pod.values()) <= 14
-    told.now += 2 * 3600
+    recorder.now += 2 * 3600
     for _ in range(60):  # and in the end all that was told is as it is
-        told.now += 120
-        told.take(pods=names)
-    last = {event.about.name: event.reason for _, event in told.events}
+        recorder.now += 120
+        recorder.take(pods=names)
+    last = {event.about.name: event.reason for _, event in recorder.events}
     assert set(last.values()) == {"GPUMemoryWithinShare"}
-    assert len({event.name for _, event in told.events}) <= 2 * len(by_pod)
+    assert len({event.name for _, event in recorder.events}) <= 2 * len(by_pod)
 
 
-def test_who_was_never_spoken_of_comes_before_who_was() -> None:
-    told = Told(EventBounds(burst=1, per_second=1 / 3600))
+def test_pods_without_an_event_come_before_pods_with_one() -> None:
+    recorder = EventRecorder(EventBounds(burst=1, per_second=1 / 3600))
     both = ("loud", "quiet")
-    told.take(transition(name="loud"), pods=both)
-    told.take(transition(Change.CLEARED, name="loud"), transition(name="quiet"), pods=both)
-    told.now = 3600
-    told.take(pods=both)
-    assert [event.about.name for _, event in told.events] == ["loud", "quiet"]
+    recorder.take(transition(name="loud"), pods=both)
+    recorder.take(transition(Change.CLEARED, name="loud"), transition(name="quiet"), pods=both)
+    recorder.now = 3600
+    recorder.take(pods=both)
+    assert [event.about.name for _, event in recorder.events] == ["loud", "quiet"]
 
 
 @settings(deadline=None, max_examples=60)
@@ -277,54 +279,54 @@ def test_who_was_never_spoken_of_comes_before_who_was() -> None:
         max_size=60,
     )
 )
-def test_however_flags_come_and_go_the_last_word_is_true_and_words_are_few(
+def test_the_last_event_of_each_pod_is_correct_and_events_are_few(
     changes: list[tuple[str, float]],
 ) -> None:
     bounds = EventBounds(burst=3, per_second=0.01)
-    told, pods, flagged = Told(bounds), ("a", "b", "c"), dict.fromkeys("abc", False)
+    recorder, pods, flagged = EventRecorder(bounds), ("a", "b", "c"), dict.fromkeys("abc", False)
     for name, seconds in changes:
         flagged[name] = not flagged[name]
         change = Change.FLAGGED if flagged[name] else Change.CLEARED
-        told.take(transition(change, name=name), pods=pods)
-        told.now += seconds
+        recorder.take(transition(change, name=name), pods=pods)
+        recorder.now += seconds
     for _ in range(10):
-        told.now += bounds.longest_wait
-        told.take(pods=pods)
-    assert len(told.events) <= bounds.burst + bounds.per_second * told.now
-    last = {event.about.name: event.reason for _, event in told.events}
+        recorder.now += bounds.longest_wait
+        recorder.take(pods=pods)
+    assert len(recorder.events) <= bounds.burst + bounds.per_second * recorder.now
+    last = {event.about.name: event.reason for _, event in recorder.events}
     for name, is_flagged in flagged.items():
         assert (last.get(name) == "GPUMemoryOverShare") is is_flagged
-        for sooner, later in itertools.pairwise(times(told, name)):
+        for sooner, later in itertools.pairwise(times(recorder, name)):
             assert later - sooner >= bounds.first_wait
 
 
 def test_from_samples_to_events() -> None:
     """The judge's own transitions: once after the grace, once when it clears."""
-    judge, told = Judge(grace=10, longest_gap=15), Told()
+    judge, recorder = Judge(grace=10, longest_gap=15), EventRecorder()
     train = pod_share("train", 8 * GIB)
 
-    def step(at: float, held: int) -> None:
-        taken = sample(gpu((10, held)), origins={10: in_pod("train")}, at=at)
+    def step(at: float, used_bytes: int) -> None:
+        taken = sample(gpu((10, used_bytes)), origins={10: in_pod("train")}, at=at)
         snapshot: Snapshot = snapshot_of(taken, train)
-        told.now = at
-        told.flags.handle(snapshot, judge.judge(snapshot)[1])
+        recorder.now = at
+        recorder.flags.handle(snapshot, judge.judge(snapshot)[1])
 
     for at in range(0, 200, 5):
         step(at, 12 * GIB if at < 100 else 8 * GIB)
-    assert [(at, event.reason) for at, event in told.events] == [
+    assert [(at, event.reason) for at, event in recorder.events] == [
         (10, "GPUMemoryOverShare"),
         (105, "GPUMemoryWithinShare"),
     ]
-    assert told.events[0][1].message.endswith(" for 10 s")
+    assert recorder.events[0][1].message.endswith(" for 10 s")
 
 
-def test_time_over_with_breaks_is_told_as_what_counts_in_all() -> None:
-    judge, told, train = Judge(grace=10, longest_gap=15), Told(), pod_share("train", 8 * GIB)
+def test_an_event_after_breaks_names_the_total_time() -> None:
+    judge, recorder, train = Judge(grace=10, longest_gap=15), EventRecorder(), pod_share("train", 8 * GIB)
     for at in range(0, 60, 2):
         taken = sample(gpu((10, (12 if at % 4 else 8) * GIB)), origins={10: in_pod("train")}, at=at)
         snapshot = snapshot_of(taken, train)
-        told.take(*judge.judge(snapshot)[1])
-    (event,) = [event for _, event in told.events]
+        recorder.take(*judge.judge(snapshot)[1])
+    (event,) = [event for _, event in recorder.events]
     assert event.message.endswith(
         f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 10 s in all"
     )

@@ -32,12 +32,12 @@ def names(judged: Any) -> list[str]:
 
 
 def refusal(made: PodShare = TRAIN, **options: Any) -> EvictionRefusal | None:
-    judged = Node(made).flagged(options.pop("held", OVER), **options)
+    judged = Node(made).flagged(options.pop("used_bytes", OVER), **options)
     (verdict,) = candidates(judged)
     return RULES.refusal(verdict, judged)
 
 
-def test_a_flagged_pod_whose_namespace_asks_is_a_candidate() -> None:
+def test_a_flagged_pod_of_a_namespace_with_eviction_is_a_candidate() -> None:
     assert names(Node().flagged(OVER)) == ["train"]
     assert refusal() is None
 
@@ -51,7 +51,7 @@ def test_a_flagged_pod_whose_namespace_asks_is_a_candidate() -> None:
         {uid_of("other"): EVICT},
     ],
 )
-def test_nobody_is_a_candidate_whose_namespace_does_not_ask(
+def test_a_flagged_pod_of_a_namespace_without_eviction_is_no_candidate(
     over_share_policies: dict[str, OverSharePolicy],
 ) -> None:
     assert names(Node().flagged(OVER, over_share_policies=over_share_policies)) == []
@@ -66,7 +66,7 @@ def test_a_pod_is_a_candidate_only_while_it_is_over_in_the_very_sample() -> None
     assert names(node.judged(20, OVER)) == ["train"]
 
 
-def test_before_the_grace_nobody_is() -> None:
+def test_a_pod_within_the_grace_is_no_candidate() -> None:
     node = Node()
     assert names(node.judged(0, OVER)) == []
     assert names(node.judged(9, OVER)) == []
@@ -83,7 +83,7 @@ def test_before_the_grace_nobody_is() -> None:
     ],
     ids=["an init container", "a node that was away", "not begun", "leaving", "leaving before it began"],
 )
-def test_a_pod_is_evicted_from_its_first_init_container_on_and_else_the_refusal_is_told(
+def test_a_pod_is_evicted_from_its_first_init_container_on_and_other_phases_have_a_refusal(
     fields: dict[str, Any], refused: EvictionRefusal | None
 ) -> None:
     assert refusal(of_pod(TRAIN, **fields)) is refused
@@ -91,7 +91,7 @@ def test_a_pod_is_evicted_from_its_first_init_container_on_and_else_the_refusal_
         assert "\n" not in explained(refused)
 
 
-def test_a_balance_is_no_ground_without_the_present() -> None:
+def test_a_full_balance_alone_makes_no_candidate() -> None:
     """A pod that is over at times is flagged, and is a candidate only in a sample in which it is over."""
     node, candidate_at = Node(), []
     for at in range(0, 60, 2):
@@ -131,7 +131,7 @@ def test_the_worst_comes_first_and_each_pod_once() -> None:
 
 
 @pytest.mark.parametrize("reason", set(FlagReason) - {FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
-def test_for_no_other_flag_is_anybody_a_candidate(reason: FlagReason) -> None:
+def test_flags_other_than_over_share_make_no_candidate(reason: FlagReason) -> None:
     made = {
         FlagReason.UNASSIGNED_GPU: pod_share("train", SHARE, gpus=(B,)),
         FlagReason.NO_SHARE: pod_share("train"),
@@ -155,16 +155,18 @@ def test_for_no_other_flag_is_anybody_a_candidate(reason: FlagReason) -> None:
     ],
     ids=["excluded", "reservation namespace", "static", "a share of a ConfigMap", "its own word"],
 )
-def test_some_are_never_evicted(made: PodShare, refused: EvictionRefusal | None) -> None:
+def test_protected_pods_and_weakly_proven_shares_are_never_evicted(
+    made: PodShare, refused: EvictionRefusal | None
+) -> None:
     assert refusal(made) is refused
 
 
-def test_what_poses_as_a_reservation_pod_is_not_evicted() -> None:
+def test_a_pod_that_poses_as_a_reservation_pod_is_not_evicted() -> None:
     assert refusal(reservations=[uid_of("train")]) is EvictionRefusal.RESERVATION_POD
 
 
 @pytest.mark.parametrize(
-    ("limits", "held", "refused"),
+    ("limits", "used_gib", "refused"),
     [
         ({A: Amount(9 * GIB, LimitSource.ANNOTATION)}, 12, None),
         ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 12, None),
@@ -173,9 +175,9 @@ def test_what_poses_as_a_reservation_pod_is_not_evicted() -> None:
     ids=["its own limit", "over its share as well", "only over what a ConfigMap says"],
 )
 def test_a_limit_of_a_config_map_alone_is_no_ground(
-    limits: dict[str, Amount], held: int, refused: EvictionRefusal | None
+    limits: dict[str, Amount], used_gib: int, refused: EvictionRefusal | None
 ) -> None:
-    assert refusal(replace(TRAIN, limits=limits), held={"train": held * GIB}) is refused
+    assert refusal(replace(TRAIN, limits=limits), used_bytes={"train": used_gib * GIB}) is refused
 
 
 @pytest.mark.parametrize(
@@ -204,20 +206,24 @@ def owner(**fields: Any) -> str:
     return owner_of(replace(of_pod(TRAIN, **fields), tenant=tenant))
 
 
-def test_pods_of_one_owner_are_told_by_what_makes_them() -> None:
+def test_pods_of_one_controller_have_one_owner() -> None:
     assert owner(controller_uid="rs") == owner(name="other", controller_uid="rs")
     assert owner() != owner(name="other")
     vc, other = (Tenant(vcluster=name, namespace="ml", pod="train-0") for name in ("vc", "vc2"))
-    said = {keys.VCLUSTER_OWNER_REFERENCES: '[{"kind":"ReplicaSet","uid":"v"}]'}
-    first = owner(tenant=vc, annotations=said, controller_uid="the vCluster's Service")
-    assert first == owner(tenant=vc, annotations=said, name="other", controller_uid="the same Service")
+    owner_references = {keys.VCLUSTER_OWNER_REFERENCES: '[{"kind":"ReplicaSet","uid":"v"}]'}
+    first = owner(tenant=vc, annotations=owner_references, controller_uid="the vCluster's Service")
+    assert first == owner(
+        tenant=vc, annotations=owner_references, name="other", controller_uid="the same Service"
+    )
     assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
-    assert first != owner(tenant=other, annotations=said)
-    assert first != owner(tenant=vc, annotations=said, namespace="other")
-    assert first != owner(annotations=said), "outside a vCluster anybody may write that annotation"
+    assert first != owner(tenant=other, annotations=owner_references)
+    assert first != owner(tenant=vc, annotations=owner_references, namespace="other")
+    assert first != owner(annotations=owner_references), (
+        "outside a vCluster any user may write that annotation"
+    )
 
 
-def test_a_budget_is_so_many_in_a_time() -> None:
+def test_a_budget_is_a_count_in_a_period() -> None:
     assert Budget.parse("1/10m") == Budget(1, 600)
     assert Budget.parse("3/1h").per_second == pytest.approx(3 / 3600)
     for wrong in ("", "1", "10m", "0/1m", "1/0s", "1/10", "-1/1m", "1000/1m", "1/1m/1m"):

@@ -17,12 +17,12 @@ from tests.support.watches import until
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 
 
-async def test_a_fresh_sample_a_trial_the_event_and_then_the_eviction() -> None:
+async def test_an_eviction_follows_a_fresh_sample_a_trial_and_an_event() -> None:
     async with desk() as run:
         await run.step()
         assert run.done == ["sample", "try train", "tell train", "evict train"]
         assert run.results == {"evicted": 1}
-        (line,) = run.said()
+        (line,) = run.log_lines()
     assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")
     assert (line["usedBytes"], line["allowedBytes"]) == (OVER, SHARE)
 
@@ -35,13 +35,13 @@ async def test_a_pod_that_was_evicted_is_not_evicted_again_while_it_leaves() -> 
 
 
 async def test_a_pod_that_recovered_stays_and_is_looked_at_later() -> None:
-    async with desk(fresh_held={"train": SHARE}) as run:
+    async with desk(fresh_used_bytes={"train": SHARE}) as run:
         await run.step()
         assert run.done == ["sample"]
         assert run.results == {"recovered": 1}
         await run.step(1)
         assert run.done == ["sample"]
-        run.fresh_held = None
+        run.fresh_used_bytes = None
         await run.step(40)
         assert run.results == {"recovered": 1, "evicted": 1}
 
@@ -53,36 +53,36 @@ async def test_without_a_fresh_sample_nothing_happens() -> None:
         assert run.done == ["sample"]
 
 
-async def test_a_sample_that_began_before_the_question_is_not_fresh() -> None:
+async def test_a_sample_that_began_before_its_request_is_not_fresh() -> None:
     async with desk(samples=False, fresh=0.1) as run:
         await run.step()
-        asked = run.now
+        asked_at = run.now
         run.now -= 1
         run.sample()
-        run.now = asked
+        run.now = asked_at
         await until(lambda: run.results == {"no-fresh-sample": 1})
 
 
-async def test_a_disruption_budget_is_honoured_and_asked_again_less_and_less_often() -> None:
+async def test_a_refusal_by_a_disruption_budget_is_retried_with_back_off() -> None:
     async with desk(answers=[NO] * 100) as run:
-        asked = []
+        trials = []
         for _ in range(900):
             before = len(run.done)
             await run.step(4)
-            asked += [run.now] * run.done[before:].count("try train")
-        assert "tell train" not in run.done, "nobody is told of what does not happen"
+            trials += [run.now] * run.done[before:].count("try train")
+        assert "tell train" not in run.done, "no Event about an eviction that does not happen"
         assert "evict train" not in run.done
-        waits = [after - before for before, after in itertools.pairwise(asked)]
+        waits = [after - before for before, after in itertools.pairwise(trials)]
         for wait, least in zip(waits, (30, 60, 120, 240, 480, 600), strict=False):
             assert least <= wait <= least * 1.2 + 4
-        assert run.results == {"disruption-budget": len(asked)}
+        assert run.results == {"disruption-budget": len(trials)}
         run.answers.clear()
         await run.step(800)
         assert run.results["evicted"] == 1
-        assert "the budget forbids it" in run.said()[0]["why"]
+        assert "the budget forbids it" in run.log_lines()[0]["why"]
 
 
-async def test_a_server_that_asks_for_time_gets_it() -> None:
+async def test_retry_after_of_the_server_is_respected() -> None:
     async with desk(answers=[replace(NO, retry_after=250.0)]) as run:
         await run.step()
         await run.step(240)
@@ -104,7 +104,7 @@ async def test_every_answer_is_counted(answer: EvictionAnswer) -> None:
     async with desk(answers=[Evicted(answer, "why")]) as run:
         await run.step()
         assert run.results == {answer: 1}
-        assert run.said()[0]["why"] == "why"
+        assert run.log_lines()[0]["why"] == "why"
 
 
 async def test_a_pod_that_is_gone_is_not_asked_for_again() -> None:
@@ -117,10 +117,13 @@ async def test_a_pod_that_is_gone_is_not_asked_for_again() -> None:
 def several(count: int, **fields: Any) -> dict[str, Any]:
     pod_shares = [pod_share(f"pod-{number}", SHARE // count) for number in range(count)]
     pod_shares = [of_pod(each, **fields) for each in pod_shares]
-    return {"node": Node(*pod_shares), "held": {each.pod.name: SHARE // count * 2 for each in pod_shares}}
+    return {
+        "node": Node(*pod_shares),
+        "used_bytes": {each.pod.name: SHARE // count * 2 for each in pod_shares},
+    }
 
 
-async def test_the_node_has_a_budget_whoever_is_over() -> None:
+async def test_the_budget_counts_for_all_pods_of_the_node() -> None:
     async with desk(**several(4)) as run:
         evicted = []
         for _ in range(600):
@@ -143,18 +146,21 @@ async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
         assert run.results == {"evicted": 2, "owner-backoff": 1}
 
 
-async def test_a_dry_run_asks_for_nothing_tells_nobody_and_keeps_to_the_budget() -> None:
+async def test_a_dry_run_sends_no_eviction_and_no_event_and_keeps_to_the_budget() -> None:
     async with desk(is_dry_run=True, **several(2)) as run:
         for _ in range(20):
             await run.step(5)
         assert set(run.done) == {"sample"}
         assert run.results == {"dry-run": 1, "budget": 1}
-        assert run.said()[0]["message"] == "pod would be evicted"
+        assert run.log_lines()[0]["message"] == "pod would be evicted"
 
 
-async def test_what_must_not_be_evicted_is_said_once_and_holds_up_nobody() -> None:
+async def test_a_protected_pod_is_logged_once_and_delays_no_eviction() -> None:
     system = of_pod(pod_share("system", GIB), namespace="kube-system")
-    fields = {"node": Node(pod_share("train", SHARE), system), "held": {"system": 8 * GIB, "train": OVER}}
+    fields = {
+        "node": Node(pod_share("train", SHARE), system),
+        "used_bytes": {"system": 8 * GIB, "train": OVER},
+    }
     async with desk(**fields) as run:
         for _ in range(5):
             await run.step()
@@ -163,7 +169,7 @@ async def test_what_must_not_be_evicted_is_said_once_and_holds_up_nobody() -> No
         assert "evict system" not in run.done
 
 
-def test_holds_grow_and_are_forgotten() -> None:
+def test_back_offs_grow_and_are_forgotten() -> None:
     holds = KeyedBackoff(first=10, most=40)
     for start, least in ((0, 10), (40, 20), (90, 40), (150, 40)):
         holds.fail("a", start)
@@ -182,15 +188,13 @@ def test_holds_grow_and_are_forgotten() -> None:
     ("fields", "result"),
     [({"is_terminating": True}, "terminating"), ({"phase": "Pending"}, "not-running")],
 )
-async def test_an_eviction_that_is_asked_for_and_not_done_is_counted_and_told_once(
-    fields: dict[str, Any], result: str
-) -> None:
+async def test_a_refused_candidate_is_counted_and_logged_once(fields: dict[str, Any], result: str) -> None:
     async with desk(node=Node(of_pod(pod_share("train", SHARE), **fields))) as run:
         for _ in range(5):
             await run.step()
         assert run.done == []
         assert run.results == {result: 1}
-        (line,) = run.said()
+        (line,) = run.log_lines()
         assert (line["message"], line["result"], line["pod"]) == ("pod not evicted", result, "train")
         assert line["why"]
 
@@ -206,28 +210,28 @@ async def test_a_pod_in_an_init_container_is_evicted() -> None:
     [({"namespace": "kube-system"}, False, {"excluded-namespace": 1}), ({}, True, {"dry-run": 1})],
     ids=["refused", "dry run"],
 )
-async def test_a_pod_that_is_over_at_every_second_sample_is_told_of_once_while_its_flag_stands(
+async def test_a_pod_over_its_share_at_every_second_sample_is_logged_once_while_its_flag_stands(
     fields: dict[str, Any], is_dry_run: bool, results: dict[str, int]
 ) -> None:
     async with desk(
         node=Node(of_pod(pod_share("train", SHARE), **fields)), is_dry_run=is_dry_run, budget=Budget(100, 1)
     ) as run:
         for number in range(200):
-            run.held = {"train": OVER if number % 2 else SHARE}
+            run.used_bytes = {"train": OVER if number % 2 else SHARE}
             await run.step(900)
         assert run.results == results
-        assert len(run.said()) == 1
+        assert len(run.log_lines()) == 1
 
 
-async def test_a_flag_that_was_cleared_and_raised_again_is_another_matter() -> None:
+async def test_a_flag_that_is_raised_again_is_counted_again() -> None:
     async with desk(node=Node(of_pod(pod_share("train", SHARE), namespace="kube-system"))) as run:
-        for held in (OVER, SHARE, SHARE, OVER, OVER, OVER):
-            run.held = {"train": held}
+        for used_bytes in (OVER, SHARE, SHARE, OVER, OVER, OVER):
+            run.used_bytes = {"train": used_bytes}
             await run.step()
         assert run.results == {"excluded-namespace": 2}
 
 
-async def test_a_pod_that_is_evicted_and_stays_is_told_of() -> None:
+async def test_an_evicted_pod_that_keeps_running_is_counted_as_terminating() -> None:
     """Its owner chose its terminationGracePeriodSeconds; nothing makes it leave sooner."""
     async with desk(budget=Budget(9, 1)) as run:
         await run.step()

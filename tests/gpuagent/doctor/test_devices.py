@@ -1,4 +1,4 @@
-"""How the container got its devices, and what to do when it did not."""
+"""The doctor's results about the devices of the container, and its advice."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.doctor.devices import MOUNTS, device_findings
 from service.check_results import CheckResult, State
-from tests.support.machine_files import ALL_CAPABILITIES, Machine, one, states
+from tests.support.machine_files import ALL_CAPABILITIES, Machine, result_of, states
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 OPERATOR = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
@@ -20,7 +20,7 @@ def looked(machine: Machine, runtime_class: str | None = None) -> list[CheckResu
 
 
 @pytest.mark.parametrize(
-    ("environment", "mounts", "capabilities", "runtime_class", "state", "said"),
+    ("environment", "mounts", "capabilities", "runtime_class", "state", "text"),
     [
         ({"NVIDIA_VISIBLE_DEVICES": "all"}, (), "", "nvidia", State.OK,
          "environment variable NVIDIA_VISIBLE_DEVICES=all; runtimeClassName nvidia"),
@@ -35,14 +35,14 @@ def looked(machine: Machine, runtime_class: str | None = None) -> list[CheckResu
         ({"NVIDIA_VISIBLE_DEVICES": GPU_1}, (), "", None, State.PROBLEM, "the agent does not see other GPUs"),
     ],
 )  # fmt: skip
-def test_how_the_devices_came(
+def test_device_access_of_the_container(
     machine: Machine,
     environment: dict[str, str],
     mounts: tuple[str, ...],
     capabilities: str,
     runtime_class: str | None,
     state: State,
-    said: str,
+    text: str,
 ) -> None:
     machine.devices()
     machine.environment = environment
@@ -51,9 +51,9 @@ def test_how_the_devices_came(
     if capabilities:
         machine.capabilities(capabilities)
     findings = looked(machine, runtime_class)
-    assert one(findings, "device files").what == "/dev/nvidiactl and nvidia0 can be opened"
-    assert one(findings, "device access").state is state
-    assert said in one(findings, "device access").what
+    assert result_of(findings, "device files").what == "/dev/nvidiactl and nvidia0 can be opened"
+    assert result_of(findings, "device access").state is state
+    assert text in result_of(findings, "device access").what
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_how_the_devices_came(
          "set runtimeClassName: nvidia"),
     ],
 )  # fmt: skip
-def test_a_container_without_devices_is_told_what_to_do(
+def test_a_container_without_devices_gets_advice(
     machine: Machine, environment: dict[str, str], config: str | None, privileged: bool, advice: str
 ) -> None:
     machine.environment = environment
@@ -77,30 +77,32 @@ def test_a_container_without_devices_is_told_what_to_do(
         machine.write(CONFIG, config)
     if privileged:
         machine.capabilities(ALL_CAPABILITIES)
-    found = one(looked(machine), "device files")
-    assert (found.state, found.what) == (State.PROBLEM, "there is no /dev/nvidiactl")
-    assert advice in found.advice
+    result = result_of(looked(machine), "device files")
+    assert (result.state, result.what) == (State.PROBLEM, "there is no /dev/nvidiactl")
+    assert advice in result.advice
 
 
-def test_outside_a_container_the_driver_makes_them(machine: Machine) -> None:
+def test_outside_a_container_the_advice_is_to_load_the_driver(machine: Machine) -> None:
     machine.write_own("cgroup", "0::/user.slice\n")
     findings = looked(machine)
-    assert one(findings, "device files").advice == "load the driver: nvidia-modprobe creates these files"
+    assert (
+        result_of(findings, "device files").advice == "load the driver: nvidia-modprobe creates these files"
+    )
     assert states(findings, "device access") == []
 
 
 def test_only_the_control_device_is_not_enough(machine: Machine) -> None:
     machine.devices("nvidiactl")
-    assert one(looked(machine), "device files").what == "there is no /dev/nvidia0, only /dev/nvidiactl"
+    assert result_of(looked(machine), "device files").what == "there is no /dev/nvidia0, only /dev/nvidiactl"
 
 
 def test_a_device_that_may_not_be_opened(machine: Machine) -> None:
     machine.devices("nvidiactl")
     os.mkfifo(machine.root / "dev/nvidia0")
     (machine.root / "dev/nvidia1").mkdir()
-    found = one(looked(machine), "device files")
-    assert (found.state, found.what) == (State.PROBLEM, "/dev/nvidia1: Is a directory")
-    assert "CDI" in found.advice
+    result = result_of(looked(machine), "device files")
+    assert (result.state, result.what) == (State.PROBLEM, "/dev/nvidia1: Is a directory")
+    assert "CDI" in result.advice
 
 
 @pytest.mark.parametrize(
@@ -112,17 +114,17 @@ def test_the_library_comes_with_the_capability_utility(machine: Machine, value: 
     machine.environment = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": value}
     problems = [f for f in looked(machine) if f.state is State.PROBLEM]
     assert len(problems) == wanted
-    assert all("add utility" in found.advice for found in problems)
+    assert all("add utility" in result.advice for result in problems)
 
 
-def test_a_mig_monitor_capability_that_was_asked_for_and_not_given(machine: Machine) -> None:
+def test_a_requested_mig_monitor_capability_that_is_missing(machine: Machine) -> None:
     machine.devices()
     machine.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
     assert states(looked(machine), "MIG monitor capability") == []
     machine.environment["NVIDIA_MIG_MONITOR_DEVICES"] = "all"
-    found = one(looked(machine), "MIG monitor capability")
-    assert found.state is State.WARNING
-    assert "jit-cdi" in found.advice
+    result = result_of(looked(machine), "MIG monitor capability")
+    assert result.state is State.WARNING
+    assert "jit-cdi" in result.advice
     machine.write("dev/nvidia-caps/nvidia-cap2")
     assert states(looked(machine), "MIG monitor capability") == []
 
@@ -143,7 +145,7 @@ def behind_first_process(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "state", "said"),
+    ("prepare", "state", "text"),
     [
         (written(), State.UNKNOWN, "the toolkit's configuration is not visible from this container"),
         (written((CONFIG, "")), State.OK,
@@ -159,15 +161,15 @@ def behind_first_process(machine: Machine) -> None:
         (written((CONFIG, "nvidia-container-runtime = 1")), State.OK, "mode auto"),
     ],
 )  # fmt: skip
-def test_what_the_toolkit_takes(
-    machine: Machine, prepare: Callable[[Machine], None], state: State, said: str
+def test_settings_of_the_container_toolkit(
+    machine: Machine, prepare: Callable[[Machine], None], state: State, text: str
 ) -> None:
     machine.devices()
     prepare(machine)
-    found = one(looked(machine), "container toolkit")
-    assert found.state is state
-    assert said in found.what
-    assert found.what.isprintable()
+    result = result_of(looked(machine), "container toolkit")
+    assert result.state is state
+    assert text in result.what
+    assert result.what.isprintable()
 
 
 def test_no_value_acts_on_the_terminal(machine: Machine) -> None:

@@ -45,27 +45,27 @@ def report(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict
     out, err = capsys.readouterr()
     assert err == ""
     assert out.isascii()
-    shown: dict[str, Any] = json.loads(out)
-    assert (shown["problems"] > 0) == (status == 1)
-    return status, shown
+    document: dict[str, Any] = json.loads(out)
+    assert (document["problems"] > 0) == (status == 1)
+    return status, document
 
 
-def found(shown: dict[str, Any], check: str) -> dict[str, Any]:
-    (one,) = [finding for finding in shown["findings"] if finding["check"] == check]
-    return dict(one)
+def check_result(document: dict[str, Any], check: str) -> dict[str, Any]:
+    (finding,) = [finding for finding in document["findings"] if finding["check"] == check]
+    return dict(finding)
 
 
 def test_a_simulated_node_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    status, shown = report(capsys, "--gpus", scenario())
+    status, document = report(capsys, "--gpus", scenario())
     assert status == 0
-    assert (shown["simulated"], shown["node"], shown["problems"]) == (True, "gpu-node-1", 0)
-    assert found(shown, "driver")["what"] == "version 580.65.06"
-    assert found(shown, "processes on GPUs")["what"].startswith("1 in pods of this node")
-    assert found(shown, "this machine")["state"] == "unknown"
-    assert found(shown, "API server")["what"] == "not checked: the pods are from a file"
+    assert (document["simulated"], document["node"], document["problems"]) == (True, "gpu-node-1", 0)
+    assert check_result(document, "driver")["what"] == "version 580.65.06"
+    assert check_result(document, "processes on GPUs")["what"].startswith("1 in pods of this node")
+    assert check_result(document, "this machine")["state"] == "unknown"
+    assert check_result(document, "API server")["what"] == "not checked: the pods are from a file"
 
 
-def test_it_says_simulated_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_simulated_node_is_called_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--gpus", scenario()]) == 0
     out = capsys.readouterr().out
     assert out.startswith("simulated: ")
@@ -83,24 +83,24 @@ def test_every_fault_of_a_driver_is_a_problem(capsys: pytest.CaptureFixture[str]
         made["gpu"] = 0
     if fault is FaultKind.MEMORY_UNKNOWN:
         made["pid"] = 77
-    status, shown = report(capsys, "--gpus", scenario(faults=[made]))
+    status, document = report(capsys, "--gpus", scenario(faults=[made]))
     assert status == 1
-    wrong = [finding for finding in shown["findings"] if finding["state"] == "problem"]
+    wrong = [finding for finding in document["findings"] if finding["state"] == "problem"]
     assert all(finding["what"] for finding in wrong)
 
 
 def test_a_pods_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("pods.json").write_text(json.dumps(listed(fraction(), bind_request(), reservation(), node())))
-    _, shown = report(capsys, "--pods", "pods.json", "--node", NODE)
-    assert found(shown, "pods")["what"] == f"2 pods on the node {NODE}, from pods.json"
-    assert found(shown, "node label")["state"] == "ok"
+    _, document = report(capsys, "--pods", "pods.json", "--node", NODE)
+    assert check_result(document, "pods")["what"] == f"2 pods on the node {NODE}, from pods.json"
+    assert check_result(document, "node label")["state"] == "ok"
 
 
 def test_an_object_of_the_file_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     Path("pods.json").write_text(json.dumps(listed(pod(), {"kind": "Pod", "metadata": {"name": "x"}})))
-    status, shown = report(capsys, "--pods", "pods.json", "--node", NODE)
+    status, document = report(capsys, "--pods", "pods.json", "--node", NODE)
     assert status == 1
-    assert "Pod x: " in found(shown, "pods file")["what"]
+    assert "Pod x: " in check_result(document, "pods file")["what"]
 
 
 @pytest.mark.parametrize(
@@ -115,31 +115,31 @@ def test_an_object_of_the_file_that_cannot_be_used(capsys: pytest.CaptureFixture
 def test_what_is_missing_is_a_problem_and_the_rest_is_checked(
     capsys: pytest.CaptureFixture[str], options: list[str], check: str, what: str
 ) -> None:
-    status, shown = report(capsys, *options)
+    status, document = report(capsys, *options)
     assert status == 1
-    assert found(shown, check)["state"] == "problem"
-    assert what in found(shown, check)["what"]
-    checks = {finding["check"] for finding in shown["findings"]}
+    assert check_result(document, check)["state"] == "problem"
+    assert what in check_result(document, check)["what"]
+    checks = {finding["check"] for finding in document["findings"]}
     assert {"PID namespace", "/proc", "device files", "a process of its own"} <= checks
 
 
-def test_without_a_cluster_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    _, shown = report(capsys)
-    told = found(shown, "API server")
-    assert told["state"] == "unknown"
-    assert told["what"].startswith("no cluster: ")
+def test_a_missing_cluster_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = report(capsys)
+    api_server = check_result(document, "API server")
+    assert api_server["state"] == "unknown"
+    assert api_server["what"].startswith("no cluster: ")
 
 
 def test_a_pod_that_cannot_log_in_has_a_problem(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    _, shown = report(capsys, "--node", "n")
-    assert found(shown, "API server")["state"] == "problem"
+    _, document = report(capsys, "--node", "n")
+    assert check_result(document, "API server")["state"] == "problem"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--gpus", "fake"], '--gpus "fake" is invalid'),
         (["--gpus", "simulated:missing.yaml"], "missing.yaml: No such file or directory"),
@@ -151,8 +151,8 @@ def test_a_pod_that_cannot_log_in_has_a_problem(
         (["--listen", ":1"], "unrecognized arguments: --listen :1"),
     ],
 )
-def test_what_cannot_be_run_is_one_line_and_status_2(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_one_line_and_status_2(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario()
     Path("broken.yaml").write_text("gpus: [")
@@ -160,7 +160,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("kaishare-agent: ")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -188,8 +188,8 @@ async def test_against_an_api_server_by_a_kubeconfig(
         out, err = await process.communicate()
     assert err == b""
     assert process.returncode == 1
-    shown = json.loads(out)
-    assert found(shown, "right to patch events")["state"] == "problem"
-    assert found(shown, "right to list pods")["state"] == "ok"
-    assert found(shown, "pods")["what"] == f"2 pods on the node {NODE}, from the cluster"
-    assert found(shown, "KAI's version")["state"] == "unknown"
+    document = json.loads(out)
+    assert check_result(document, "right to patch events")["state"] == "problem"
+    assert check_result(document, "right to list pods")["state"] == "ok"
+    assert check_result(document, "pods")["what"] == f"2 pods on the node {NODE}, from the cluster"
+    assert check_result(document, "KAI's version")["state"] == "unknown"

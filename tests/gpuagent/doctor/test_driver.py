@@ -1,4 +1,4 @@
-"""What the doctor says of the driver, through the real binding over the library that stands in for it."""
+"""The doctor's results about the driver, through the real binding over a library that replaces NVML."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from gpuagent.gpus.reading import Gpu, GpuReading, GpuSource
 from gpuagent.sampling.processes import Processes
 from gpuagent.simulation.loading import parse_scenario
 from service.check_results import CheckResult, State
-from tests.support.machine_files import Machine, one, states
+from tests.support.machine_files import Machine, result_of, states
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library, use_library
 from tests.support.scenarios import A, node, process
 
@@ -42,7 +42,7 @@ def examined(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., list[CheckResult]]:
-    """What is said of a node that a scenario describes."""
+    """Return a function that gives the results for a node of a scenario."""
 
     def examine(*processes: dict[str, Any], contained: bool = True, **scenario: Any) -> list[CheckResult]:
         use_library(built_library(tmp_path_factory.getbasetemp()), monkeypatch)
@@ -61,9 +61,9 @@ def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[Ch
     machine.write_own("maps", MAPS)
     findings = examined(process(77), process(78, gpu=1), process(79, gpu=1))
     assert {finding.state for finding in findings} == {State.OK}
-    assert one(findings, "driver").what == f"version 580.65.06, library 570.1.2 ({LIBRARY})"
-    assert one(findings, "GPU 0").what == f"NVIDIA A10 {A}, 16.0 GiB, 1 process"
-    assert one(findings, "GPU 1").what.endswith(", 16.0 GiB, 2 processes")
+    assert result_of(findings, "driver").what == f"version 580.65.06, library 570.1.2 ({LIBRARY})"
+    assert result_of(findings, "GPU 0").what == f"NVIDIA A10 {A}, 16.0 GiB, 1 process"
+    assert result_of(findings, "GPU 1").what.endswith(", 16.0 GiB, 2 processes")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_a_driver_that_does_not_work(
     (machine.proc.root / "driver/nvidia/version").write_text(OPEN)
     findings = examined(faults=[{"fault": fault}], contained=contained)
     assert {finding.state for finding in findings} == {State.PROBLEM}
-    found = one(findings, check)
-    assert what in found.what
-    assert advice in found.advice
+    result = result_of(findings, check)
+    assert what in result.what
+    assert advice in result.advice
 
 
 @pytest.mark.parametrize(
@@ -116,21 +116,21 @@ def test_one_gpu_that_does_not_work_leaves_the_other(
     findings = examined(process(77), **scenario)
     assert states(findings, "driver") == [State.OK]
     assert states(findings, "GPU 1") == [State.OK]
-    (found,) = [finding for finding in findings if finding.state is State.PROBLEM]
-    assert what in found.what
-    assert advice in found.advice
+    (result,) = [finding for finding in findings if finding.state is State.PROBLEM]
+    assert what in result.what
+    assert advice in result.advice
 
 
 def test_a_list_that_is_cut_off(examined: Callable[..., list[CheckResult]]) -> None:
     findings = examined(process(100, "1Mi", count=960))
-    (found,) = [finding for finding in findings if finding.state is State.PROBLEM]
-    assert found.check == "GPU 0"
-    assert "950" in found.advice
+    (result,) = [finding for finding in findings if finding.state is State.PROBLEM]
+    assert result.check == "GPU 0"
+    assert "950" in result.advice
 
 
 def test_mig_is_reported(examined: Callable[..., list[CheckResult]]) -> None:
     findings = examined(mig=[{"uuid": "MIG-1", "memory": "8Gi"}])
-    assert one(findings, "GPU 0").what.endswith("MIG: reported, not evaluated")
+    assert result_of(findings, "GPU 0").what.endswith("MIG: reported, not evaluated")
 
 
 class Stuck:
@@ -152,23 +152,23 @@ class Stuck:
         raise AssertionError("a library that hangs is left alone")
 
 
-def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
+def test_a_hanging_driver_is_a_problem_and_does_not_block(machine: Machine) -> None:
     source = Stuck()
     with looking(source, machine, seconds=0.1) as looker:
         look = looker.observe()
         assert look.is_hung
         assert looker.observe().is_hung
         assert looker.is_hung
-    (found,) = driver_findings(look, machine.host)
-    assert (found.state, found.what) == (State.PROBLEM, "the driver does not respond")
+    (result,) = driver_findings(look, machine.host)
+    assert (result.state, result.what) == (State.PROBLEM, "the driver does not respond")
     source.let_go.set()
     assert source.ended.wait(10)
 
 
-def test_an_unforeseen_error_comes_out(machine: Machine) -> None:
+def test_an_unexpected_error_is_raised(machine: Machine) -> None:
     class Broken(Stuck):
         def read(self) -> GpuReading:
-            raise ZeroDivisionError("of ours")
+            raise ZeroDivisionError("an error of the test")
 
         def close(self) -> None:
             return
@@ -208,13 +208,13 @@ def test_the_library_that_is_really_loaded_is_found(examined: Callable[..., list
     assert loaded_library(Host.here(Path("/proc")))[0].endswith("libnvidia-ml.so.1")
 
 
-def test_a_gpu_without_a_list_of_processes_says_so() -> None:
+def test_a_gpu_without_a_list_of_processes_is_named() -> None:
     silent = Gpu(index=0, uuid=A, model="X", total_bytes=1, used_bytes=0, reserved_bytes=None, processes=None)
-    (_, found) = driver_findings(Observation(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
-    assert "processes unknown" in found.what
+    (_, result) = driver_findings(Observation(reading=GpuReading(gpus=(silent,))), Host.here(Path("/proc")))
+    assert "processes unknown" in result.what
 
 
-def test_gpus_that_do_not_tell_their_memory(
+def test_gpus_of_unknown_memory(
     machine: Machine,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -232,9 +232,9 @@ def test_gpus_that_do_not_tell_their_memory(
     )  # fmt: skip
     with looking(NvmlGpus(), machine) as looker:
         findings = list(driver_findings(looker.observe(), machine.host))
-    warned = {found.check: found for found in findings if found.state is State.WARNING}
+    warned = {result.check: result for result in findings if result.state is State.WARNING}
     assert set(warned) == {"memory of GPU 0", "memory of GPU 1", "memory of MIG-2"}
     assert "agent.migMonitor" in warned["memory of GPU 0"].advice
     assert "nvidia.com/gpu.memory" in warned["memory of GPU 1"].advice
-    assert not [found for found in findings if found.state is State.PROBLEM]
-    assert "memory unknown, 0 processes; MIG" in one(findings, "GPU 0").what
+    assert not [result for result in findings if result.state is State.PROBLEM]
+    assert "memory unknown, 0 processes; MIG" in result_of(findings, "GPU 0").what

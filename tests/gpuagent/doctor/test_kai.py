@@ -15,9 +15,9 @@ def pod(image: str | None, *args: str, command: list[str] | None = None) -> KaiP
     return KaiPod(spec=KaiSpec(containers=[KaiContainer(image=image, args=list(args), command=command)]))
 
 
-def said(*pods: KaiPod, told: str = "") -> dict[str, tuple[State, str]]:
-    found = kai_findings(list(pods), configured=Version.parse(told) if told else None)
-    return {finding.check: (finding.state, finding.what) for finding in found}
+def results(*pods: KaiPod, configured: str = "") -> dict[str, tuple[State, str]]:
+    findings = kai_findings(list(pods), configured=Version.parse(configured) if configured else None)
+    return {finding.check: (finding.state, finding.what) for finding in findings}
 
 
 ON = "--gpu-sharing-enabled=true"
@@ -28,7 +28,7 @@ def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
 
 
 @pytest.mark.parametrize(
-    ("pods", "told", "state", "what"),
+    ("pods", "configured", "state", "what"),
     [
         ((admission(), pod(f"{PREFIX}/scheduler:v0.13.4")), "", State.OK, "v0.13.4"),
         ((admission(tag="v0.13.4@sha256:" + "a" * 64),), "0.13.4", State.OK, "v0.13.4"),
@@ -44,10 +44,10 @@ def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
         ((), "", State.UNKNOWN, "no KAI pod in the namespace kai-scheduler"),
     ],
 )  # fmt: skip
-def test_the_version(pods: tuple[KaiPod, ...], told: str, state: State, what: str) -> None:
-    found = said(*pods, told=told)[VERSION]
-    assert found[0] is state
-    assert found[1].startswith(what)
+def test_the_version(pods: tuple[KaiPod, ...], configured: str, state: State, what: str) -> None:
+    result = results(*pods, configured=configured)[VERSION]
+    assert result[0] is state
+    assert result[1].startswith(what)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_the_version(pods: tuple[KaiPod, ...], told: str, state: State, what: st
     ],
 )  # fmt: skip
 def test_the_sharing_mode(pods: tuple[KaiPod, ...], state: State, what: str) -> None:
-    found = said(*pods)[SHARING]
-    assert found[0] is state
-    assert found[1].startswith(what)
+    result = results(*pods)[SHARING]
+    assert result[0] is state
+    assert result[1].startswith(what)

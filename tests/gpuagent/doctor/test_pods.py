@@ -1,4 +1,4 @@
-"""What the doctor says of the node's pods."""
+"""The doctor's results about the pods of the node."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
-from tests.support.machine_files import one, states
+from tests.support.machine_files import result_of, states
 from tests.support.samples import HOST, gpu
 
 GPUS = GpuReading(gpus=(gpu((5, 1), (6, 1), uuid=GPU_0), gpu((7, 1), uuid=GPU_1, index=1)))
@@ -34,7 +34,7 @@ def origin(number: int) -> Origin:
     return Origin(result=LookupResult.CONTAINER, pod_uids=(uid(number),), container_id="a" * 64)
 
 
-def said(
+def check_results(
     known: Inventory, origins: dict[int, Origin] | None = None, reading: GpuReading = GPUS
 ) -> list[CheckResult]:
     look = Observation(reading=reading, origins=origins or {})
@@ -43,34 +43,38 @@ def said(
 
 def test_a_node_in_order() -> None:
     known = inventory(fraction(), bind_request(), reservation(), pod("plain", 2), node())
-    findings = said(
+    findings = check_results(
         known, {5: origin(1), 6: HOST, 7: Origin(result=LookupResult.CONTAINER, container_id="b" * 64)}
     )
     assert {finding.state for finding in findings} == {State.OK}
-    assert one(findings, "pods").what == f"3 pods on the node {NODE}, from the cluster"
+    assert result_of(findings, "pods").what == f"3 pods on the node {NODE}, from the cluster"
     assert (
-        one(findings, "processes on GPUs").what
+        result_of(findings, "processes on GPUs").what
         == "1 in pods of this node, 1 of the host, 1 in other containers"
     )
-    assert one(findings, "reservation pods").what == f"1: {GPU_0} (group {GROUP_0})"
-    assert one(findings, "node label").what == "nvidia.com/gpu.memory=23028"
+    assert result_of(findings, "reservation pods").what == f"1: {GPU_0} (group {GROUP_0})"
+    assert result_of(findings, "node label").what == "nvidia.com/gpu.memory=23028"
 
 
-def test_a_node_that_nobody_knows_is_named_wrongly() -> None:
-    (found,) = said(inventory(pod("elsewhere", node="other")))
-    assert found.state is State.PROBLEM
-    assert found.what == f"the cluster has no pod on the node {NODE}"
+def test_a_node_name_without_pods_is_a_problem() -> None:
+    (result,) = check_results(inventory(pod("elsewhere", node="other")))
+    assert result.state is State.PROBLEM
+    assert result.what == f"the cluster has no pod on the node {NODE}"
 
 
 def test_a_list_of_another_node_does_not_fit_the_processes() -> None:
-    found = one(said(inventory(pod("plain", 2)), {5: origin(8), 7: origin(9)}), "processes on GPUs")
-    assert found.state is State.PROBLEM
-    assert "are not in the list" in found.what
+    result = result_of(
+        check_results(inventory(pod("plain", 2)), {5: origin(8), 7: origin(9)}), "processes on GPUs"
+    )
+    assert result.state is State.PROBLEM
+    assert "are not in the list" in result.what
 
 
-def test_one_pod_that_is_just_gone_is_nothing_wrong() -> None:
-    found = one(said(inventory(pod("plain", 2)), {5: origin(2), 7: origin(9)}), "processes on GPUs")
-    assert found.state is State.OK
+def test_one_pod_that_has_just_ended_is_no_problem() -> None:
+    result = result_of(
+        check_results(inventory(pod("plain", 2)), {5: origin(2), 7: origin(9)}), "processes on GPUs"
+    )
+    assert result.state is State.OK
 
 
 @pytest.mark.parametrize(
@@ -83,32 +87,34 @@ def test_one_pod_that_is_just_gone_is_nothing_wrong() -> None:
     ],
 )  # fmt: skip
 def test_reservation_pods(objects: tuple[dict[str, Any], ...], state: State, what: str) -> None:
-    found = one(said(inventory(*objects)), "reservation pods")
-    assert found.state is state
-    assert what in found.what
+    result = result_of(check_results(inventory(*objects)), "reservation pods")
+    assert result.state is state
+    assert what in result.what
 
 
-def test_without_gpus_nothing_is_said_of_them() -> None:
-    findings = said(inventory(fraction(), bind_request(), reservation()), reading=GpuReading(gpus=()))
-    assert one(findings, "reservation pods").state is State.OK
+def test_without_gpus_reservation_pods_are_no_problem() -> None:
+    findings = check_results(
+        inventory(fraction(), bind_request(), reservation()), reading=GpuReading(gpus=())
+    )
+    assert result_of(findings, "reservation pods").state is State.OK
     assert states(findings, "processes on GPUs") == []
 
 
 def test_pods_without_their_reservation_are_named() -> None:
     many = [fraction(f"pod-{n}", n, group=GROUP_1) for n in range(1, 8)]
     requests = [bind_request(f"pod-{n}", n, groups=(GROUP_1,)) for n in range(1, 8)]
-    findings = said(inventory(*many, *requests, reservation()))
-    (found,) = [f for f in findings if f.state is State.PROBLEM]
-    assert found.check == "reservation pods"
-    assert found.what.startswith("no reservation pod for research/pod-1, research/pod-2")
-    assert "research/pod-5 and 2 more" in found.what
+    findings = check_results(inventory(*many, *requests, reservation()))
+    (result,) = [f for f in findings if f.state is State.PROBLEM]
+    assert result.check == "reservation pods"
+    assert result.what.startswith("no reservation pod for research/pod-1, research/pod-2")
+    assert "research/pod-5 and 2 more" in result.what
 
 
 def test_a_node_without_the_label_that_kai_counts_by() -> None:
-    found = one(said(inventory(pod(), node(memory=None))), "node label")
-    assert found.state is State.PROBLEM
-    assert "nvidia.com/gpu.memory" in found.what
-    assert states(said(inventory(pod())), "node label") == []
+    result = result_of(check_results(inventory(pod(), node(memory=None))), "node label")
+    assert result.state is State.PROBLEM
+    assert "nvidia.com/gpu.memory" in result.what
+    assert states(check_results(inventory(pod())), "node label") == []
 
 
 def test_no_name_acts_on_the_terminal() -> None:
@@ -119,6 +125,6 @@ def test_no_name_acts_on_the_terminal() -> None:
         reservation(group=f"{evil}2", gpu=None, number=901),
         node(memory=evil, x=evil),
     )
-    findings = said(built(*objects).inventory)
+    findings = check_results(built(*objects).inventory)
     assert len(findings) == 6
     assert all(finding.what.isprintable() for finding in findings)

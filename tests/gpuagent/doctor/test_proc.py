@@ -1,4 +1,4 @@
-"""Whether the doctor tells which processes the agent can see."""
+"""The doctor's results about the processes that the agent can see."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.support.machine_files import (
     NO_CAPABILITIES,
     OTHER_NAMESPACE,
     Machine,
-    one,
+    result_of,
     states,
 )
 from tests.support.proc_files import in_pod as cgroup
@@ -31,12 +31,12 @@ GONE = Observation(origins={5: Origin(result=LookupResult.GONE)})
 def test_a_machine_in_order(machine: Machine) -> None:
     findings = list(proc_findings(SEEN, machine.host))
     assert {finding.state for finding in findings} == {State.OK}
-    assert one(findings, NAMESPACE).what == "the host's"
-    assert one(findings, "/proc").what == "the cgroup of each of 3 processes is readable"
-    assert one(findings, "SELinux").what == "none"
+    assert result_of(findings, NAMESPACE).what == "the host's"
+    assert result_of(findings, "/proc").what == "the cgroup of each of 3 processes is readable"
+    assert result_of(findings, "SELinux").what == "none"
 
 
-def test_this_machine_is_looked_at_without_a_mishap() -> None:
+def test_this_machine_is_checked_without_an_error() -> None:
     findings = list(proc_findings(NOBODY, Host.here(Path("/proc"))))
     assert {NAMESPACE, "/proc", "SELinux"} <= {finding.check for finding in findings}
     assert all(finding.what.isprintable() for finding in findings)
@@ -76,12 +76,12 @@ HIDDEN = Observation(problems=(Problem(Cause.PID_NAMESPACE, "", "the driver name
         (lambda machine: None, HIDDEN, State.PROBLEM, "the driver names no process", "set hostPID: true"),
     ],
 )  # fmt: skip
-def test_which_pid_namespace_it_is(machine: Machine, prepare, look, state, what, advice) -> None:  # type: ignore[no-untyped-def]
+def test_the_pid_namespace(machine: Machine, prepare, look, state, what, advice) -> None:  # type: ignore[no-untyped-def]
     prepare(machine)
-    found = one(list(proc_findings(look, machine.host)), NAMESPACE)
-    assert found.state is state
-    assert what in found.what
-    assert found.advice.startswith(advice)
+    result = result_of(list(proc_findings(look, machine.host)), NAMESPACE)
+    assert result.state is state
+    assert what in result.what
+    assert result.advice.startswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_which_pid_namespace_it_is(machine: Machine, prepare, look, state, what,
 def test_hidepid(machine: Machine, options: str, capabilities: str, groups: str, wanted: str) -> None:
     machine.mounted(options)
     machine.write_own("status", f"Gid:\t5\t5\t5\t5\nGroups:\t{groups}\nCapEff:\t{capabilities}\n")
-    told = [f"{f.state} {f.what}" for f in proc_findings(NOBODY, machine.host) if "hidepid" in f.what]
-    assert len(told) == bool(wanted)
-    assert all(wanted in line for line in told)
+    lines = [f"{f.state} {f.what}" for f in proc_findings(NOBODY, machine.host) if "hidepid" in f.what]
+    assert len(lines) == bool(wanted)
+    assert all(wanted in line for line in lines)
 
 
-def test_how_to_see_through_hidepid(machine: Machine) -> None:
+def test_the_advice_about_hidepid(machine: Machine) -> None:
     machine.mounted("rw,gid=1000,hidepid=2")
     advice = [f.advice for f in proc_findings(NOBODY, machine.host) if "hidepid" in f.what]
     assert advice == [
@@ -120,31 +120,33 @@ def test_processes_that_may_not_be_read(machine: Machine) -> None:
     machine.write_own("attr/current", "system_u:system_r:container_t:s0:c1,c2\x00")
     machine.write("/sys/fs/selinux/enforce", "1")
     findings = list(proc_findings(NOBODY, machine.host))
-    found = one(findings, "/proc")
-    assert found.state is State.PROBLEM
-    assert "/cgroup: Is a directory, and 1 more, of 5 processes" in found.what
-    assert "seLinuxOptions: {type: spc_t}" in found.advice
-    assert one(findings, "SELinux").what == (
+    result = result_of(findings, "/proc")
+    assert result.state is State.PROBLEM
+    assert "/cgroup: Is a directory, and 1 more, of 5 processes" in result.what
+    assert "seLinuxOptions: {type: spc_t}" in result.advice
+    assert result_of(findings, "SELinux").what == (
         "enforcing, security context system_u:system_r:container_t:s0:c1,c2"
     )
 
 
-def test_a_process_that_ended_meanwhile_is_none(machine: Machine) -> None:
+def test_a_process_that_ended_meanwhile_is_not_counted(machine: Machine) -> None:
     (machine.proc.root / "99").mkdir()
-    assert one(list(proc_findings(NOBODY, machine.host)), "/proc").what.startswith("the cgroup of each of 3 ")
+    assert result_of(list(proc_findings(NOBODY, machine.host)), "/proc").what.startswith(
+        "the cgroup of each of 3 "
+    )
 
 
-@pytest.mark.parametrize(("exists", "said"), [(True, "has no process"), (False, "No such file or directory")])
-def test_a_proc_root_that_is_none(tmp_path: Path, exists: bool, said: str) -> None:
+@pytest.mark.parametrize(("exists", "text"), [(True, "has no process"), (False, "No such file or directory")])
+def test_an_invalid_proc_root(tmp_path: Path, exists: bool, text: str) -> None:
     folder = tmp_path / "empty"
     if exists:
         folder.mkdir()
-    found = one(list(proc_findings(NOBODY, Host.here(folder))), "/proc")
-    assert found.state is State.PROBLEM
-    assert said in found.what
+    result = result_of(list(proc_findings(NOBODY, Host.here(folder))), "/proc")
+    assert result.state is State.PROBLEM
+    assert text in result.what
 
 
-def test_what_the_agents_own_look_up_was_denied(machine: Machine) -> None:
+def test_look_ups_that_are_denied_to_the_agent(machine: Machine) -> None:
     look = Observation(problems=(Problem(Cause.PROC_DENIED, "GPU-1", "/proc/5/cgroup: Permission denied"),))
     findings = list(proc_findings(look, machine.host))
     assert states(findings, "/proc") == [State.OK, State.PROBLEM]

@@ -16,7 +16,7 @@ from kube.client import KubeClient
 from service.check_results import CheckResult, State
 from tests.support.api_server import ApiServer, initial_events, lists, refuses, says, streams
 from tests.support.kube_objects import NODE, fraction, node, pod, reservation
-from tests.support.machine_files import one
+from tests.support.machine_files import result_of
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 NEEDED = ["list pods", "watch pods", "get bindrequests.scheduling.run.ai", "create events", "patch events"]
@@ -28,7 +28,7 @@ class Cluster:
 
     def __init__(self, server: ApiServer) -> None:
         self.allowed: set[str] = {*NEEDED, *OPTIONAL}
-        self.asked: list[str] = []
+        self.reviewed: list[str] = []
         self.review: dict[str, Any] = {}
         self.pods: list[dict[str, Any]] = [fraction(), reservation()]
         self.kai: list[dict[str, Any]] = []
@@ -66,8 +66,8 @@ class Cluster:
         assert "namespace" not in attributes
         group = f".{attributes['group']}" if attributes["group"] else ""
         part = f"/{attributes['subresource']}" if "subresource" in attributes else ""
-        self.asked.append(f"{attributes['verb']} {attributes['resource']}{group}{part}")
-        return {"allowed": self.asked[-1] in self.allowed, **self.review}
+        self.reviewed.append(f"{attributes['verb']} {attributes['resource']}{group}{part}")
+        return {"allowed": self.reviewed[-1] in self.allowed, **self.review}
 
     async def listed(self, request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
         return await lists(*versioned(items))(request)
@@ -93,11 +93,11 @@ async def rights(client: KubeClient, *, config_maps: bool = False) -> dict[str, 
     }
 
 
-async def test_every_right_is_asked_for_once_and_everywhere(cluster: Cluster, client: KubeClient) -> None:
-    found = await rights(client)
-    assert sorted(cluster.asked) == sorted([*NEEDED, *OPTIONAL])
-    assert {finding.state for finding in found.values()} == {State.OK}
-    assert {finding.what for finding in found.values()} == {"granted"}
+async def test_every_right_is_reviewed_once_for_all_namespaces(cluster: Cluster, client: KubeClient) -> None:
+    results = await rights(client)
+    assert sorted(cluster.reviewed) == sorted([*NEEDED, *OPTIONAL])
+    assert {finding.state for finding in results.values()} == {State.OK}
+    assert {finding.what for finding in results.values()} == {"granted"}
 
 
 @pytest.mark.parametrize("right", NEEDED)
@@ -105,36 +105,38 @@ async def test_a_needed_right_that_is_missing_is_a_problem(
     cluster: Cluster, client: KubeClient, right: str
 ) -> None:
     cluster.allowed -= {right}
-    found = await rights(client)
-    assert [name for name, finding in found.items() if finding.state is State.PROBLEM] == [right]
+    results = await rights(client)
+    assert [name for name, finding in results.items() if finding.state is State.PROBLEM] == [right]
     verb = right.partition(" ")[0]
-    assert f"verbs: [{verb}]" in found[right].advice
+    assert f"verbs: [{verb}]" in results[right].advice
     if "scheduling" in right:
-        assert 'apiGroups: ["scheduling.run.ai"], resources: [bindrequests]' in found[right].advice
+        assert 'apiGroups: ["scheduling.run.ai"], resources: [bindrequests]' in results[right].advice
 
 
-async def test_an_optional_right_that_is_missing_is_none(cluster: Cluster, client: KubeClient) -> None:
+async def test_an_optional_right_that_is_missing_is_no_problem(cluster: Cluster, client: KubeClient) -> None:
     cluster.allowed -= set(OPTIONAL)
-    found = await rights(client)
-    assert {finding.state for finding in found.values()} == {State.OK}
+    results = await rights(client)
+    assert {finding.state for finding in results.values()} == {State.OK}
     for right in OPTIONAL:
-        assert found[right].what.startswith("not granted, which is optional: ")
+        assert results[right].what.startswith("not granted, which is optional: ")
 
 
-async def test_reading_config_maps_takes_the_right_to(cluster: Cluster, client: KubeClient) -> None:
+async def test_reading_config_maps_needs_a_right(cluster: Cluster, client: KubeClient) -> None:
     cluster.allowed -= {"get configmaps"}
-    found = await rights(client, config_maps=True)
-    assert found["get configmaps"].state is State.PROBLEM
+    results = await rights(client, config_maps=True)
+    assert results["get configmaps"].state is State.PROBLEM
 
 
-async def test_what_the_server_does_not_judge_is_unknown(cluster: Cluster, client: KubeClient) -> None:
+async def test_a_right_that_the_server_does_not_review_is_unknown(
+    cluster: Cluster, client: KubeClient
+) -> None:
     cluster.faults = {REVIEWS: 403}
     assert {f.state for f in (await rights(client)).values()} == {State.UNKNOWN}
     cluster.faults, cluster.allowed = {}, set()
     cluster.review = {"evaluationError": "webhook \x1b[31m down"}
-    found = await rights(client)
-    assert {f.state for f in found.values()} == {State.UNKNOWN}
-    assert all(f.what.isprintable() for f in found.values())
+    results = await rights(client)
+    assert {f.state for f in results.values()} == {State.UNKNOWN}
+    assert all(f.what.isprintable() for f in results.values())
 
 
 def test_the_table_of_rights_is_the_contracts() -> None:
@@ -163,23 +165,23 @@ async def test_a_cluster_in_order(cluster: Cluster, server: ApiServer, account: 
     args = ["--gpu-sharing-enabled=true"]
     cluster.kai = [{"spec": {"containers": [{"image": "x/admission:v0.13.4", "args": args}]}}, {"spec": 1}]
     findings = await everything(server, account)
-    assert one(findings, "API server").what == f"https://127.0.0.1:{server.port} answers"
-    assert one(findings, "node").what == f"the cluster has the node {NODE}"
-    assert one(findings, "pods").what == f"2 pods on the node {NODE}, from the cluster"
-    assert one(findings, "node label").what == "nvidia.com/gpu.memory=23028"
-    assert one(findings, "KAI's version").what == "v0.13.4"
-    assert one(findings, "KAI's GPU sharing").state is State.OK
+    assert result_of(findings, "API server").what == f"https://127.0.0.1:{server.port} answers"
+    assert result_of(findings, "node").what == f"the cluster has the node {NODE}"
+    assert result_of(findings, "pods").what == f"2 pods on the node {NODE}, from the cluster"
+    assert result_of(findings, "node label").what == "nvidia.com/gpu.memory=23028"
+    assert result_of(findings, "KAI's version").what == "v0.13.4"
+    assert result_of(findings, "KAI's GPU sharing").state is State.OK
     assert {finding.state for finding in findings} == {State.OK}
 
 
 async def test_a_node_that_is_not_there(cluster: Cluster, server: ApiServer, account: Path) -> None:
     cluster.nodes, cluster.pods = [], []
     findings = await everything(server, account, node="typo")
-    assert one(findings, "node").what == 'the cluster has no node "typo"'
-    assert one(findings, "pods").state is State.PROBLEM
+    assert result_of(findings, "node").what == 'the cluster has no node "typo"'
+    assert result_of(findings, "pods").state is State.PROBLEM
 
 
-async def test_what_may_not_be_listed_is_unknown_and_the_rest_goes_on(
+async def test_objects_that_may_not_be_listed_are_unknown_and_the_rest_is_checked(
     cluster: Cluster, server: ApiServer, account: Path
 ) -> None:
     cluster.faults = {
@@ -189,10 +191,10 @@ async def test_what_may_not_be_listed_is_unknown_and_the_rest_goes_on(
         "/version": 403,
     }
     findings = await everything(server, account)
-    assert one(findings, "API server").state is State.OK
+    assert result_of(findings, "API server").state is State.OK
     for check in ("pods", "KAI", "node"):
-        assert one(findings, check).state is State.UNKNOWN
-        assert "403" in one(findings, check).what
+        assert result_of(findings, check).state is State.UNKNOWN
+        assert "403" in result_of(findings, check).what
 
 
 async def test_an_object_that_cannot_be_used_is_named(
@@ -201,9 +203,9 @@ async def test_an_object_that_cannot_be_used_is_named(
     broken = pod("broken", 3)
     del broken["metadata"]["uid"]
     cluster.pods.append(broken)
-    found = one(await everything(server, account), "objects of the API server")
-    assert found.state is State.PROBLEM
-    assert "Pod research/broken: metadata.uid" in found.what
+    result = result_of(await everything(server, account), "objects of the API server")
+    assert result.state is State.PROBLEM
+    assert "Pod research/broken: metadata.uid" in result.what
 
 
 async def test_a_server_that_is_gone_is_a_problem(server: ApiServer, account: Path) -> None:

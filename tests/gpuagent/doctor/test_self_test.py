@@ -35,7 +35,7 @@ def pid_of(folder: Path) -> int:
 def looks(
     folder: Path, used: int | None = 300 * MIB, *, listed: bool = True, proc: Path = PROC
 ) -> Callable[[], Observation]:
-    """What the driver would list while the program runs, looked up in the real /proc."""
+    """Return a function that lists the running program as a driver would, looked up in the real /proc."""
 
     def look() -> Observation:
         holders = [(pid_of(folder), used)] if listed else []
@@ -61,41 +61,41 @@ def tried(folder: Path, again: Callable[[], Observation], host: Host = HERE) -> 
 
 
 def test_a_process_that_is_found_again(tmp_path: Path) -> None:
-    found = tried(tmp_path, looks(tmp_path))
-    assert found.state is State.OK
-    assert found.what.startswith(f"PID {pid_of(tmp_path)} was found on GPU 0 with 300.0 MiB")
+    result = tried(tmp_path, looks(tmp_path))
+    assert result.state is State.OK
+    assert result.what.startswith(f"PID {pid_of(tmp_path)} was found on GPU 0 with 300.0 MiB")
 
 
-def test_a_driver_that_does_not_list_it_counts_in_another_namespace(tmp_path: Path) -> None:
-    found = tried(tmp_path, looks(tmp_path, listed=False))
-    assert found.state is State.PROBLEM
-    assert "the driver does not list it" in found.what
-    assert "hostPID: true" in found.advice
+def test_a_process_that_the_driver_does_not_list_is_a_problem(tmp_path: Path) -> None:
+    result = tried(tmp_path, looks(tmp_path, listed=False))
+    assert result.state is State.PROBLEM
+    assert "the driver does not list it" in result.what
+    assert "hostPID: true" in result.advice
 
 
-@pytest.mark.parametrize(("used", "said"), [(None, "unknown"), (HELD_BYTES - 1, "16.0 MiB"), (0, "0 B")])
-def test_figures_that_cannot_be(tmp_path: Path, used: int | None, said: str) -> None:
-    found = tried(tmp_path, looks(tmp_path, used))
-    assert found.state is State.PROBLEM
-    assert found.what.endswith(f"the driver reports {said}")
+@pytest.mark.parametrize(("used", "text"), [(None, "unknown"), (HELD_BYTES - 1, "16.0 MiB"), (0, "0 B")])
+def test_impossible_figures_are_a_problem(tmp_path: Path, used: int | None, text: str) -> None:
+    result = tried(tmp_path, looks(tmp_path, used))
+    assert result.state is State.PROBLEM
+    assert result.what.endswith(f"the driver reports {text}")
 
 
-def test_a_proc_root_that_does_not_show_it(tmp_path: Path) -> None:
+def test_a_proc_root_without_the_process(tmp_path: Path) -> None:
     other = tmp_path / "proc"
     other.mkdir()
-    found = tried(tmp_path, looks(tmp_path, proc=other), Host.here(other))
-    assert found.state is State.PROBLEM
-    assert f"{other} does not show it" in found.what
+    result = tried(tmp_path, looks(tmp_path, proc=other), Host.here(other))
+    assert result.state is State.PROBLEM
+    assert f"{other} does not show it" in result.what
 
 
-def test_a_proc_root_that_shows_somebody_elses(tmp_path: Path) -> None:
+def test_a_proc_root_that_shows_another_container(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "cgroup").write_text(f"0::/kubepods/pod{'a' * 32}/{'b' * 64}\n")
     elsewhere = Host(proc_root=PROC, own=own, environment={})
-    found = tried(tmp_path, looks(tmp_path), elsewhere)
-    assert found.state is State.PROBLEM
-    assert "another container" in found.what
+    result = tried(tmp_path, looks(tmp_path), elsewhere)
+    assert result.state is State.PROBLEM
+    assert "another container" in result.what
 
 
 def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> None:
@@ -104,24 +104,24 @@ def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> No
 
     full = Observation(reading=GpuReading(gpus=(gpu(used=22 * GIB), gpu(uuid=B, index=1, used=23 * GIB))))
     never = (sys.executable, "-c", "raise SystemExit('must not start')")
-    found = self_test_result(full, again, HERE, program=never)
-    assert (found.state, found.what) == (State.UNKNOWN, "not checked: no GPU has 2.0 GiB free")
+    result = self_test_result(full, again, HERE, program=never)
+    assert (result.state, result.what) == (State.UNKNOWN, "not checked: no GPU has 2.0 GiB free")
     roomy = Observation(reading=GpuReading(gpus=(gpu(used=22 * GIB), gpu(uuid=B, index=1))))
     visible = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    found = self_test_result(roomy, again, HERE, program=(sys.executable, "-c", visible))
-    assert found.what == f"not checked: {B}"
+    result = self_test_result(roomy, again, HERE, program=(sys.executable, "-c", visible))
+    assert result.what == f"not checked: {B}"
 
 
 def test_mig_and_no_gpu_are_not_tried() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),))
     for look in (Observation(), Observation(is_hung=True), Observation(reading=GpuReading(gpus=(split,)))):
-        found = self_test_result(look, Observation, HERE, program=("must-not-start",))
-        assert found.state is State.UNKNOWN
-        assert "not checked" in found.what
+        result = self_test_result(look, Observation, HERE, program=("must-not-start",))
+        assert result.state is State.UNKNOWN
+        assert "not checked" in result.what
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "text"),
     [
         ("print('cuInit failed with CUDA error 100')", "not checked: cuInit failed with CUDA error 100"),
         ("print('\\x1b[31m')", "not checked: \ufffd[31m"),
@@ -130,10 +130,10 @@ def test_mig_and_no_gpu_are_not_tried() -> None:
         ("import time; time.sleep(60)", "not checked: the test process allocated no memory within 1 s"),
     ],
 )
-def test_a_process_that_holds_nothing(script: str, said: str) -> None:
+def test_a_process_without_gpu_memory(script: str, text: str) -> None:
     began = time.monotonic()
-    found = self_test_result(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
-    assert (found.state, found.what) == (State.UNKNOWN, said)
+    result = self_test_result(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
+    assert (result.state, result.what) == (State.UNKNOWN, text)
     assert time.monotonic() - began < 10
 
 
@@ -160,7 +160,7 @@ def libcuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("libcuda")
-def test_the_program_holds_memory_until_it_is_let_go() -> None:
+def test_the_program_holds_memory_until_it_is_released() -> None:
     seen: list[int] = []
 
     def again() -> Observation:
@@ -170,8 +170,8 @@ def test_the_program_holds_memory_until_it_is_let_go() -> None:
         origins, problems = Processes(proc_root=PROC).look_up(reading)
         return Observation(reading=reading, origins=origins, problems=problems)
 
-    found = self_test_result(READY, again, HERE)
-    assert found.state is State.OK
+    result = self_test_result(READY, again, HERE)
+    assert result.state is State.OK
     assert len(seen) == 1
     assert has_ended(seen[0])
 
@@ -189,18 +189,18 @@ def runs_program(pid: str) -> bool:
 @pytest.mark.parametrize(
     "name", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2"]
 )
-def test_the_program_says_what_failed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_cuda_call_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_STUB_FAILS", f"{name}:999")
-    found = self_test_result(READY, lambda: READY, HERE)
-    assert found.what == f"not checked: {name} failed with CUDA error 999"
+    result = self_test_result(READY, lambda: READY, HERE)
+    assert result.what == f"not checked: {name} failed with CUDA error 999"
 
 
-def test_without_a_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libcuda.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = self_test_result(READY, lambda: READY, HERE)
-    assert (found.state, found.what.startswith("not checked: libcuda.so.1 not found")) == (
+    result = self_test_result(READY, lambda: READY, HERE)
+    assert (result.state, result.what.startswith("not checked: libcuda.so.1 not found")) == (
         State.UNKNOWN,
         True,
     )
-    assert A in {one.uuid for one in READY.gpus}
+    assert A in {gpu.uuid for gpu in READY.gpus}

@@ -21,79 +21,77 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[NvmlGpus], list[str]]:
     """Every initialisation and shutdown of NVML from now on, in order."""
 
     def watch(gpus: NvmlGpus) -> list[str]:
-        found: list[str] = []
+        calls: list[str] = []
         driver = gpus._driver
         for name in ("start", "stop"):
             function = getattr(driver, name)
 
             def called(function: Callable[[], None] = function, name: str = name) -> None:
-                found.append(name)
+                calls.append(name)
                 function()
 
             monkeypatch.setattr(driver, name, called)
-        return found
+        return calls
 
     return watch
 
 
 def uuids(gpus: NvmlGpus) -> list[str]:
-    return [one.uuid for one in gpus.read().gpus]
+    return [gpu.uuid for gpu in gpus.read().gpus]
 
 
 def test_a_gpu_that_appears_is_seen_within_a_minute(driven, clock, starts) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A)])
     assert uuids(gpus) == [A]
-    found = starts(gpus)
+    calls = starts(gpus)
     answers.write([gpu(0, A), gpu(1, B)])
     clock.now += 59
     assert uuids(gpus) == [A]
-    assert found == []
+    assert calls == []
     clock.now += 1
     assert uuids(gpus) == [A, B]
-    assert found == ["stop", "start"]
+    assert calls == ["stop", "start"]
     for _ in range(100):  # and no more initialisations once they agree
         clock.now += 60
         assert uuids(gpus) == [A, B]
-    assert found == ["stop", "start"]
+    assert calls == ["stop", "start"]
 
 
-def test_a_gpu_that_leaves_the_count_is_a_lost_one_and_indices_move(driven, clock) -> None:
+def test_a_gpu_that_leaves_the_count_is_lost_and_indices_move(driven, clock) -> None:
     gpus, answers = driven(node())
     assert uuids(gpus) == [A, B]
     answers.write([gpu(0, B)])
     clock.now += 60
     reading = gpus.read()
-    assert [(one.index, one.uuid) for one in reading.gpus] == [(0, B)]
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
     assert causes(reading) == [(Cause.NVML, A)]
     answers.write([gpu(0, A), gpu(1, B)])
     clock.now += 60
     reading = gpus.read()
-    assert [(one.index, one.uuid) for one in reading.gpus] == [(0, A), (1, B)]
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, A), (1, B)]
     assert causes(reading) == []
 
 
-def test_what_fails_at_an_index_is_not_the_gpu_that_answers_at_another(driven, clock) -> None:
+def test_a_failing_index_is_not_the_gpu_that_responds_at_another(driven, clock) -> None:
     gpus, answers = driven(node())
     assert uuids(gpus) == [A, B]
     answers.write([gpu(0, B), gpu(1, C), gpu(2, A), "fail nvmlDeviceGetHandleByIndex 1 15"])
     clock.now += 60
     reading = gpus.read()
-    assert [one.uuid for one in reading.gpus] == [B, A]
+    assert [gpu.uuid for gpu in reading.gpus] == [B, A]
     assert causes(reading) == [(Cause.NVML, "index-1")]
 
 
-def test_two_gpus_of_one_uuid_are_one_and_a_problem(driven) -> None:
+def test_two_gpus_of_one_uuid_count_once_and_are_a_problem(driven) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), gpu(1, A)])
     reading = gpus.read()
-    assert [one.uuid for one in reading.gpus] == [A]
+    assert [gpu.uuid for gpu in reading.gpus] == [A]
     assert causes(reading) == [(Cause.NVML, "index-1")]
 
 
-def test_a_library_that_answers_with_its_own_starts_count_is_held_against_the_label(
-    driven, clock, starts
-) -> None:
+def test_the_gpu_count_of_the_library_is_compared_with_the_label(driven, clock, starts) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), "sticky"])
     assert uuids(gpus) == [A]
@@ -102,65 +100,65 @@ def test_a_library_that_answers_with_its_own_starts_count_is_held_against_the_la
     assert uuids(gpus) == [A]  # the library does not tell
     gpus.expect(2)
     clock.now += 60
-    found = starts(gpus)
+    calls = starts(gpus)
     assert uuids(gpus) == [A, B]
-    assert found == ["stop", "start"]
+    assert calls == ["stop", "start"]
 
 
-def test_a_label_that_differs_for_ever_is_tried_ever_more_rarely(driven, clock, starts) -> None:
+def test_a_label_that_always_differs_is_retried_with_back_off(driven, clock, starts) -> None:
     gpus, _ = driven(node())
     assert uuids(gpus) == [A, B]
     gpus.expect(8)
-    found, times = starts(gpus), []
+    calls, times = starts(gpus), []
     began = clock.now
     for _ in range(24 * 720):  # a day of samples
         clock.now += 5
         assert uuids(gpus) == [A, B]
-        if found.count("start") > len(times):
+        if calls.count("start") > len(times):
             times.append(clock.now - began)
     assert times[:6] == [60, 120, 240, 480, 960, 1920]
     assert 24 <= len(times) <= 30
     gpus.expect(7)  # another difference is tried soon
     clock.now += 60
     uuids(gpus)
-    assert found.count("start") == len(times) + 1
+    assert calls.count("start") == len(times) + 1
 
 
 @pytest.mark.parametrize("expected", [None, 2])
-def test_without_a_difference_nvml_is_never_initialised_anew(driven, clock, starts, expected) -> None:
+def test_without_a_difference_nvml_is_never_initialised_again(driven, clock, starts, expected) -> None:
     gpus, _ = driven(node())
     uuids(gpus)
     gpus.expect(expected)
-    found = starts(gpus)
+    calls = starts(gpus)
     for _ in range(2000):
         clock.now += 5
         uuids(gpus)
-    assert found == []
+    assert calls == []
 
 
 def test_on_mig_nodes_the_label_counts_mig_devices_and_is_not_compared(driven, clock, starts) -> None:
     gpus, _ = driven(node(mig=({"uuid": "MIG-1", "memory": "5Gi"},)))
     uuids(gpus)
     gpus.expect(7)
-    found = starts(gpus)
+    calls = starts(gpus)
     for _ in range(100):
         clock.now += 60
         uuids(gpus)
-    assert found == []
+    assert calls == []
 
 
 def test_a_lost_gpu_comes_back_by_a_new_initialisation_while_others_answer(driven, clock, starts) -> None:
-    """The reset GPU answers no handle before NVML is initialised anew; the other one is read at every sample."""
+    """The reset GPU answers no handle before NVML is initialised again; the other GPU is read at every sample."""
     gpus, answers = driven(node(process(101, gpu=1)))
     assert uuids(gpus) == [A, B]
-    found = starts(gpus)
+    calls = starts(gpus)
     answers.show(more=["fail * 0 15"])
     began = clock.now
     at: list[float] = []
     while clock.now < began + 4000:
         clock.now += 5
         assert uuids(gpus) == [B]
-        if found.count("start") > len(at):
+        if calls.count("start") > len(at):
             at.append(clock.now - began)
     assert at[:5] == [60, 120, 240, 480, 960]
     answers.show()
@@ -168,25 +166,25 @@ def test_a_lost_gpu_comes_back_by_a_new_initialisation_while_others_answer(drive
     assert uuids(gpus) == [A, B]
 
 
-def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_anew(driven, clock, starts) -> None:
+def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_again(driven, clock, starts) -> None:
     gpus, answers = driven(node())
     answers.show(more=["fail nvmlDeviceGetHandleByIndex 1 3"])
     assert uuids(gpus) == [A]
-    found = starts(gpus)
+    calls = starts(gpus)
     for _ in range(100):
         clock.now += 60
         uuids(gpus)
-    assert found == []
+    assert calls == []
 
 
-def test_a_count_that_is_refused_keeps_what_there_is(driven, clock) -> None:
+def test_a_refused_count_keeps_the_known_gpus(driven, clock) -> None:
     gpus, answers = driven(node(process(100)))
     uuids(gpus)
     for code in (4, 3, 999):
         answers.show(more=[f"fail nvmlDeviceGetCount - {code}"])
         clock.now += 60
         reading = gpus.read()
-        assert [one.uuid for one in reading.gpus] == [A, B]
+        assert [gpu.uuid for gpu in reading.gpus] == [A, B]
         assert causes(reading) == []
 
 

@@ -151,12 +151,12 @@ class HostileDriver:
         index, place = device if isinstance(device, tuple) else (device, None)
         if index >= len(self.moment):
             raise GpuLost("any", "GpuIsLost")
-        found = self.moment[index]
+        gpu = self.moment[index]
         if place is None:
-            return found
-        if place >= len(found.parts) or found.parts[place] is None:
+            return gpu
+        if place >= len(gpu.parts) or gpu.parts[place] is None:
             raise CallFailed("any", "InvalidArgument")
-        return found.parts[place]
+        return gpu.parts[place]
 
     def _answer(self, what: Any, call: str = "call") -> Any:
         self._or_fail(what, call)
@@ -207,7 +207,7 @@ ONE = HostileDevice("GPU-0", DeviceMemory(1 << 40, 0, 0), {which: [] for which i
 @example([[ONE]], None, None, None)
 @given(st.lists(nodes, min_size=1, max_size=4), failures, failures, failures)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_node_does_nothing_raises_and_no_byte_vanishes(
+def test_a_hostile_driver_causes_no_error_and_loses_no_byte(
     proc: ProcTree, moments: list[list[HostileDevice]], starting: Any, version: Any, counting: Any
 ) -> None:
     driver = HostileDriver([], starting=starting, version_=version, counting=counting)
@@ -242,23 +242,25 @@ def check_sums(chain: Chain, series: dict[str, Any], listed_before: set[int]) ->
     listed = set()
     for gpu in reading.gpus:
         own = {gpu.uuid, *(part.uuid for part in gpu.instances)}
-        held: float = 0
+        used_bytes: float = 0
         all_known = True
         for part in (gpu, *gpu.instances):
             for process in part.processes or ():
                 listed.add(process.pid)
-                found = sample.origins[process.pid].result
-                if found is LookupResult.GONE:
+                lookup_result = sample.origins[process.pid].result
+                if lookup_result is LookupResult.GONE:
                     assert process.pid not in listed_before  # of one sample only
                     continue
                 all_known &= process.used_bytes is not None
-                held += process.used_bytes or 0
+                used_bytes += process.used_bytes or 0
         has_problem = any(uuid in own for uuid, _ in problems)
         host = series.get("gpu_memory_host_bytes", {}).get((gpu.uuid,))
         if not has_problem:
             assert all_known
             assert host is not None
-            assert host + sum(pod_used[uuid] for uuid in own) == pytest.approx(held, abs=0.5 + held * 1e-12)
+            assert host + sum(pod_used[uuid] for uuid in own) == pytest.approx(
+                used_bytes, abs=0.5 + used_bytes * 1e-12
+            )
         for name, figure in (("total", gpu.total_bytes), ("used", gpu.used_bytes)):
             assert series.get(f"gpu_memory_{name}_bytes", {}).get((gpu.uuid,)) == figure
         check_raw(chain.source, gpu, has_problem=has_problem)
@@ -268,10 +270,10 @@ def check_sums(chain: Chain, series: dict[str, Any], listed_before: set[int]) ->
 
 
 def check_raw(source: Any, gpu: Any, *, has_problem: bool) -> None:
-    """What the driver listed of a GPU is in a list of the reading, unless a problem says otherwise."""
+    """Every entry that the driver lists for a GPU is in a list of the reading, unless a problem is reported."""
     device = source._driver.moment[gpu.index]
-    shown = {process.pid for part in (gpu, *gpu.instances) for process in part.processes or ()}
+    pids = {process.pid for part in (gpu, *gpu.instances) for process in part.processes or ()}
     compute = device.lists[ProcessList.COMPUTE]
     if not has_problem and isinstance(compute, list):
         own = [entry for entry in compute if entry.gpu_instance == NO_INSTANCE or device.mig is False]
-        assert {entry.pid for entry in own} <= shown
+        assert {entry.pid for entry in own} <= pids

@@ -1,4 +1,4 @@
-"""How the binding finds the library, in processes of their own as the agent's is."""
+"""Loading of the NVML library by the binding, each case in its own process."""
 
 import os
 import shutil

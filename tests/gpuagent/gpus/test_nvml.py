@@ -8,7 +8,7 @@ from gpuagent.problems import Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
 
 
-def test_everything_a_healthy_driver_tells(driven):
+def test_a_healthy_driver_is_read_completely(driven):
     gpus, _ = driven(node(process(100), process(101, "2Gi", gpu=1), unaccounted="10Mi"))
     reading = gpus.read()
     assert causes(reading) == []
@@ -33,7 +33,7 @@ def test_a_library_without_the_newest_calls_is_read_by_older_ones(driven):
     assert gpus.errors["nvmlDeviceGetComputeRunningProcesses", "FunctionNotFound"] == 1
 
 
-def test_reserved_memory_is_told_again_once_the_newer_call_works(driven, clock):
+def test_reserved_memory_is_known_again_once_the_newer_call_works(driven, clock):
     gpus, answers = driven(node(process(100), faults=[{"fault": "old-driver", "until": 10}]))
     assert gpus.read().gpus[0].reserved_bytes is None
     answers.show(10)
@@ -67,7 +67,7 @@ def test_the_lists_become_one(driven, processes, expected):
     faults = [{"fault": "memory-unknown", "pid": pid} for pid, used in expected.items() if used is None]
     gpus, _ = driven(node(*processes, faults=faults))
     reading = gpus.read()
-    assert {one.pid: one.used_bytes for one in reading.gpus[0].processes} == expected
+    assert {process.pid: process.used_bytes for process in reading.gpus[0].processes} == expected
     assert causes(reading) == []
 
 
@@ -99,7 +99,7 @@ def test_a_lost_gpu_leaves_the_others_and_comes_back(driven, clock, fault, error
     assert causes(reading) == []
 
 
-def test_a_lost_gpu_is_asked_ever_more_rarely(driven, clock):
+def test_a_lost_gpu_is_retried_with_back_off(driven, clock):
     gpus, answers = driven(node(faults=[{"fault": "gpu-lost", "gpu": 0, "from": 10}]))
     gpus.read()
     answers.show(10)
@@ -129,7 +129,7 @@ def test_a_gpu_lost_before_the_agent_started_has_no_uuid_yet(driven, clock):
         ("unknown-error", "Unknown"),
     ],
 )
-def test_when_no_gpu_answers_it_concerns_the_node(driven, clock, fault, error):
+def test_when_no_gpu_responds_the_problem_concerns_the_node(driven, clock, fault, error):
     faults = [{"fault": fault, "gpu": gpu, "from": 10, "until": 20} for gpu in (0, 1)]
     gpus, answers = driven(node(process(100), faults=faults))
     gpus.read()
@@ -205,7 +205,7 @@ def test_waiting_starts_over_short_after_it_went_well(driven, clock):
     assert gpus.read().gpus
 
 
-def test_an_nvml_that_forgot_its_start_is_started_again(driven, clock):
+def test_an_uninitialised_nvml_is_initialised_again(driven, clock):
     gpus, answers = driven(node(process(100), faults=[{"fault": "uninitialized", "from": 10, "until": 20}]))
     gpus.read()
     answers.show(10)
@@ -226,7 +226,7 @@ def test_a_replaced_driver_asks_for_a_new_process(driven, begins):
     assert sum(count for (_, error), count in gpus.errors.items() if error == "LibRmVersionMismatch") >= 1
 
 
-def test_a_driver_without_processes_to_tell_gives_devices_and_a_reason(driven, clock):
+def test_a_driver_without_process_lists_gives_devices_and_a_reason(driven, clock):
     gpus, answers = driven(
         node(process(100), process(101, gpu=1), faults=[{"fault": "not-supported", "gpu": 0, "until": 10}])
     )
@@ -247,7 +247,7 @@ def test_a_driver_without_processes_to_tell_gives_devices_and_a_reason(driven, c
     [f"{100} {16 * GIB + 1}", f"0 {GIB}", f"4294967295 {GIB}", f"4194305 {GIB}"],
     ids=["larger than the device", "PID 0", "PID -1", "a PID beyond the kernel's"],
 )
-def test_a_list_that_cannot_be_true_is_dropped(driven, entry):
+def test_an_impossible_list_is_dropped(driven, entry):
     gpus, answers = driven(node(process(101), process(102, gpu=1)))
     answers.show(more=[f"process 0 - 0 {entry} 4294967295 4294967295"])
     reading = gpus.read()
@@ -321,7 +321,7 @@ def test_a_driver_without_gpus_is_not_a_lost_one(driven, clock):
 
 
 @pytest.mark.parametrize("code", [3, 13], ids=["NotSupported", "FunctionNotFound"])
-def test_what_is_not_needed_may_be_missing(driven, code):
+def test_optional_calls_may_be_missing(driven, code):
     gpus, answers = driven(node(process(100)))
     missing = (
         "nvmlSystemGetDriverVersion", "nvmlDeviceGetName", "nvmlDeviceGetMigMode",
@@ -375,12 +375,12 @@ def test_a_mig_device_that_may_not_be_read_leaves_the_rest(driven):
     assert set(causes(reading)) == {(Cause.NVML, A)}
 
 
-def test_nothing_is_asked_before_the_first_read(driven, monkeypatch):
+def test_no_driver_call_precedes_the_first_read(driven, monkeypatch):
     gpus, _ = driven(node(faults=[{"fault": "driver-replaced"}]))
     assert gpus.errors == {}
 
 
-def test_closing_lets_go_and_a_later_read_starts_again(driven):
+def test_closing_shuts_nvml_down_and_a_later_read_initialises_it_again(driven):
     gpus, _ = driven(node(process(100)))
     assert len(gpus.read().gpus) == 2
     gpus.close()

@@ -1,4 +1,4 @@
-"""Which lists are asked for, and what becomes of their entries."""
+"""How often the process lists of the driver are read, and how their entries are merged."""
 
 from collections import Counter, defaultdict
 
@@ -27,11 +27,11 @@ def test_the_largest_known_figure_of_each_instance_counts(given):
     figures = defaultdict(lambda: defaultdict(list))
     for entry in given:
         figures[entry.pid][entry.gpu_instance, entry.compute_instance].append(entry.used_bytes)
-    merged = {one.pid: one.used_bytes for one in merge(given)}
+    merged = {figures.pid: figures.used_bytes for figures in merge(given)}
     assert merged.keys() == figures.keys()
     for pid, instances in figures.items():
         known = [[used for used in all_ if used is not None] for all_ in instances.values()]
-        expected = sum(max(one) for one in known) if all(known) else None
+        expected = sum(max(figures) for figures in known) if all(known) else None
         assert merged[pid] == expected
 
 
@@ -42,17 +42,17 @@ def test_neither_order_nor_repetition_matters(given, random):
     assert set(merge(again)) == set(merge(given))
 
 
-class FileWatch(SimulatedDriver):
-    """A simulated node whose clock the test moves, and that remembers which lists were asked for."""
+class CountingDriver(SimulatedDriver):
+    """A simulated node with a clock that the test sets; counts the calls by list."""
 
     def __init__(self, *processes):
         self.time = 0.0
-        self.asked = Counter()
+        self.calls = Counter()
         scenario = parse_scenario(node(*processes), "test")
         super().__init__(scenario=scenario, look=lambda: state_at(scenario, self.time))
 
     def processes(self, device, which):
-        self.asked[which] += 1
+        self.calls[which] += 1
         return super().processes(device, which)
 
     def reads(self, lists, *times):
@@ -63,38 +63,38 @@ class FileWatch(SimulatedDriver):
             memory = self.memory(device)
             used = memory.total - memory.free - memory.reserved
             merged = lists.read(device, used=used, total=memory.total, now=self.time)
-        return {one.pid: one.used_bytes for one in merged.processes}
+        return {process.pid: process.used_bytes for process in merged.processes}
 
 
-def test_lists_that_tell_nothing_are_asked_for_now_and_then():
-    driver = FileWatch(process(100))
+def test_lists_without_entries_are_read_at_every_fifth_sample():
+    driver = CountingDriver(process(100))
     driver.reads(ProcessLists(driver), *range(25))
-    assert driver.asked[ProcessList.COMPUTE] == 25
-    assert driver.asked[ProcessList.GRAPHICS] == driver.asked[ProcessList.MPS] == 5
+    assert driver.calls[ProcessList.COMPUTE] == 25
+    assert driver.calls[ProcessList.GRAPHICS] == driver.calls[ProcessList.MPS] == 5
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
-def test_a_list_that_tells_something_is_asked_for_every_time(kind):
+def test_a_list_with_entries_is_read_at_every_sample(kind):
     memory = {second: f"{100 + second}Mi" for second in range(25)}
-    driver = FileWatch(process(100, memory, kind=kind))
+    driver = CountingDriver(process(100, memory, kind=kind))
     lists = ProcessLists(driver)
     for second in range(25):
         assert driver.reads(lists, second) == {100: (100 + second) << 20}
-    assert driver.asked[kind_of(kind)] == 25
+    assert driver.calls[kind_of(kind)] == 25
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
-def test_memory_that_nothing_explains_is_looked_for_at_once(kind):
-    driver = FileWatch(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
+def test_unexplained_memory_makes_every_list_be_read_at_once(kind):
+    driver = CountingDriver(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
     lists = ProcessLists(driver)
     assert driver.reads(lists, *range(9)) == {100: GIB}
-    asked = driver.asked[kind_of(kind)]
+    calls = driver.calls[kind_of(kind)]
     assert driver.reads(lists, 9) == {100: GIB, 101: 2 * GIB}
-    assert driver.asked[kind_of(kind)] == asked + 1
+    assert driver.calls[kind_of(kind)] == calls + 1
 
 
 def test_processes_that_trade_memory_are_seen_at_once():
-    driver = FileWatch(
+    driver = CountingDriver(
         process(100, {0: "3Gi", 5: "1Gi"}), process(101, {0: "1Gi", 5: "3Gi"}), process(102, until=7),
         process(103, **{"from": 7}),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What each refusal of the driver takes away, and what it leaves: through NVML's own binding to /metrics."""
+"""Figures that a refusal of the driver removes and keeps, through NVML's own binding to /metrics."""
 
 import json
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def chain(driven, proc, clock) -> Callable[..., tuple[Chain, Any]]:
     return make
 
 
-def shown(series: Series, uuid: str = A) -> set[str]:
+def present_figures(series: Series, uuid: str = A) -> set[str]:
     """The figures that a GPU has."""
     return {name for name, family in FIGURES.items() if any(uuid in key for key in series.get(family, ()))}
 
@@ -81,7 +81,7 @@ def problems(series: Series) -> set[tuple[str, ...]]:
 
 
 def expected_of(call: str, code: int) -> tuple[set[str], set[tuple[str, str]]]:
-    """What is left of the first GPU, and the problems there are."""
+    """Return the figures that the first GPU keeps, and the expected problems."""
     is_refusal = code != UNKNOWN
     is_missing = code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
     if call in ("nvmlSystemGetDriverVersion", "nvmlDeviceGetName"):
@@ -111,9 +111,9 @@ def test_a_refusal_takes_away_its_own_figure_and_nothing_else(chain, clock, call
     left, present = expected_of(call, code)
     for _ in range(4):
         series = made.sample()
-        assert shown(series) == left
+        assert present_figures(series) == left
         assert problems(series) == present
-        assert shown(series, B) >= {"total", "used", "reserved", "promised", "host", "unattributed"}
+        assert present_figures(series, B) >= {"total", "used", "reserved", "promised", "host", "unattributed"}
         assert made.unready == ()
         assert not made.readings[-1].restart_may_help
         clock.now += 5
@@ -129,17 +129,17 @@ def test_without_these_calls_there_is_no_gpu(chain, clock, call: str, code: int)
     made, answers = chain(f"fail {call} - {code}")
     for _ in range(3):
         series = made.sample()
-        assert not shown(series)
+        assert not present_figures(series)
         assert problems(series) == {("nvml", "")}
         assert made.unready
         assert made.readings[-1].restart_may_help is (code == UNKNOWN)
         clock.now += 5
     answers.show()
     clock.now += 60
-    assert shown(made.sample()) >= EVERYTHING - {"flagged"}
+    assert present_figures(made.sample()) >= EVERYTHING - {"flagged"}
 
 
-def test_a_gpu_that_never_tells_its_memory_is_no_reason_to_start_again(chain, clock) -> None:
+def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) -> None:
     """GB10 says NotSupported, a MIG GPU NoPermission to an unprivileged container: on every GPU, for ever."""
     for code in (NO_PERMISSION, NOT_SUPPORTED):
         made, _ = chain(f"fail nvmlDeviceGetMemoryInfo - {code}")
@@ -150,23 +150,23 @@ def test_a_gpu_that_never_tells_its_memory_is_no_reason_to_start_again(chain, cl
             clock.now += 5
         assert series["agent_attribution_ok"] == {(): 1}
         assert series["pod_gpu_memory_used_bytes"] == {("train", A): GIB, ("serve", A): 3 * GIB}
-        # Asked after 1, 2 and 4 minutes, of each GPU by two versions of the call.
-        asked = sum(n for (call, _), n in made.source.errors.items() if call == "nvmlDeviceGetMemoryInfo")
-        assert asked <= 2 * 2 * 5
-        (said,) = {gpu["memoryUnknown"] for gpu in made.answer["gpus"]}
-        assert said
+        # Retries follow after 1, 2 and 4 minutes, for each GPU with two versions of the call.
+        failures = sum(n for (call, _), n in made.source.errors.items() if call == "nvmlDeviceGetMemoryInfo")
+        assert failures <= 2 * 2 * 5
+        (reason,) = {gpu["memoryUnknown"] for gpu in made.answer["gpus"]}
+        assert reason
         assert "Its memory is unknown: nvmlDeviceGetMemoryInfo" in made.page
         made.source.close()
 
 
-def test_the_nodes_label_makes_a_share_where_the_gpu_does_not_tell_its_total(chain) -> None:
+def test_the_node_label_sizes_a_share_of_a_gpu_of_unknown_total(chain) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
     series = made.sample()
     assert series["pod_gpu_memory_share_bytes"] == {("train", A): 8150 << 20, ("serve", A): 2 * GIB}
     assert series["gpu_memory_promised_bytes"][(A,)] == (8150 << 20) + 2 * GIB
 
 
-def test_the_nodes_label_is_worth_a_whole_gpu_that_does_not_tell_its_total(chain, proc) -> None:
+def test_the_node_label_sizes_a_whole_gpu_of_unknown_total(chain, proc) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
     whole = pod("whole", whole_gpus=2)
     made.books._pods.inventory = Inventory(
@@ -178,7 +178,7 @@ def test_the_nodes_label_is_worth_a_whole_gpu_that_does_not_tell_its_total(chain
 
 
 @pytest.mark.parametrize("memory", ["refused", "huge"])
-def test_figures_that_no_gpu_has_are_garbage(chain, memory: str) -> None:
+def test_impossible_figures_are_ignored(chain, memory: str) -> None:
     """A TiB may be true one day, a PiB is not; sums of it would not fit into JSON's 64 bits."""
     made, answers = chain()
     if memory == "refused":
@@ -191,7 +191,7 @@ def test_figures_that_no_gpu_has_are_garbage(chain, memory: str) -> None:
         expected = {("nvml", A)}
     series = made.sample()
     assert problems(series) == expected
-    assert "total" not in shown(series)
+    assert "total" not in present_figures(series)
 
 
 @pytest.mark.parametrize("label", [{}, {keys.NODE_GPU_MEMORY: "0"}, {keys.NODE_GPU_MEMORY: "[N/A]"}])
@@ -252,17 +252,17 @@ MIG_CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("lines", "held", "present", "figures"), MIG_CASES.values(), ids=MIG_CASES)
+@pytest.mark.parametrize(("lines", "used_bytes", "present", "figures"), MIG_CASES.values(), ids=MIG_CASES)
 def test_on_a_mig_gpu_no_byte_of_a_listed_process_is_lost(
-    chain, clock, lines, held, present, figures
+    chain, clock, lines, used_bytes, present, figures
 ) -> None:
     made, _ = chain(*lines, mig=MIG)
     for _ in range(3):
         series = made.sample()
         used = {key: n for key, n in series["pod_gpu_memory_used_bytes"].items() if n}
-        assert used == held
+        assert used == used_bytes
         assert problems(series) == present
-        assert shown(series) & {"total", "used", "host", "unattributed"} == figures
+        assert present_figures(series) & {"total", "used", "host", "unattributed"} == figures
         assert made.unready == ()
         assert not made.readings[-1].restart_may_help
         assert not any("unassigned" in reason for _, _, reason in series.get("pod_flagged", ()))
@@ -279,7 +279,7 @@ def test_a_mig_gpu_without_mig_devices_is_no_lost_one(chain, clock) -> None:
     )  # 6: there is none at that place
     for _ in range(20):
         series = made.sample()
-        assert [one.uuid for one in made.readings[-1].gpus] == [A]
+        assert [gpu.uuid for gpu in made.readings[-1].gpus] == [A]
         assert series["gpu_memory_host_bytes"] == {(A,): 0}
         assert problems(series) == {("nvml", B)}  # the answers leave it out
         assert made.unready == ()
@@ -308,7 +308,7 @@ def test_readiness_is_the_driver_and_the_list_of_pods(chain) -> None:
     assert made.unready == ()
 
 
-def test_the_log_says_a_refusal_no_more_than_once(chain, clock) -> None:
+def test_a_refusal_is_logged_at_most_once(chain, clock) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 4")
     for _ in range(50):
         made.sample()

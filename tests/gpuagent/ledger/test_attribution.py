@@ -1,4 +1,4 @@
-"""Whose process it is, by what its cgroup path names."""
+"""Owner of a process, by its cgroup path."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ INDEX = PodIndex.from_inventory(
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("process_origin", "name"),
     [
         (origin(uid(1)), "a"),
         (origin(uid(3)), "done"),
@@ -61,14 +61,14 @@ INDEX = PodIndex.from_inventory(
     ],
     ids=[
         "by UID", "a finished pod", "a static pod by its hash", "a static pod by its mirror's UID",
-        "the outermost of two", "the outermost of two, turned", "the outermost that is ours",
+        "the outermost of two", "the outermost of two, turned", "the outermost known pod",
         "by container where no pod is named", "the pod counts before the container",
-        "a container never counts beside a pod, though unknown", "nobody's UID", "no name at all",
-        "nobody's container",
+        "a container never counts beside a pod, though unknown", "an unknown UID", "no name at all",
+        "an unknown container",
     ],
 )  # fmt: skip
-def test_whose_it_is(asked: Origin, name: str | None) -> None:
-    owner = INDEX.pod_of(asked)
+def test_the_owner_of_a_process(process_origin: Origin, name: str | None) -> None:
+    owner = INDEX.pod_of(process_origin)
     assert (owner.name if isinstance(owner, NodePod) else owner) == name
 
 
@@ -84,30 +84,30 @@ def test_a_static_reservation_pods_hash_is_known_too() -> None:
 
 
 class TestForgedNames:
-    def names(self, *documents: dict[str, object], asked: Origin) -> str | None:
-        owner = PodIndex.from_inventory(inventory(*documents)).pod_of(asked)
+    def names(self, *documents: dict[str, object], process_origin: Origin) -> str | None:
+        owner = PodIndex.from_inventory(inventory(*documents)).pod_of(process_origin)
         return owner.name if isinstance(owner, NodePod) else None
 
     def test_a_copied_hash_does_not_take_a_static_pods_processes(self) -> None:
         static, forged = mirror("static", 4), mirror("forged", 5, is_mirror=False)
-        assert self.names(static, forged, asked=origin(HASH)) == "static"
-        assert self.names(forged, static, asked=origin(HASH)) == "static"
+        assert self.names(static, forged, process_origin=origin(HASH)) == "static"
+        assert self.names(forged, static, process_origin=origin(HASH)) == "static"
 
-    def test_two_with_equal_right_to_a_hash_get_nothing(self) -> None:
-        assert self.names(mirror("a", 4), mirror("b", 5), asked=origin(HASH)) is None
+    def test_two_mirror_pods_of_one_hash_own_no_process(self) -> None:
+        assert self.names(mirror("a", 4), mirror("b", 5), process_origin=origin(HASH)) is None
 
     def test_a_hash_that_is_another_pods_uid(self) -> None:
         forged = mirror("forged", 5, uid(1))
-        assert self.names(forged, pod("victim", 1), asked=origin(uid(1))) == "victim"
-        assert self.names(mirror("forged", 5, uid(1), is_mirror=False), asked=origin(uid(1))) is None
+        assert self.names(forged, pod("victim", 1), process_origin=origin(uid(1))) == "victim"
+        assert self.names(mirror("forged", 5, uid(1), is_mirror=False), process_origin=origin(uid(1))) is None
 
-    def test_a_container_that_two_pods_claim_is_nobodys(self) -> None:
+    def test_a_container_that_two_pods_claim_has_no_owner(self) -> None:
         both = [pod(name, number, containerStatuses=statuses(LEAF)) for name, number in (("a", 1), ("b", 2))]
-        assert self.names(*both, asked=origin(container=LEAF)) is None
+        assert self.names(*both, process_origin=origin(container=LEAF)) is None
 
 
 @given(st.lists(st.sampled_from([uid(1), uid(2), uid(4), uid(77), HASH, uid(900)]), max_size=5), st.data())
-def test_what_is_nested_below_changes_nothing(path: list[str], data: st.DataObject) -> None:
+def test_nested_cgroups_do_not_change_the_owner(path: list[str], data: st.DataObject) -> None:
     below = data.draw(st.lists(st.sampled_from([uid(1), uid(2), HASH, uid(900)]), max_size=3))
     owner = INDEX.pod_of(origin(*path))
     if owner is not None:

@@ -1,4 +1,4 @@
-"""Who holds what: figures exact where they are known, None where one unknown amount could change them."""
+"""Memory by owner: exact where it is known, None where an unknown amount could change it."""
 
 from dataclasses import replace
 
@@ -40,8 +40,8 @@ def account(snapshot: Snapshot, uuid: str = A) -> GpuAccount:
 
 def figures(snapshot: Snapshot, uuid: str = A) -> tuple[int | None, int | None]:
     """(host, unattributed)"""
-    found = account(snapshot, uuid)
-    return found.host_bytes, found.unattributed_bytes
+    gpu_account = account(snapshot, uuid)
+    return gpu_account.host_bytes, gpu_account.unattributed_bytes
 
 
 def causes(snapshot: Snapshot) -> set[tuple[str, str]]:
@@ -62,9 +62,9 @@ def test_every_byte_goes_to_its_owner() -> None:
     assert figures(snapshot) == (50 * MIB, 120 * MIB - 8)
     assert account(snapshot).promised_bytes == 18 * GIB
     assert snapshot.problems == ()
-    found = holding(snapshot, "train")
-    assert found is not None
-    assert (found.processes, found.gpu_index, found.is_mig) == (2, 0, False)
+    train = holding(snapshot, "train")
+    assert train is not None
+    assert (train.processes, train.gpu_index, train.is_mig) == (2, 0, False)
 
 
 def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known() -> None:
@@ -84,15 +84,17 @@ def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known
         pytest.param((GONE, None), 0, None, GIB, id="a vanished process of unknown memory"),
         pytest.param((in_pod("train"), None), 0, None, None, id="one unknown process makes its pod unknown"),
         pytest.param((in_pod("serve"), None), 0, None, GIB, id="a neighbour's unknown process does not"),
-        pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: it may be anybody's"),
+        pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: any pod may be the owner"),
     ],
 )  # fmt: skip
-def test_what_one_more_process_makes_of_the_figures(
+def test_figures_with_one_more_process(
     process: tuple[Origin, int | None], host: int | None, unattributed: int | None, train: int | None
 ) -> None:
-    origin, held = process
+    origin, used_bytes = process
     snapshot = snapshot_of(
-        sample(gpu((10, GIB), (11, held), used=GIB + 100 * MIB), origins={10: in_pod("train"), 11: origin}),
+        sample(
+            gpu((10, GIB), (11, used_bytes), used=GIB + 100 * MIB), origins={10: in_pod("train"), 11: origin}
+        ),
         TRAIN,
         SERVE,
         reservations=[uid_of("reserve")],
@@ -100,10 +102,10 @@ def test_what_one_more_process_makes_of_the_figures(
     assert used(snapshot, "train") == train
     assert figures(snapshot) == (host, unattributed)
     assert used(snapshot, "reserve") == "absent"
-    assert (causes(snapshot) == {("memory-unknown", A)}) is (held is None)
+    assert (causes(snapshot) == {("memory-unknown", A)}) is (used_bytes is None)
 
 
-def test_unknown_memory_is_told_from_a_list_that_hides_its_owners() -> None:
+def test_unknown_memory_differs_from_a_list_that_hides_its_owners() -> None:
     origins = {10: in_pod("train"), 11: in_pod("serve")}
     snapshot = snapshot_of(sample(gpu((10, None), (11, GIB)), origins=origins), TRAIN, SERVE)
     assert {h.pod_share.pod.name: h.has_unknown_memory for h in snapshot.holdings} == {
@@ -125,7 +127,7 @@ def test_unknown_memory_is_told_from_a_list_that_hides_its_owners() -> None:
     ],
     ids=lambda value: f"{value.cause} of {value.gpu_uuid[:5]}" if isinstance(value, Problem) else None,
 )
-def test_what_a_problem_takes_away(
+def test_figures_that_a_problem_removes(
     problem: Problem, train: int | None, host: int | None, unattributed: int | None
 ) -> None:
     taken = sample(gpu((10, GIB)), origins={10: in_pod("train")}, problems=[problem])
@@ -153,7 +155,7 @@ def test_an_assigned_pod_is_unknown_and_not_0_when_the_driver_hides_all_processe
 
 
 @pytest.mark.parametrize(
-    ("in_use", "held", "is_problem"),
+    ("in_use", "listed_bytes", "is_problem"),
     [
         (GIB, GIB + 256 * MIB, False),
         (GIB, GIB + 256 * MIB + 1, True),
@@ -163,12 +165,12 @@ def test_an_assigned_pod_is_unknown_and_not_0_when_the_driver_hides_all_processe
     ],
 )
 def test_negative_unattributed_is_a_problem_below_the_slack_of_the_gpu(
-    in_use: int, held: int, is_problem: bool
+    in_use: int, listed_bytes: int, is_problem: bool
 ) -> None:
-    snapshot = snapshot_of(sample(gpu((10, held), used=in_use), origins={10: in_pod("train")}), TRAIN)
+    snapshot = snapshot_of(sample(gpu((10, listed_bytes), used=in_use), origins={10: in_pod("train")}), TRAIN)
     assert causes(snapshot) == ({("negative-unattributed", A)} if is_problem else set())
-    assert account(snapshot).unattributed_bytes == in_use - held
-    assert used(snapshot, "train") == held
+    assert account(snapshot).unattributed_bytes == in_use - listed_bytes
+    assert used(snapshot, "train") == listed_bytes
 
 
 def test_a_lost_gpu_takes_its_pods_shares_along_and_leaves_the_others() -> None:
@@ -181,7 +183,7 @@ def test_a_lost_gpu_takes_its_pods_shares_along_and_leaves_the_others() -> None:
     assert kept.gpu_uuids == (A, B)
     assert used(snapshot, "both", A) == MIB
     assert used(snapshot, "both", B) == "absent"
-    assert [found.gpu.uuid for found in snapshot.gpus] == [A]
+    assert [gpu_account.gpu.uuid for gpu_account in snapshot.gpus] == [A]
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -212,7 +214,7 @@ def test_a_mig_device_has_figures_of_its_own() -> None:
     assert figures(snapshot_of(taken, pod_share("train"))) == (0, GIB - 5 * MIB)
 
 
-def test_without_a_list_of_pods_nobody_holds_anything_and_nothing_is_the_hosts() -> None:
+def test_without_a_list_of_pods_no_memory_is_attributed() -> None:
     taken = sample(gpu((10, GIB)), origins={10: HOST})
     snapshot = build_snapshot(taken, attribution=None, pod_shares=())
     assert snapshot.holdings == ()
@@ -250,24 +252,28 @@ processes = st.dictionaries(
 
 
 @given(processes)
-def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
-    found: dict[int, tuple[Origin, int | None]],
+def test_sums_balance_and_an_unknown_amount_affects_only_its_own_sums(
+    processes: dict[int, tuple[Origin, int | None]],
 ) -> None:
-    listed = tuple((pid, held) for pid, (_, held) in found.items())
-    taken = sample(gpu(*listed, used=20 * GIB), origins={pid: origin for pid, (origin, _) in found.items()})
+    listed = tuple((pid, used_bytes) for pid, (_, used_bytes) in processes.items())
+    taken = sample(
+        gpu(*listed, used=20 * GIB), origins={pid: origin for pid, (origin, _) in processes.items()}
+    )
     snapshot = snapshot_of(taken, TRAIN, SERVE, pod_share("other"), reservations=[uid_of("reserve")])
     for name in ("train", "serve", "other"):
-        own = [held for origin, held in found.values() if origin == in_pod(name)]
-        expected = None if None in own else sum(held or 0 for held in own)
+        own = [used_bytes for origin, used_bytes in processes.values() if origin == in_pod(name)]
+        expected = None if None in own else sum(used_bytes or 0 for used_bytes in own)
         is_listed = bool(own) or name != "other"
         assert used(snapshot, name) == (expected if is_listed else "absent")
     hosts = [
-        held for origin, held in found.values() if origin in (HOST, in_pod("deleted"), in_pod("reserve"))
+        used_bytes
+        for origin, used_bytes in processes.values()
+        if origin in (HOST, in_pod("deleted"), in_pod("reserve"))
     ]
-    everything = [held for _, held in found.values()]
+    everything = [used_bytes for _, used_bytes in processes.values()]
     assert figures(snapshot) == (
-        None if None in hosts else sum(held or 0 for held in hosts),
-        None if None in everything else 20 * GIB - sum(held or 0 for held in everything),
+        None if None in hosts else sum(used_bytes or 0 for used_bytes in hosts),
+        None if None in everything else 20 * GIB - sum(used_bytes or 0 for used_bytes in everything),
     )
 
 
@@ -277,7 +283,7 @@ def test_the_books_balance_and_one_unknown_touches_no_more_than_its_own(
     st.booleans(),
     names,
 )
-def test_what_a_neighbour_claims_changes_nobody_elses_figures(
+def test_the_share_of_a_neighbour_changes_no_figure_of_another_pod(
     share: int, gpus: list[str], asks: bool, group: str
 ) -> None:
     """A tenant may write anything on its own pod; its claim comes out as anything."""

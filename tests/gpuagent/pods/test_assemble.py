@@ -23,6 +23,7 @@ from tests.support.kube_objects import (
     config_map,
     fraction,
     listed,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -41,9 +42,9 @@ def test_a_pod_with_every_kind_of_container() -> None:
         ephemeralContainerStatuses=[{"name": "debug", "containerID": "docker://short"}],
     )
     document["spec"]["ephemeralContainers"] = [{"name": "debug"}]
-    (found,) = inventory(document).pods.values()
-    assert (found.container_ids, found.whole_gpus) == ((LEAF, "1e" * 32), 2)
-    assert (found.key, found.uid, found.phase, found.is_bound) == (
+    (parsed_pod,) = inventory(document).pods.values()
+    assert (parsed_pod.container_ids, parsed_pod.whole_gpus) == ((LEAF, "1e" * 32), 2)
+    assert (parsed_pod.key, parsed_pod.uid, parsed_pod.phase, parsed_pod.is_bound) == (
         ("research", "half"),
         uid(1),
         "Running",
@@ -66,10 +67,14 @@ def test_nulls_and_absences_are_empty() -> None:
         "status": None,
     }
     for document in (bare, nulls):
-        (found,) = inventory(document).pods.values()
-        assert (found.namespace, found.phase, found.container_ids) == ("default", "Unknown", ())
-        assert dict(found.labels) == {}
-    assert dict(found.annotations) == {"x": ""}
+        (parsed_pod,) = inventory(document).pods.values()
+        assert (parsed_pod.namespace, parsed_pod.phase, parsed_pod.container_ids) == (
+            "default",
+            "Unknown",
+            (),
+        )
+        assert dict(parsed_pod.labels) == {}
+    assert dict(parsed_pod.annotations) == {"x": ""}
 
 
 def test_pods_of_other_nodes_do_not_count_reservation_pods_included() -> None:
@@ -79,7 +84,7 @@ def test_pods_of_other_nodes_do_not_count_reservation_pods_included() -> None:
         pod("nowhere", 3, node=None),
         reservation(GROUP_0, GPU_0, 901, node="gpu-node-1"),
     )
-    assert [found.name for found in made.inventory.pods.values()] == ["here"]
+    assert [parsed_pod.name for parsed_pod in made.inventory.pods.values()] == ["here"]
     assert not made.inventory.reservations
     assert made.elsewhere == 3
 
@@ -113,36 +118,36 @@ def test_two_pods_with_one_uid() -> None:
 
 class TestReservations:
     def test_group_to_gpu(self) -> None:
-        found = inventory(reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
-        assert found.reservations == {GROUP_0: GPU_0, GROUP_1: GPU_1}
-        assert found.reservation_uids == {uid(900), uid(901)}
-        assert not found.pods
+        pods = inventory(reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
+        assert pods.reservations == {GROUP_0: GPU_0, GROUP_1: GPU_1}
+        assert pods.reservation_uids == {uid(900), uid(901)}
+        assert not pods.pods
 
     @pytest.mark.parametrize("gpu", [None, "-1", "", " "])
     def test_a_gpu_that_is_not_known_yet(self, gpu: str | None) -> None:
         assert inventory(reservation(gpu=gpu)).reservations == {GROUP_0: ""}
 
-    def test_the_one_that_knows_its_gpu_speaks_for_the_group(self) -> None:
+    def test_the_reservation_pod_of_a_known_gpu_counts_for_the_group(self) -> None:
         both = [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)]
         assert inventory(*both).reservations == {GROUP_0: GPU_0}
         assert inventory(*reversed(both)).reservations == {GROUP_0: GPU_0}
 
-    def test_two_that_disagree_are_believed_neither(self) -> None:
+    def test_two_reservation_pods_that_disagree_are_both_ignored(self) -> None:
         made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
         assert made.inventory.reservations == {GROUP_0: ""}
         assert "another reservation pod of its group names another GPU" in made.lines[0]
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    def test_a_finished_one_reserves_nothing_but_stays_known(self, phase: str) -> None:
-        found = inventory(reservation(phase=phase))
-        assert not found.reservations
-        assert found.reservation_uids == {uid(900)}
+    def test_a_finished_reservation_pod_reserves_nothing_but_stays_known(self, phase: str) -> None:
+        pods = inventory(reservation(phase=phase))
+        assert not pods.reservations
+        assert pods.reservation_uids == {uid(900)}
 
-    def test_anywhere_else_the_same_labels_make_an_ordinary_pod(self) -> None:
-        found = inventory(reservation(namespace="research"))
-        assert not found.reservations
-        assert not found.reservation_uids
-        assert list(found.pods) == [uid(900)]
+    def test_in_other_namespaces_the_same_labels_make_an_ordinary_pod(self) -> None:
+        pods = inventory(reservation(namespace="research"))
+        assert not pods.reservations
+        assert not pods.reservation_uids
+        assert list(pods.pods) == [uid(900)]
 
     def test_a_pod_beside_the_reservation_pods_is_an_ordinary_pod(self) -> None:
         assert list(inventory(pod("debug", 5, namespace=RESERVATIONS)).pods) == [uid(5)]
@@ -158,11 +163,11 @@ class TestReservations:
                 "vcluster.loft.sh/object-host-namespace": "research",
             },
         )
-        found = inventory(synced)
-        assert not found.tenant_reservations
-        assert not found.tenant_reservation_uids
+        pods = inventory(synced)
+        assert not pods.tenant_reservations
+        assert not pods.tenant_reservation_uids
 
-    def test_those_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
+    def test_reservation_pods_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
         synced = reservation(
             namespace="vcluster-team-a",
             labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team-a"},
@@ -174,15 +179,15 @@ class TestReservations:
                 "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
             },
         )
-        found = inventory(synced)
-        assert not found.reservations
-        assert found.tenant_reservations == {("vcluster-team-a", GROUP_0): GPU_0}
-        assert found.tenant_reservation_uids == {uid(900)}
-        assert not found.reservation_uids
-        assert list(found.pods) == [uid(900)]
+        pods = inventory(synced)
+        assert not pods.reservations
+        assert pods.tenant_reservations == {("vcluster-team-a", GROUP_0): GPU_0}
+        assert pods.tenant_reservation_uids == {uid(900)}
+        assert not pods.reservation_uids
+        assert list(pods.pods) == [uid(900)]
 
 
-class TestWhatStandsBesideThePods:
+class TestRelatedObjects:
     def test_bind_request(self) -> None:
         assert inventory(bind_request(groups=(GROUP_0, GROUP_1))).bind_requests == {
             ("research", "half"): BindRequest(
@@ -190,7 +195,7 @@ class TestWhatStandsBesideThePods:
             )
         }
 
-    def test_bind_request_of_nobody(self) -> None:
+    def test_a_bind_request_without_owner_and_spec_is_empty(self) -> None:
         document = bind_request()
         del document["metadata"]["ownerReferences"]
         document["spec"] = {}
@@ -198,33 +203,32 @@ class TestWhatStandsBesideThePods:
             ("research", "half"): BindRequest(pod_uid="", portion="", count=0, groups=())
         }
 
-    def test_config_map_only_what_kai_writes(self) -> None:
-        found = inventory(config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=GPU_0, SECRET="x"))
+    def test_only_keys_that_kai_writes_are_read_from_a_config_map(self) -> None:
+        cluster = inventory(config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=GPU_0, SECRET="x"))
         key = ("research", "half-7f6fbs6-shared-gpu-0")
-        assert found.config_maps == {key: {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_0}}
-        assert found.config_map_owners == {key: uid(1)}
+        assert cluster.config_maps == {key: {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_0}}
+        assert cluster.config_map_owners == {key: uid(1)}
 
-    def test_config_maps_that_say_nothing(self) -> None:
+    def test_config_maps_without_keys_of_kai_are_ignored(self) -> None:
         synced = config_map(GPU_PORTION="0.90")
         synced["metadata"]["labels"] = {"vcluster.loft.sh/managed-by": "team-a"}
         empty = config_map(suffix="0-evar")
         del empty["data"]
         assert not inventory(synced, config_map(suffix="1", other="x"), empty).config_maps
 
-    def test_config_map_of_somebody_else_and_of_nobody(self) -> None:
+    def test_config_maps_of_another_kind_of_owner_and_without_an_owner(self) -> None:
         other = config_map(suffix="0", GPU_PORTION="0.50")
         other["metadata"]["ownerReferences"] = [{"kind": "Service", "uid": uid(1)}]
-        found = inventory(other, config_map(suffix="1", owned=False, GPU_PORTION="0.50"))
-        assert found.config_map_owners == {("research", "half-7f6fbs6-shared-gpu-0"): ""}
+        cluster = inventory(other, config_map(suffix="1", owned=False, GPU_PORTION="0.50"))
+        assert cluster.config_map_owners == {("research", "half-7f6fbs6-shared-gpu-0"): ""}
 
     def test_node_and_namespaces(self) -> None:
         elsewhere = node("1")
         elsewhere["metadata"]["name"] = "gpu-node-1"
-        space = {"kind": "Namespace", "metadata": {"name": "research", "labels": {"a": "b"}}}
-        found = inventory(node("23028"), elsewhere, space)
-        assert found.node_labels is not None
-        assert found.node_labels["nvidia.com/gpu.memory"] == "23028"
-        assert found.namespaces == {"research": {"a": "b"}}
+        cluster = inventory(node("23028"), elsewhere, namespace_object(labels={"a": "b"}))
+        assert cluster.node_labels is not None
+        assert cluster.node_labels["nvidia.com/gpu.memory"] == "23028"
+        assert cluster.namespaces == {"research": {"a": "b"}}
         assert inventory().node_labels is None
 
     @pytest.mark.parametrize("memory", ["", "24Gi", "99", "-5"])
@@ -257,7 +261,7 @@ class TestDecoding:
             decode_object(document)
         assert str(raised.value) == line
 
-    def test_kinds_that_say_nothing(self) -> None:
+    def test_other_kinds_are_ignored(self) -> None:
         assert decode_object({"kind": "Service", "metadata": 5}) is None
 
     def test_lists_in_lists_and_items_without_kind(self) -> None:
@@ -268,12 +272,12 @@ class TestDecoding:
         assert list(objects_of([{"kind": "PodList", "items": None}, {"kind": "List"}])) == []
 
     @pytest.mark.parametrize(
-        ("document", "said"),
+        ("document", "message"),
         [("x", "got str"), (5, "got int"), ([], "got array"), ({}, "got object without kind"),
          ({"kind": "PodList", "items": {}}, "PodList: items: expected array, got object")],
     )  # fmt: skip
-    def test_what_is_no_list_of_objects(self, document: Any, said: str) -> None:
-        with pytest.raises(ObjectError, match=said):
+    def test_a_document_that_is_no_list_of_objects_is_refused(self, document: Any, message: str) -> None:
+        with pytest.raises(ObjectError, match=message):
             list(objects_of([document]))
 
 
@@ -305,7 +309,7 @@ def test_any_document_is_read_or_refused_in_one_line(document: Any) -> None:
     assert all(line and "\n" not in line for line in lines)
 
 
-def test_who_made_a_pod_and_whether_it_is_leaving() -> None:
+def test_the_controller_and_the_deletion_of_a_pod() -> None:
     made = pod()
     assert (node_pod_of(made).controller_uid, node_pod_of(made).is_terminating) == ("", False)
     owners = [{"kind": "Node", "uid": "n"}, {"kind": "ReplicaSet", "uid": "rs", "controller": True}]

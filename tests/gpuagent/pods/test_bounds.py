@@ -46,7 +46,7 @@ def resources(count: int) -> dict[str, str]:
 
 
 def worst_pod() -> dict[str, Any]:
-    """A pod of some 1.4 MB that fills every bound."""
+    """Return a pod of about 1.4 MB that fills every bound."""
     containers = names(3000, image="vllm-openai", command=["sh", "-c", "vllm serve " + "x" * 100])
     annotations = dict.fromkeys(keys.READ_ANNOTATIONS, "x" * 1500)
     annotations |= {f"nvidia.com/container.c{n}.gpus.devices": "GPU-1," * 30 for n in range(500)}
@@ -111,10 +111,10 @@ def test_fields_that_are_not_read_take_no_memory(document: dict[str, Any]) -> No
 def test_no_command_line_is_split_while_pods_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     monkeypatch.setattr(launches, "settings_of", lambda *args, **_more: calls.append(args) or iter(()))
-    found = read_pod(encoded(fraction(containers=names(3, command=["vllm", "serve", "M"]))))
+    node_pod = read_pod(encoded(fraction(containers=names(3, command=["vllm", "serve", "M"]))))
     assert calls == []
-    assert len(found.launches) == 3
-    found.launches[0].setting()
+    assert len(node_pod.launches) == 3
+    node_pod.launches[0].setting()
     assert len(calls) == 1
 
 
@@ -133,16 +133,16 @@ def test_no_command_line_is_split_while_pods_are_read(monkeypatch: pytest.Monkey
 def test_excerpts_are_kept_of_few_containers_of_pods_with_a_share(
     document: dict[str, Any], count: int
 ) -> None:
-    found = read_pod(encoded(document)).launches
-    assert len(found) == count
-    assert all(launch.setting() for launch in found)
+    kept = read_pod(encoded(document)).launches
+    assert len(kept) == count
+    assert all(launch.setting() for launch in kept)
 
 
 def test_no_secret_of_a_command_line_is_printed() -> None:
-    found = read_pod(encoded(fraction(containers=names(1, command=["vllm", "--api-key", "hunter2"]))))
-    assert found.launches
-    assert "hunter2" not in repr(found)
-    assert "hunter2" not in repr(found.launches)
+    node_pod = read_pod(encoded(fraction(containers=names(1, command=["vllm", "--api-key", "hunter2"]))))
+    assert node_pod.launches
+    assert "hunter2" not in repr(node_pod)
+    assert "hunter2" not in repr(node_pod.launches)
 
 
 class TestNothingHidesBehindOtherContainers:
@@ -156,36 +156,36 @@ class TestNothingHidesBehindOtherContainers:
 
     def test_the_config_map_of_the_named_container(self) -> None:
         annotations = {"gpu-fraction-container-name": f"c{self.DUMMIES - 1}"}
-        found = read_pod(encoded(fraction(annotations=annotations, containers=names(self.DUMMIES))))
-        assert found.config_map_names[0] == f"half-7f6fbs6-shared-gpu-{self.DUMMIES - 1}"
-        assert len(found.config_map_names) == 8
+        node_pod = read_pod(encoded(fraction(annotations=annotations, containers=names(self.DUMMIES))))
+        assert node_pod.config_map_names[0] == f"half-7f6fbs6-shared-gpu-{self.DUMMIES - 1}"
+        assert len(node_pod.config_map_names) == 8
 
     def test_the_process_of_the_40th_container(self) -> None:
-        found = read_pod(encoded(pod(containers=names(60), containerStatuses=statuses(60))))
-        index = PodIndex.from_inventory(Inventory(pods={found.uid: found}))
+        node_pod = read_pod(encoded(pod(containers=names(60), containerStatuses=statuses(60))))
+        index = PodIndex.from_inventory(Inventory(pods={node_pod.uid: node_pod}))
         for number in (0, 39, 59):
             origin = Origin(result=LookupResult.CONTAINER, container_id=f"{number:064x}")
-            assert index.pod_of(origin) is found
+            assert index.pod_of(origin) is node_pod
 
-    def test_containers_beyond_the_bound_are_told_of(self) -> None:
-        found = read_pod(encoded(pod(containerStatuses=statuses(500))))
-        assert len(found.container_ids) == reading.MOST_CONTAINER_IDS
-        (note,) = found.notes
+    def test_containers_beyond_the_bound_are_noted(self) -> None:
+        node_pod = read_pod(encoded(pod(containerStatuses=statuses(500))))
+        assert len(node_pod.container_ids) == reading.MOST_CONTAINER_IDS
+        (note,) = node_pod.notes
         assert note.startswith("Pod research/half: the pod has 500 containers; ")
 
     @pytest.mark.parametrize("flood", ["aaa", "nvidia.com/container.a", "vcluster.loft.sh/a"])
     def test_a_share_among_megabytes_of_other_annotations(self, flood: str) -> None:
         others = {f"{flood}{number}": "" for number in range(20_000)}
-        found = read_pod(encoded(fraction(annotations=others, labels=others)))
-        assert found.annotations["gpu-fraction"] == "0.5"
-        assert found.labels["kai.scheduler/queue"] == "team-a"
-        assert found.labels[keys.GPU_GROUP]
+        node_pod = read_pod(encoded(fraction(annotations=others, labels=others)))
+        assert node_pod.annotations["gpu-fraction"] == "0.5"
+        assert node_pod.labels["kai.scheduler/queue"] == "team-a"
+        assert node_pod.labels[keys.GPU_GROUP]
 
 
-def test_a_known_annotation_that_is_too_long_is_left_out_and_told_of() -> None:
-    found = read_pod(encoded(fraction(share="0.5" + "0" * 5000)))
-    assert "gpu-fraction" not in found.annotations
-    assert found.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; ignored",)
+def test_a_known_annotation_that_is_too_long_is_ignored_and_noted() -> None:
+    node_pod = read_pod(encoded(fraction(share="0.5" + "0" * 5000)))
+    assert "gpu-fraction" not in node_pod.annotations
+    assert node_pod.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; ignored",)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_strings_that_the_api_does_not_bound() -> None:
     document = pod(phase="x" * 1_000_000)
     document["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "x" * 1_000_000, "controller": True}]
     document["spec"]["schedulerName"] = "x" * 1_000_000
-    found = read_pod(encoded(document))
-    assert (found.controller_uid, found.scheduler_name, found.phase) == ("", "", "Unknown")
+    node_pod = read_pod(encoded(document))
+    assert (node_pod.controller_uid, node_pod.scheduler_name, node_pod.phase) == ("", "", "Unknown")
 
 
 strings = st.dictionaries(
@@ -268,10 +268,10 @@ def test_a_rebuild_reads_no_pod_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("gpuagent.pods.assemble.node_pod", fail)
     built = build(pods, node=NODE, reservation_namespace=RESERVATIONS).inventory
-    assert all(built.pods[found.uid] is found for found in pods)
+    assert all(built.pods[node_pod.uid] is node_pod for node_pod in pods)
 
 
 def test_the_file_source_has_the_same_bounds() -> None:
-    found = inventory(worst_pod()).pods[uid(1)]
-    kept = json.dumps([dict(found.labels), dict(found.annotations), found.container_ids])
+    node_pod = inventory(worst_pod()).pods[uid(1)]
+    kept = json.dumps([dict(node_pod.labels), dict(node_pod.annotations), node_pod.container_ids])
     assert len(kept) < MOST_KEPT

@@ -1,4 +1,4 @@
-"""Objects from the API server: what is kept of them, and what is said of those that are none."""
+"""Decoding of objects from the API server: kept fields, and errors of invalid objects."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from tests.support.kube_objects import config_map, fraction, uid
 read_config_map = decoder("ConfigMap", ConfigMap)
 
 
-def test_it_reads_what_the_file_source_reads() -> None:
+def test_decoding_agrees_with_the_file_source() -> None:
     made = fraction(containers=[{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": 2}}}])
     made["spec"]["schedulerName"] = "kai-scheduler"
     assert read_pod(json.dumps(made).encode()) == inventory(made).pods[uid(1)]
@@ -28,7 +28,7 @@ def test_it_reads_what_the_file_source_reads() -> None:
 def test_megabytes_of_annotations_are_not_kept_and_short_ones_are(
     short: dict[str, str], sizes: list[int]
 ) -> None:
-    long = {f"long-key-of-somebody/{index}": "x" * size for index, size in enumerate(sizes)}
+    long = {f"long-key.example/{index}": "x" * size for index, size in enumerate(sizes)}
     made = fraction(annotations={**long, **short})
     written = made["metadata"]["annotations"]
     kept = read_pod(json.dumps(made).encode()).annotations
@@ -39,13 +39,13 @@ def test_megabytes_of_annotations_are_not_kept_and_short_ones_are(
         assert kept == written
 
 
-def test_nor_of_labels_and_of_data() -> None:
+def test_megabytes_of_labels_and_data_are_not_kept() -> None:
     made = config_map(GPU_PORTION="0.50", huge="x" * 1_000_000)
     made["metadata"]["labels"] = {f"label-{number}": "x" * 60 for number in range(5000)}
-    found = read_config_map(json.dumps(made).encode())
-    assert found.data == {"GPU_PORTION": "0.50"}
-    assert 0 < len(found.metadata.labels or {}) < 1000
-    assert found.metadata.owner_references
+    read_back = read_config_map(json.dumps(made).encode())
+    assert read_back.data == {"GPU_PORTION": "0.50"}
+    assert 0 < len(read_back.metadata.labels or {}) < 1000
+    assert read_back.metadata.owner_references
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_nor_of_labels_and_of_data() -> None:
         ({"kind": "Cow", "metadata": {"name": "a"}, "spec": 5}, "Pod a: spec: expected object, got int"),
     ],
 )
-def test_what_is_no_pod_is_one_line(data: bytes | dict[str, Any], line: str) -> None:
+def test_an_invalid_pod_is_one_line(data: bytes | dict[str, Any], line: str) -> None:
     with pytest.raises(ObjectError) as caught:
         read_pod(data if isinstance(data, bytes) else json.dumps(data).encode())
     assert str(caught.value).startswith(line)

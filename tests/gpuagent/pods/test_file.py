@@ -37,7 +37,7 @@ class Source:
     @property
     def names(self) -> list[str]:
         assert self.pods.inventory is not None
-        return [found.name for found in self.pods.inventory.pods.values()]
+        return [node_pod.name for node_pod in self.pods.inventory.pods.values()]
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
@@ -76,27 +76,27 @@ def source(tmp_path: Path) -> Source:
 @pytest.mark.parametrize("kind", ["List", "PodList"])
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
 def test_a_list_is_read_at_once(tmp_path: Path, kind: str, write: Callable[[Any], str]) -> None:
-    found = Source(tmp_path / "pods", write(listed(fraction(), reservation(), kind=kind)))
-    assert found.names == ["half"]
-    assert found.pods.inventory is not None
-    assert list(found.pods.inventory.reservations) == [GROUP_0]
-    assert not found.warnings
+    source = Source(tmp_path / "pods", write(listed(fraction(), reservation(), kind=kind)))
+    assert source.names == ["half"]
+    assert source.pods.inventory is not None
+    assert list(source.pods.inventory.reservations) == [GROUP_0]
+    assert not source.warnings
 
 
 def test_documents_one_after_the_other(tmp_path: Path) -> None:
-    found = Source(tmp_path / "pods.yaml", yaml.safe_dump_all([pod("a", 1), pod("b", 2), node()]))
-    assert found.names == ["a", "b"]
+    source = Source(tmp_path / "pods.yaml", yaml.safe_dump_all([pod("a", 1), pod("b", 2), node()]))
+    assert source.names == ["a", "b"]
 
 
-def test_what_was_read_is_said_once(source: Source) -> None:
+def test_a_file_that_was_read_is_logged_once(source: Source) -> None:
     (line,) = source.stream.getvalue().splitlines()
-    said = json.loads(line)
-    assert (said["file"], said["node"]) == (str(source.path), NODE)
-    assert (said["pods"], said["reservation_pods"], said["pods_elsewhere"]) == (1, 1, 0)
+    entry = json.loads(line)
+    assert (entry["file"], entry["node"]) == (str(source.path), NODE)
+    assert (entry["pods"], entry["reservation_pods"], entry["pods_elsewhere"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "No such file or directory"),
         (b"", "empty; expected a v1 PodList or a v1 List"),
@@ -116,7 +116,7 @@ def test_what_was_read_is_said_once(source: Source) -> None:
     ids=lambda value: repr(value)[:30],
 )
 def test_a_file_that_is_missing_or_broken_from_the_start(
-    tmp_path: Path, content: bytes | None, said: str
+    tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "pods.yaml"
     if content is not None:
@@ -124,7 +124,7 @@ def test_a_file_that_is_missing_or_broken_from_the_start(
     with pytest.raises(DocumentError) as raised:
         FilePods(path=path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO()))
     assert str(raised.value).startswith(str(path))
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -135,21 +135,21 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
 
 def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:
     bad = pod("bad", 1, annotations={"gpu-fraction": 0.5})
-    found = Source(
+    source = Source(
         tmp_path / "pods.json", text(bad, pod("good", 2), pod("without-uid", 3) | {"metadata": {"name": "x"}})
     )
-    assert found.names == ["good"]
-    assert [(line["file"], line["error"]) for line in found.warnings] == [
-        (str(found.path), "Pod research/bad: metadata.annotations[gpu-fraction]: expected str, got float; put it in quotes; skipped"),
-        (str(found.path), "Pod default/x: metadata.uid: expected a UID, got none; skipped"),
+    assert source.names == ["good"]
+    assert [(line["file"], line["error"]) for line in source.warnings] == [
+        (str(source.path), "Pod research/bad: metadata.annotations[gpu-fraction]: expected str, got float; put it in quotes; skipped"),
+        (str(source.path), "Pod default/x: metadata.uid: expected a UID, got none; skipped"),
     ]  # fmt: skip
 
 
 def test_many_malformed_pods_are_few_lines(tmp_path: Path) -> None:
     bad = [pod(f"bad-{number}", number, annotations={"a": 1}) for number in range(50)]
-    found = Source(tmp_path / "pods.json", text(*bad))
-    assert len(found.warnings) == 21
-    assert found.warnings[-1]["more"] == 30
+    source = Source(tmp_path / "pods.json", text(*bad))
+    assert len(source.warnings) == 21
+    assert source.warnings[-1]["more"] == 30
 
 
 async def test_an_edit_counts_soon(source: Source) -> None:
@@ -174,18 +174,18 @@ async def test_a_mounted_config_map_swaps_links(tmp_path: Path) -> None:
         (tmp_path / version / "pods.json").write_text(text(pod(f"of-{version}", 1)))
     (tmp_path / "data").symlink_to("1")
     (tmp_path / "pods.json").symlink_to("data/pods.json")
-    found = Source.__new__(Source)
-    found.stream, found.now, found.path = BytesIO(), 0.0, tmp_path / "pods.json"
-    found.pods = FilePods(
-        path=found.path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(found.stream)
+    source = Source.__new__(Source)
+    source.stream, source.now, source.path = BytesIO(), 0.0, tmp_path / "pods.json"
+    source.pods = FilePods(
+        path=source.path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(source.stream)
     )
-    async with found.running():
+    async with source.running():
         (tmp_path / "new").symlink_to("2")
         (tmp_path / "new").replace(tmp_path / "data")
-        await found.until(lambda: found.names == ["of-2"])
+        await source.until(lambda: source.names == ["of-2"])
 
 
-async def test_a_broken_edit_keeps_the_last_good_list_and_says_so_once(source: Source) -> None:
+async def test_a_broken_edit_keeps_the_last_good_list_and_is_logged_once(source: Source) -> None:
     async with source.running():
         source.path.write_text('{"kind": "PodList", "items": [')
         await source.until(lambda: bool(source.warnings))
@@ -197,7 +197,7 @@ async def test_a_broken_edit_keeps_the_last_good_list_and_says_so_once(source: S
         await source.until(lambda: source.names == ["mended"])
 
 
-async def test_a_file_that_goes_away_keeps_the_last_good_list_and_says_so_once(source: Source) -> None:
+async def test_a_deleted_file_keeps_the_last_good_list_and_is_logged_once(source: Source) -> None:
     async with source.running():
         content = source.path.read_text().replace("half", "back")
         source.path.unlink()
@@ -222,7 +222,7 @@ async def test_a_file_that_is_written_piece_by_piece_is_not_read_in_between(sour
                     await asyncio.sleep(0.03)
                     seen.add(tuple(source.names))
         await source.until(lambda: len(source.names) == 4)
-    assert seen <= {("half",), tuple(found["metadata"]["name"] for found in pods)}
+    assert seen <= {("half",), tuple(document["metadata"]["name"] for document in pods)}
     assert not source.warnings
 
 
@@ -240,15 +240,15 @@ async def test_contact_is_lost_while_the_file_is_broken(source: Source) -> None:
         await source.until(lambda: source.pods.seconds_since_contact() == 0)
 
 
-async def test_a_line_that_was_said_is_not_said_again(tmp_path: Path) -> None:
+async def test_a_warning_is_not_repeated(tmp_path: Path) -> None:
     bad = pod("bad", 1, annotations={"a": 1})
-    found = Source(tmp_path / "pods.json", text(bad))
-    async with found.running():
-        found.path.write_text(text(bad, pod("more", 2)))
-        await found.until(lambda: found.names == ["more"])
-        assert len(found.warnings) == 1
-        found.path.write_text(text(pod("bad", 1), pod("more", 2)))
-        await found.until(lambda: len(found.names) == 2)
-        found.path.write_text(text(bad))
-        await found.until(lambda: found.names == [])
-        assert len(found.warnings) == 2
+    source = Source(tmp_path / "pods.json", text(bad))
+    async with source.running():
+        source.path.write_text(text(bad, pod("more", 2)))
+        await source.until(lambda: source.names == ["more"])
+        assert len(source.warnings) == 1
+        source.path.write_text(text(pod("bad", 1), pod("more", 2)))
+        await source.until(lambda: len(source.names) == 2)
+        source.path.write_text(text(bad))
+        await source.until(lambda: source.names == [])
+        assert len(source.warnings) == 2

@@ -1,4 +1,4 @@
-"""A host pod's names inside its vCluster, and nobody else's."""
+"""A host pod's names inside its vCluster, and annotations that are not believed."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ SYNCED = {
 
 
 def host_pod(managed_by: str | None = "team-a", **annotations: str | None) -> NodePod:
-    found = {**SYNCED, **{key.replace("_", "-"): value for key, value in annotations.items()}}
+    values = {**SYNCED, **{key.replace("_", "-"): value for key, value in annotations.items()}}
     labels: dict[str, Any] = {} if managed_by is None else {"vcluster.loft.sh/managed-by": managed_by}
-    prefixed = {f"vcluster.loft.sh/{key}": value for key, value in found.items() if value is not None}
+    prefixed = {f"vcluster.loft.sh/{key}": value for key, value in values.items() if value is not None}
     (made,) = inventory(
         pod(HOST_NAME, namespace="vcluster-team-a", labels=labels, annotations=prefixed)
     ).pods.values()
@@ -34,7 +34,7 @@ def test_a_synced_pod() -> None:
     assert tenant_of(host_pod()) == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
 
 
-def test_the_short_names_are_the_tenants_to_choose_and_not_read() -> None:
+def test_annotations_with_short_names_are_not_read() -> None:
     assert tenant_of(host_pod(name="spoof", namespace="kube-system")) == tenant_of(host_pod())
 
 
@@ -52,5 +52,5 @@ def test_the_short_names_are_the_tenants_to_choose_and_not_read() -> None:
         pytest.param(host_pod(object_name='a"\n'), id="no name at all"),
     ],
 )
-def test_whose_names_are_not_believed(made: NodePod) -> None:
+def test_pods_whose_tenant_names_are_ignored(made: NodePod) -> None:
     assert tenant_of(made) is None

@@ -1,4 +1,4 @@
-"""Cgroup paths as kernels, kubelets and runtimes really write them, and what nobody may forge in them."""
+"""Cgroup paths as kernels, kubelets and runtimes write them, and forged paths."""
 
 import re
 
@@ -192,7 +192,7 @@ WORKLOADS = [
     ),
     ("podman", f"0::/machine.slice/libpod-{LEAF}.scope", None, LEAF),
     (
-        "container without a pod directory (only the pods can tell whether it is one of theirs)",
+        "container without a pod directory (only the list of pods can tell its owner)",
         f"5:devices:/kubepods/{LEAF}",
         None,
         LEAF,
@@ -205,7 +205,7 @@ WORKLOADS = [
 @pytest.mark.parametrize(
     ("text", "pod", "container"), [row[1:] for row in WORKLOADS], ids=[row[0] for row in WORKLOADS]
 )
-def test_who_is_named(text: str, pod: str | None, container: str) -> None:
+def test_the_pod_and_the_container_of_a_cgroup_file(text: str, pod: str | None, container: str) -> None:
     assert read_names(text) == CgroupNames((pod,) if pod else (), container)
 
 
@@ -225,18 +225,18 @@ def test_who_is_named(text: str, pod: str | None, container: str) -> None:
         pytest.param("0::/kata/8c000081", id="kata sandbox (its GPU is invisible to the host)"),
         pytest.param(f"0::/vc/parent/kata_{LEAF}", id="kata, other form"),
         pytest.param(f"0::/kubepods/{LEAF}0", id="65 digits"),
-        pytest.param(f"0::/kubepods/{LEAF.upper()}", id="upper case is nobody's"),
+        pytest.param(f"0::/kubepods/{LEAF.upper()}", id="upper case is no container ID"),
         pytest.param("0::/mypod5884dc6c-5b0c-11e9-90bc-525400cfa589", id="pod in the middle of a word"),
     ],
 )
-def test_nobody_is_named(text: str) -> None:
+def test_cgroup_files_without_a_pod(text: str) -> None:
     assert read_names(text) == CgroupNames()
 
 
 @pytest.mark.parametrize(
     "text", ["", "\n", "garbage", "0:/", ":::", "x::/", "0::relative", f"/kubepods/pod{STATIC}", "\0\0"]
 )
-def test_what_is_no_such_file(text: str) -> None:
+def test_text_that_is_no_cgroup_file_is_refused(text: str) -> None:
     with pytest.raises(MalformedCgroup, match="no line of the form"):
         read_names(text)
 
@@ -292,7 +292,7 @@ _IN_A_POD = [row for row in WORKLOADS if row[2] and row[3] and "\n" not in row[1
 
 
 @given(st.sampled_from(_IN_A_POD), _segments)
-def test_nothing_below_a_container_changes_whose_it_is(
+def test_cgroups_below_a_container_do_not_change_its_owner(
     row: tuple[str, str, str | None, str], below: list[str]
 ) -> None:
     text, pod, container = row[1:]

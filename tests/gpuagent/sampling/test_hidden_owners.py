@@ -44,7 +44,7 @@ def processes(proc: ProcTree) -> Processes:
     return Processes(proc_root=proc.root)
 
 
-def found(processes: Processes, *pids: int) -> list[LookupResult]:
+def lookup_results(processes: Processes, *pids: int) -> list[LookupResult]:
     return [origin.result for origin in processes.look_up(reading(*pids))[0].values()]
 
 
@@ -66,16 +66,16 @@ def test_an_exited_leader_is_looked_up_by_a_living_thread(
         )
         assert problems == ()
     (proc.root / "10/task/12/cgroup").unlink()  # what was found is remembered, as for any process
-    assert found(processes, 10) == [LookupResult.CONTAINER]
+    assert lookup_results(processes, 10) == [LookupResult.CONTAINER]
 
 
 def test_a_living_thread_of_the_host_is_the_hosts(proc: ProcTree, processes: Processes) -> None:
     proc.add(10, V1_ROOT, state="Z")
     proc.add_thread(10, 11, "5:devices:/system.slice/sshd.service")
-    assert found(processes, 10) == [LookupResult.HOST]
+    assert lookup_results(processes, 10) == [LookupResult.HOST]
     proc.add(20, V1_ROOT, state="Z")
     proc.add_thread(20, 21, V1_ROOT)  # it lives, and is in the root itself
-    assert found(processes, 20) == [LookupResult.HOST]
+    assert lookup_results(processes, 20) == [LookupResult.HOST]
 
 
 def test_on_cgroup_v2_the_leader_keeps_its_path(proc: ProcTree, processes: Processes) -> None:
@@ -89,7 +89,7 @@ def test_on_cgroup_v2_the_leader_keeps_its_path(proc: ProcTree, processes: Proce
 
 @pytest.mark.parametrize("threads", ["none", "all exit", "no folder"])
 @pytest.mark.parametrize("leader", [V1_ROOT, HYBRID])
-def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
+def test_without_a_readable_thread_the_owner_is_unknown(
     proc: ProcTree, processes: Processes, threads: str, leader: str
 ) -> None:
     proc.add(10, leader, state="Z")
@@ -105,16 +105,16 @@ def test_without_a_thread_that_tells_the_owner_is_unknown_and_not_nobody(
         assert problem.detail == f"the driver lists process 10, but {proc.root} does not show its owner"
 
 
-def test_what_is_in_no_proc_is_of_unknown_owner_from_the_second_sample_on(
+def test_a_process_missing_in_proc_has_an_unknown_owner_from_the_second_sample_on(
     proc: ProcTree, processes: Processes
 ) -> None:
-    assert found(processes, 10, 0, 1 << 40) == [LookupResult.GONE] * 3
+    assert lookup_results(processes, 10, 0, 1 << 40) == [LookupResult.GONE] * 3
     for _ in range(3):
-        assert found(processes, 10, 0, 1 << 40) == [LookupResult.DENIED] * 3
+        assert lookup_results(processes, 10, 0, 1 << 40) == [LookupResult.DENIED] * 3
     processes.look_up(reading())
-    assert found(processes, 10) == [LookupResult.GONE]  # another process, by all that is known
+    assert lookup_results(processes, 10) == [LookupResult.GONE]  # another process, by all that is known
     proc.add(10, in_pod(POD))
-    assert found(processes, 10) == [LookupResult.CONTAINER]
+    assert lookup_results(processes, 10) == [LookupResult.CONTAINER]
 
 
 def test_a_process_of_each_sample_that_ends_is_no_problem(processes: Processes) -> None:

@@ -52,7 +52,7 @@ def visible_proc() -> Iterator[ProcTree]:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Be somebody who may neither read nor signal what belongs to others."""
+    """Become a user that may neither read nor signal processes of other users."""
     if os.getuid() != 0:
         pytest.skip("needs root, to become another user")
     os.setresuid(65534, 65534, 0)
@@ -94,7 +94,7 @@ def test_a_name_cannot_move_the_fields_of_stat(proc: ProcTree, name: str) -> Non
 
 
 @pytest.mark.parametrize("pid", [10, 0, -1, 1 << 31, (1 << 32) - 1])
-def test_a_pid_that_is_nobody_is_gone_and_no_problem(proc: ProcTree, pid: int) -> None:
+def test_a_pid_without_a_process_is_gone_and_no_problem(proc: ProcTree, pid: int) -> None:
     assert look_up(proc, pid) == ({pid: Origin(result=LookupResult.GONE)}, ())
 
 
@@ -135,10 +135,10 @@ def test_a_pid_that_is_reused_while_it_is_looked_up(proc: ProcTree, rounds: int)
 
     thread = threading.Thread(target=replace_it, daemon=True)
     thread.start()
-    found = look_up(proc, 10)[0][10]
+    origin = look_up(proc, 10)[0][10]
     thread.join(5)
-    assert found.pod_uids == ((OTHER,) if rounds == 1 else ())
-    assert found.result is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
+    assert origin.pod_uids == ((OTHER,) if rounds == 1 else ())
+    assert origin.result is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
 
 
 def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the_reading(
@@ -179,7 +179,7 @@ def test_an_ending_process_stays_its_pods(proc: ProcTree) -> None:
 
 
 @pytest.mark.parametrize("file", ["cgroup", "stat", "comm"])
-def test_what_may_not_be_read_is_a_reason_with_its_gpu(proc: ProcTree, file: str) -> None:
+def test_an_unreadable_process_is_a_reason_with_its_gpu(proc: ProcTree, file: str) -> None:
     folder = proc.add(10, in_pod(POD))
     proc.add(11, in_pod(OTHER))
     # A folder in a file's place is refused to root too, unlike a file without permissions.
@@ -269,7 +269,7 @@ class TestPidNamespace:
             processes=(), mig=mig, instances=instances,
         )  # fmt: skip
 
-    def test_a_gpu_that_does_not_tell_its_memory_may_hold_any(self, proc: ProcTree) -> None:
+    def test_a_gpu_of_unknown_memory_may_be_in_use(self, proc: ProcTree) -> None:
         """On GB10 an agent without hostPID sees no process either, and zero would be a lie."""
         assert self.problems(proc, self.unknown()) == [Cause.PID_NAMESPACE]
         proc.add(2, "0::/", name="kthreadd")
@@ -278,15 +278,15 @@ class TestPidNamespace:
     @pytest.mark.parametrize(
         ("used", "is_evidence"), [(GIB + 1, True), (None, True), (GIB, False), (0, False)]
     )
-    def test_mig_devices_tell_for_their_gpu(
+    def test_mig_devices_count_for_their_gpu(
         self, proc: ProcTree, used: int | None, is_evidence: bool
     ) -> None:
         instance = MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=())
-        found = self.problems(proc, self.unknown(instance, mig=True))
-        assert found == ([Cause.PID_NAMESPACE] if is_evidence else [])
+        causes = self.problems(proc, self.unknown(instance, mig=True))
+        assert causes == ([Cause.PID_NAMESPACE] if is_evidence else [])
         assert self.problems(proc, self.unknown(mig=True)) == []
 
-    def test_not_when_a_list_could_not_be_believed(self, proc: ProcTree) -> None:
+    def test_not_when_a_list_was_dropped(self, proc: ProcTree) -> None:
         unknown = Gpu(
             index=0, uuid="GPU-a", model="A10", total_bytes=24 * GIB, used_bytes=2 * GIB, reserved_bytes=0,
             processes=None,
@@ -311,7 +311,7 @@ class TestTheRealProc:
         assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].result is LookupResult.GONE
 
     def test_a_process_that_is_hidden_but_lives(self, visible_proc: ProcTree) -> None:
-        """As with hidepid=2, for another user: there is no folder, and a signal is not allowed."""
+        """With hidepid=2, another user's process has no folder in /proc, and a signal to it is not allowed."""
         (visible_proc.root / "self").symlink_to(str(os.getpid()))
         with subprocess.Popen(["sleep", "60"]) as child:
             try:

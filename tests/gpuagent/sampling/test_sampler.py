@@ -121,7 +121,7 @@ def test_jitter_leaves_the_mean_and_shifts_every_later_sample():
         assert 0.5 < sum(part / 2 <= phase < part / 2 + 0.5 for phase in phases) / 2000 < 1.5
 
 
-async def test_samples_come_at_the_times_that_the_random_source_says(simulated):
+async def test_samples_follow_the_jitter_of_the_random_source(simulated):
     began = time.monotonic()
     async with Run(simulated(), interval=0.1, random=lambda: 1.0) as run:
         await run.until(lambda: len(run.samples) >= 6)
@@ -129,16 +129,16 @@ async def test_samples_come_at_the_times_that_the_random_source_says(simulated):
         assert sample.taken_at - began >= number * 0.12 - 1e-6
 
 
-async def test_a_sample_can_be_asked_for(simulated):
+async def test_a_sample_can_be_requested(simulated):
     async with Run(simulated(), interval=3600) as run:
         await run.until(lambda: run.samples)
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         run.sampler.sample_now()
         await run.until(lambda: len(run.samples) == 2)
-        assert run.samples[1].taken_at >= asked
+        assert run.samples[1].taken_at >= requested_at
 
 
-async def test_asking_while_one_is_taken_gives_another_that_began_later(simulated):
+async def test_a_request_during_a_sample_gives_a_later_sample(simulated):
     inside, go_on = threading.Event(), threading.Event()
 
     class Held(SimulatedGpus):
@@ -149,14 +149,14 @@ async def test_asking_while_one_is_taken_gives_another_that_began_later(simulate
 
     async with Run(simulated(kind=Held), interval=3600) as run:
         await run.until(inside.is_set)
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         run.sampler.sample_now()
         go_on.set()
         await run.until(lambda: len(run.samples) == 2)
-        assert run.samples[0].taken_at <= asked <= run.samples[1].taken_at
+        assert run.samples[0].taken_at <= requested_at <= run.samples[1].taken_at
 
 
-async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated, clock):
+async def test_a_hanging_call_is_visible_and_does_not_delay_the_stop(simulated, clock):
     release = threading.Event()
 
     def sleep(_):
@@ -174,13 +174,13 @@ async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated, clock):
         await run.until(lambda: not source.proc_root.exists())
 
 
-async def test_no_call_no_seconds(simulated):
+async def test_the_duration_of_a_call_is_0_between_calls(simulated):
     async with Run(simulated(), interval=3600) as run:
         await run.until(lambda: run.samples)
         await run.until(lambda: run.sampler.seconds_since_start_of_call == 0)
 
 
-async def test_a_replaced_driver_is_the_end(simulated):
+async def test_a_replaced_driver_ends_the_sampler(simulated):
     async with Run(simulated(faults=[{"fault": "driver-replaced", "from": 0.1}])) as run:
         await run.until(lambda: run.fatal)
         count = len(run.samples)
@@ -190,7 +190,7 @@ async def test_a_replaced_driver_is_the_end(simulated):
     assert "different versions" in reason
 
 
-async def test_gpus_that_stay_lost_are_the_end_after_a_while(simulated):
+async def test_gpus_that_stay_lost_end_the_sampler_after_a_time(simulated):
     faults = [{"fault": "gpu-lost", "gpu": gpu, "from": 0.1} for gpu in (0, 1)]
     async with Run(simulated(faults=faults), give_up_after=0.5) as run:
         await run.until(lambda: run.fatal)
@@ -203,7 +203,7 @@ async def test_gpus_that_stay_lost_are_the_end_after_a_while(simulated):
 
 
 @pytest.mark.parametrize("fault", ["driver-not-loaded", "library-missing"])
-async def test_a_driver_that_is_not_there_yet_is_never_the_end(simulated, fault):
+async def test_a_missing_driver_never_ends_the_sampler(simulated, fault):
     async with Run(
         simulated(process(100), faults=[{"fault": fault, "until": 0.5}]), give_up_after=0.1
     ) as run:
@@ -217,13 +217,13 @@ async def test_a_driver_that_is_away_is_looked_for_between_two_intervals(simulat
         await run.until(lambda: run.samples and run.samples[-1].reading.gpus)
 
 
-async def test_one_lost_gpu_is_not_the_end(simulated):
+async def test_one_lost_gpu_does_not_end_the_sampler(simulated):
     async with Run(simulated(faults=[{"fault": "gpu-lost", "gpu": 0}]), give_up_after=0.05) as run:
         await run.until(lambda: run.samples and run.samples[-1].taken_at - run.samples[0].taken_at > 0.3)
     assert run.fatal == []
 
 
-async def test_what_nobody_foresaw_is_logged_and_counted_and_the_next_sample_taken(simulated):
+async def test_an_unexpected_error_is_logged_and_counted_and_sampling_goes_on(simulated):
     class Broken(SimulatedGpus):
         reads = 0
 

@@ -39,13 +39,13 @@ async def seen_by_the_browser(url: str, folder: Path, *options: str) -> tuple[st
 
 
 async def test_the_page_renews_itself_and_breaks_no_policy(tmp_path: Path) -> None:
-    asked = 0
+    requests = 0
 
     def status() -> Status:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         taken = sample(gpu((1, GIB)), origins={1: in_pod("a-pod")})
-        snapshot = snapshot_of(taken, pod_share("a-pod", GIB, queue=f"asked-{asked}"))
+        snapshot = snapshot_of(taken, pod_share("a-pod", GIB, queue=f"asked-{requests}"))
         return Status(snapshot=snapshot, attribution_ok=True, good_wall_time=time.time())
 
     metrics = Metrics(status, node="node-1", is_simulated=True)
@@ -57,7 +57,7 @@ async def test_the_page_renews_itself_and_breaks_no_policy(tmp_path: Path) -> No
     try:
         document, complaints = await seen_by_the_browser(f"http://{address}/", tmp_path)
         assert "a-pod" in document
-        assert asked > 2
+        assert requests > 2
         assert "asked-1<" not in document
         assert "Content Security Policy" not in complaints
         assert "Uncaught" not in complaints

@@ -1,4 +1,4 @@
-"""Which hosts a real agent answers to, and how it is told of more."""
+"""Host names that a real agent accepts, and their configuration."""
 
 import http.client
 import socket
@@ -17,9 +17,9 @@ SIMULATED = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     options = ("--gpus", SIMULATED, "--host-name", "Agent.Example.com.", "--host-name", "kaishare-agent")
     log = tmp_path_factory.mktemp("agent") / "log"
-    with agent(log, *options, POD_NAME="kaishare-agent-x7k2p", HOSTNAME="own-host") as found:
-        found.until(lambda: found.get("/readyz")[0] == 200)
-        yield found
+    with agent(log, *options, POD_NAME="kaishare-agent-x7k2p", HOSTNAME="own-host") as started:
+        started.until(lambda: started.get("/readyz")[0] == 200)
+        yield started
 
 
 def status_of(running: Agent, path: str, **headers: str) -> int:
@@ -45,7 +45,7 @@ def status_of(running: Agent, path: str, **headers: str) -> int:
         "kaishare-agent",
     ],
 )
-def test_own_names_and_those_that_were_told(running: Agent, host: str) -> None:
+def test_own_and_configured_host_names(running: Agent, host: str) -> None:
     for path in ("/", "/page.js", "/metrics", "/api/v1/shares", "/healthz", "/readyz"):
         assert status_of(running, path, Host=host) == 200
 
@@ -55,7 +55,7 @@ def test_other_names_are_refused_on_every_path(running: Agent) -> None:
         assert status_of(running, path, Host="evil.example:9445") == 421
 
 
-def test_what_the_api_servers_proxy_may_ask_for_under_its_own_name(running: Agent) -> None:
+def test_paths_that_the_api_servers_proxy_may_request_under_its_own_name(running: Agent) -> None:
     def status(path: str) -> int:
         return status_of(running, path, Host="api.example.com", X_Forwarded_For="10.0.0.1")
 
@@ -63,7 +63,7 @@ def test_what_the_api_servers_proxy_may_ask_for_under_its_own_name(running: Agen
     assert [status(path) for path in ("/", "/page.js", "/metrics", "/nowhere")] == [421, 421, 421, 421]
 
 
-def test_a_host_name_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_host_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--gpus", SIMULATED, "--host-name", "http://agent:9445"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert '"http://agent:9445" is not a host name; allowed: a name without scheme, port and wildcard' in line

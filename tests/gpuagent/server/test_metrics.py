@@ -1,4 +1,4 @@
-"""What `/metrics` and `/api/v1/shares` say of a status."""
+"""`/metrics` and `/api/v1/shares` of a status."""
 
 import json
 import re
@@ -45,8 +45,8 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
     return status_at(at if now is None else now, evaluation, started_at=0, interval=5, pods_silent_for=0)
 
 
-class FileWatch:
-    """What is read of a watch."""
+class StubWatch:
+    """The fields of a watch that the metrics read."""
 
     def __init__(self, last_contact: float | None = None, **restarts: int) -> None:
         self.resource = Resource(name="pods", path="/api/v1/pods")
@@ -62,8 +62,8 @@ def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> st
 
 def series(text: str, name: str) -> dict[str, float]:
     """Labels as they are written, to the value."""
-    found = re.finditer(rf"^{name}(?:{{(.*)}})? (\S+)$", text, flags=re.MULTILINE)
-    return {match[1] or "": float(match[2]) for match in found}
+    matches = re.finditer(rf"^{name}(?:{{(.*)}})? (\S+)$", text, flags=re.MULTILINE)
+    return {match[1] or "": float(match[2]) for match in matches}
 
 
 def by_pod(text: str, name: str) -> dict[str, float]:
@@ -147,7 +147,7 @@ def test_a_whole_page() -> None:
     assert 2 < series(text, "process_open_fds")[""] <= series(text, "process_max_fds")[""]
 
 
-def test_simulated_is_said() -> None:
+def test_a_simulated_node_is_marked() -> None:
     assert 'simulated="true"' in text_of(OVER, is_simulated=True)
     assert json.loads(shares_json(OVER, node="n", is_simulated=True))["simulated"] is True
     assert json.loads(shares_json(OVER, node="n", is_simulated=False))["simulated"] is False
@@ -165,7 +165,7 @@ def test_simulated_is_said() -> None:
         pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_absent_and_a_reason_is_there(status: Status, absent: str, left: str) -> None:
+def test_unknown_figures_are_absent_and_have_a_reason(status: Status, absent: str, left: str) -> None:
     lines = [line for line in text_of(status).splitlines() if not line.startswith("#")]
     assert [line for line in lines if re.search(absent, line)] == []
     assert [line for line in lines if left in line]
@@ -203,15 +203,15 @@ def test_a_mig_device_has_a_used_series_of_its_own_and_no_verdict() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_whatever_a_pod_is_called_the_page_reads_back(name: str, queue: str) -> None:
+def test_any_pod_name_can_be_read_back_from_the_page(name: str, queue: str) -> None:
     strange = replace(pod_share("train", GIB, pod=pod("train", name=name)), queue=queue)
     text = text_of(status_of(snapshot_of(sample(gpu((10, 5)), origins={10: in_pod("train")}), strange)))
     (read,) = [
         f for f in text_string_to_metric_families(text) if f.name == "kaishare_pod_gpu_memory_used_bytes"
     ]
-    (found,) = read.samples
-    assert (found.labels["pod"], found.labels["queue"]) == (name, queue)
-    assert found.value == 5
+    (used,) = read.samples
+    assert (used.labels["pod"], used.labels["queue"]) == (name, queue)
+    assert used.value == 5
 
 
 def test_a_lone_surrogate_breaks_nothing() -> None:
@@ -227,8 +227,8 @@ EVICTIONS = {"evicted": 1, "disruption-budget": 4}
 
 
 def test_evictions_are_counted_by_result() -> None:
-    found = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
-    assert found == {'result="evicted"': 1, 'result="disruption-budget"': 4}
+    evictions = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
+    assert evictions == {'result="evicted"': 1, 'result="disruption-budget"': 4}
     assert "evictions_total" not in text_of(OVER)
 
 
@@ -242,10 +242,10 @@ def test_events_are_counted_by_reason_and_result() -> None:
 
 
 def every_family() -> str:
-    heard = FileWatch(1_800_000_000.5, closed=3, gone=1)
+    watch = StubWatch(1_800_000_000.5, closed=3, gone=1)
     text = text_of(
         status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))),
-        watch=heard,
+        watch=watch,
         events=EVENTS,
         evictions=EVICTIONS,
     )
@@ -253,7 +253,7 @@ def every_family() -> str:
     return text
 
 
-def test_a_watch_shows_its_contact_and_why_it_began_anew() -> None:
+def test_a_watch_has_its_last_contact_and_its_restarts_by_cause() -> None:
     text = every_family()
     contact = series(text, "kaishare_watch_last_contact_timestamp_seconds")
     assert contact == {'resource="pods"': 1_800_000_000.5}
@@ -261,7 +261,7 @@ def test_a_watch_shows_its_contact_and_why_it_began_anew() -> None:
         'resource="pods",cause="closed"': 3,
         'resource="pods",cause="gone"': 1,
     }
-    silent = text_of(status_of(node(0)), watch=FileWatch())
+    silent = text_of(status_of(node(0)), watch=StubWatch())
     assert "kaishare_watch_last_contact" not in silent
     assert "kaishare_watch" not in text_of(status_of(node(0)))
 
@@ -308,15 +308,15 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
 
 
 def pods_of(status: Status) -> dict[str, Any]:
-    shown = json.loads(shares_json(status, node="node-1", is_simulated=False))
-    return {each["name"]: each for each in shown["pods"]}
+    answer = json.loads(shares_json(status, node="node-1", is_simulated=False))
+    return {each["name"]: each for each in answer["pods"]}
 
 
 def test_the_api_shows_every_candidate_and_its_source() -> None:
-    shown = json.loads(shares_json(OVER, node="node-1", is_simulated=False))
-    assert (shown["node"], shown["driverVersion"], shown["attributionOk"]) == ("node-1", "570.00", True)
-    assert (shown["sampleTimestamp"], shown["problems"]) == (1_800_000_010.0, [])
-    assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in shown["gpus"]] == [
+    answer = json.loads(shares_json(OVER, node="node-1", is_simulated=False))
+    assert (answer["node"], answer["driverVersion"], answer["attributionOk"]) == ("node-1", "570.00", True)
+    assert (answer["sampleTimestamp"], answer["problems"]) == (1_800_000_010.0, [])
+    assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in answer["gpus"]] == [
         (A, 12 * GIB, 11 * GIB, 300 * MIB),
         (B, 100 * MIB, 0, None),
     ]
@@ -335,13 +335,16 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
     assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "hami-core"}}
 
 
-def test_in_the_api_what_is_not_known_is_null() -> None:
-    shown = json.loads(
+def test_unknown_figures_are_null_in_the_api() -> None:
+    answer = json.loads(
         shares_json(status_of(node(1, Problem(Cause.TRUNCATED, A, "950"))), node="n", is_simulated=False)
     )
-    assert shown["problems"] == [{"reason": "truncated", "gpuUuid": A, "detail": "950"}]
-    assert [(g["hostBytes"], g["unattributedBytes"]) for g in shown["gpus"]] == [(None, None), (0, 100 * MIB)]
-    assert [p["gpus"][0]["usedBytes"] for p in shown["pods"]] == [None, None]
+    assert answer["problems"] == [{"reason": "truncated", "gpuUuid": A, "detail": "950"}]
+    assert [(g["hostBytes"], g["unattributedBytes"]) for g in answer["gpus"]] == [
+        (None, None),
+        (0, 100 * MIB),
+    ]
+    assert [p["gpus"][0]["usedBytes"] for p in answer["pods"]] == [None, None]
     stale = json.loads(shares_json(status_of(node(10), now=30), node="n", is_simulated=False))
     assert (stale["gpus"], stale["pods"], stale["sampleTimestamp"]) == ([], [], None)
     assert stale["lastGoodSampleTimestamp"] == 1_800_000_010.0

@@ -50,7 +50,7 @@ class Seen(HTMLParser):
             self.text += data + "\n"
 
 
-def shown(status: Status, **options: object) -> Seen:
+def parsed_page(status: Status, **options: object) -> Seen:
     return Seen(
         page(status, **{"node": "node-1", "is_simulated": False, "now": NOW, "interval": 5.0, **options})
     )  # type: ignore[arg-type]
@@ -77,11 +77,11 @@ def over_share(at: float) -> Snapshot:
     return snapshot_of(sample(busy, origins=origins, at=at), *pod_shares)
 
 
-def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
+def test_a_pod_over_its_share_comes_first_with_reason_and_start() -> None:
     judge = Judge(grace=60, longest_gap=1000)
     judge.judge(over_share(0.0))
     snapshot = over_share(180.0)
-    seen = shown(status_of(snapshot, judge.judge(snapshot)[0]), now=snapshot.wall_time + 4)
+    seen = parsed_page(status_of(snapshot, judge.judge(snapshot)[0]), now=snapshot.wall_time + 4)
     text = " ".join(seen.text.split())
     assert "1 flag" in text
     assert "over-share uses more memory than its share for 3 min" in text
@@ -97,12 +97,12 @@ def test_a_pod_over_its_share_comes_first_with_why_and_since_when() -> None:
     assert "uses 9.0 GiB of its share of 6.0 GiB" in seen.labels
 
 
-def test_what_is_not_known_is_said_and_is_no_zero() -> None:
+def test_unknown_figures_are_named_and_not_zero() -> None:
     unknown = gpu((1, None), (2, GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     taken = sample(unknown, origins={1: in_pod("a-pod"), 2: DENIED})
     snapshot = snapshot_of(taken, pod_share("a-pod", GIB), problems=(problem,))
-    text = " ".join(shown(status_of(snapshot, None, problem)).text.split())
+    text = " ".join(parsed_page(status_of(snapshot, None, problem)).text.split())
     assert "unknown of 1.0 GiB" in text
     assert "unattributed unknown" in text
     assert "proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
@@ -110,24 +110,24 @@ def test_what_is_not_known_is_said_and_is_no_zero() -> None:
     assert not re.search(r"\b0 B\b", text)
 
 
-def test_no_sample_no_gpu_and_a_pod_that_leads_nowhere() -> None:
+def test_no_sample_no_gpu_and_a_pod_of_unknown_gpu() -> None:
     nothing = Status(snapshot=None, attribution_ok=None)
-    assert "no sample yet" in shown(nothing).text
+    assert "no sample yet" in parsed_page(nothing).text
     assert "no figures" in page(nothing, node="n", is_simulated=False, now=NOW, interval=5)
     empty = snapshot_of(sample())
-    assert "No GPU on this node responds." in shown(status_of(empty)).text
+    assert "No GPU on this node responds." in parsed_page(status_of(empty)).text
     lost = pod_share("a-lost", has_share=True, is_unresolved=True, groups=("nowhere",))
-    assert "Pods whose GPU is unknown" in shown(status_of(snapshot_of(sample(gpu()), lost))).text
+    assert "Pods whose GPU is unknown" in parsed_page(status_of(snapshot_of(sample(gpu()), lost))).text
 
 
-def test_mig_and_simulated_say_so() -> None:
+def test_mig_and_simulated_are_named() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),), uuid=B)
-    seen = shown(status_of(snapshot_of(sample(split))), is_simulated=True)
+    seen = parsed_page(status_of(snapshot_of(sample(split))), is_simulated=True)
     assert "MIG: reported, not evaluated" in seen.text
     assert "simulated: these figures are synthetic" in seen.text
 
 
-TAGS = shown(status_of(over_share(0.0), None, Problem(Cause.NVML, "", "x"))).tags
+TAGS = parsed_page(status_of(over_share(0.0), None, Problem(Cause.NVML, "", "x"))).tags
 HOSTILE = st.one_of(
     st.text(max_size=60),
     st.sampled_from(["<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "'-->", "</svg><style>",
@@ -139,12 +139,14 @@ HOSTILE = st.one_of(
 def test_no_name_becomes_markup(name: str, namespace: str, queue: str, model: str) -> None:
     made = node_pod("a-pod", name=name, namespace=namespace)
     tenant = Tenant(vcluster=name, namespace=queue, pod=model)
-    held = pod_share("a-pod", GIB, pod=made, queue=queue, groups=(name,), tenant=tenant)
-    snapshot = snapshot_of(sample(gpu((1, GIB), model=model), origins={1: in_pod("a-pod")}), held)
+    share = pod_share("a-pod", GIB, pod=made, queue=queue, groups=(name,), tenant=tenant)
+    snapshot = snapshot_of(sample(gpu((1, GIB), model=model), origins={1: in_pod("a-pod")}), share)
     problem = Problem(Cause.NVML, name, queue)
-    seen = shown(status_of(snapshot, None, problem), node=namespace)
+    seen = parsed_page(status_of(snapshot, None, problem), node=namespace)
     assert seen.tags <= TAGS
-    assert not {found for found in seen.attributes if found.startswith("on") or found == "style"}
+    assert not {
+        attribute for attribute in seen.attributes if attribute.startswith("on") or attribute == "style"
+    }
     assert seen.code == ""
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", seen.text)
 
@@ -161,16 +163,16 @@ def test_nothing_inline_and_nothing_from_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "said"),
+    ("amount", "text"),
     [(None, "unknown"), (0, "0 B"), (1023, "1023 B"), (1 << 20, "1.0 MiB"), (12_025_908_429, "11.2 GiB"),
      (-(3 << 30), "-3.0 GiB"), (1536, "1.5 KiB")],
 )  # fmt: skip
-def test_sizes(amount: int | None, said: str) -> None:
-    assert size(amount) == said
+def test_sizes(amount: int | None, text: str) -> None:
+    assert size(amount) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")]
+    ("seconds", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")]
 )
-def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -38,7 +38,7 @@ def resolve(*documents: dict[str, Any]) -> dict[str, PodShare]:
 
 
 def answer(*documents: dict[str, Any]) -> dict[str, Any]:
-    """What /api/v1/shares says, as JSON."""
+    """Return the decoded answer of /api/v1/shares."""
     made = built(reservation(GROUP_0, GPU_0), *documents).inventory
     pod_shares = ShareResolver().resolve(made, DEVICES)
     taken = nodes.sample(*DEVICES)
@@ -78,7 +78,7 @@ def test_an_amount_that_no_node_has_is_refused_with_a_note(document: dict[str, A
     assert len(pod_share.notes) == 1
     assert all(amount.bytes <= MOST_BYTES for amount in pod_share.shares.values())
     assert not any(gpu != GPU_0 for gpu in pod_share.gpu_uuids)
-    assert [found["name"] for found in answer(document, node())["pods"]] == ["half"]
+    assert [entry["name"] for entry in answer(document, node())["pods"]] == ["half"]
 
 
 def test_the_largest_amount_that_is_read() -> None:
@@ -156,6 +156,6 @@ def test_every_answer_is_json_whatever_numbers_objects_have(
     for others in ([], [request, settings]):
         read = answer(asking(**annotations), *others, node(label))
         figures = [gpu["promisedBytes"] for gpu in read["gpus"]]
-        for found in read["pods"]:
-            figures += [amount["bytes"] for part in ("shares", "limits") for amount in found[part].values()]
+        for entry in read["pods"]:
+            figures += [amount["bytes"] for part in ("shares", "limits") for amount in entry[part].values()]
         assert all(0 <= figure <= MOST_BYTES for figure in figures)

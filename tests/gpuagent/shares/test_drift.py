@@ -1,4 +1,4 @@
-"""What a pod says later than it should: what counts, what is flagged, and what a spoof does to others."""
+"""Changes of a pod's declaration after its binding: the share that counts, flags, and effects on other pods."""
 
 from dataclasses import replace
 from typing import Any
@@ -65,13 +65,13 @@ class TestAgainstTheBindRequest:
         made = inventory(fraction(share=share), reservation(), node(), bind_request())
         assert not ShareResolver().resolve(made, DEVICES)[0].changed
 
-    def test_seen_live_roundings(self) -> None:
+    def test_roundings_observed_on_clusters(self) -> None:
         for share, portion in (("0.125", "0.12"), ("0.135", "0.14"), ("0.995", "0.99"), ("0.004", "0.00")):
             made = inventory(fraction(share=share), reservation(), node(), bind_request(portion=portion))
             assert not ShareResolver().resolve(made, DEVICES)[0].changed
 
     @pytest.mark.parametrize(
-        ("document", "said"),
+        ("document", "change"),
         [
             (half(gpu_fraction="0.9"), "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"),
             (half(gpu_fraction="0.51"), "the pod declares gpu-fraction 0.51, its BindRequest allocates 0.50"),
@@ -83,35 +83,35 @@ class TestAgainstTheBindRequest:
         ids=["more", "a little more", "gone", "unreadable", "of another kind", "on more devices"],
     )  # fmt: skip
     def test_a_difference_is_named_whether_or_not_the_edit_was_seen(
-        self, document: dict[str, Any], said: str
+        self, document: dict[str, Any], change: str
     ) -> None:
         made = inventory(document, reservation(), node(), bind_request())
         unseen = ShareResolver().resolve(made, DEVICES)[0]
-        assert unseen.changed == said
+        assert unseen.changed == change
         seen = edited(half(), document, bind_request())
-        assert seen.changed == said
+        assert seen.changed == change
         assert unseen.shares == seen.shares
         assert unseen.shares[GPU_0].source is ShareSource.BIND_REQUEST
         assert unseen.shares[GPU_0].bytes == 11500 * MIB
 
     def test_gpu_memory_counts_as_its_portion(self) -> None:
-        asked = half(gpu_fraction=None, gpu_memory="2000")
+        document = half(gpu_fraction=None, gpu_memory="2000")
         for portion, is_changed in (("0.09", False), ("0.08", True), ("0.10", True)):
-            made = inventory(asked, reservation(), node(), bind_request(portion=portion))
+            made = inventory(document, reservation(), node(), bind_request(portion=portion))
             assert bool(ShareResolver().resolve(made, DEVICES)[0].changed) is is_changed
 
     def test_gpu_memory_by_an_old_kai(self) -> None:
         """KAI v0.7 takes 4000 of a T4 for a quarter, later releases for 0.27."""
-        asked = half(gpu_fraction=None, gpu_memory="4000")
-        made = inventory(asked, reservation(), node("15360"), bind_request(portion="0.25"))
+        document = half(gpu_fraction=None, gpu_memory="4000")
+        made = inventory(document, reservation(), node("15360"), bind_request(portion="0.25"))
         assert ShareResolver().resolve(made, DEVICES)[0].changed
         assert not ShareResolver(kai_version=Version.parse("0.7.11")).resolve(made, DEVICES)[0].changed
 
     def test_without_any_card_gpu_memory_cannot_be_compared(self) -> None:
-        asked = half(gpu_fraction=None, gpu_memory="2000")
-        assert not ShareResolver().resolve(inventory(asked, bind_request()), ())[0].changed
+        document = half(gpu_fraction=None, gpu_memory="2000")
+        assert not ShareResolver().resolve(inventory(document, bind_request()), ())[0].changed
 
-    def test_it_is_over_when_the_difference_is_gone(self) -> None:
+    def test_the_change_ends_when_the_difference_is_gone(self) -> None:
         pod_shares = ShareResolver()
         for share, is_changed in (("0.5", False), ("0.9", True), ("0.5", False)):
             made = inventory(fraction(share=share), reservation(), node(), bind_request())
@@ -128,12 +128,12 @@ class TestAgainstTheBindRequest:
 
     def test_the_bind_request_that_comes_later_decides_from_then(self) -> None:
         pod_shares = ShareResolver()
-        asked = fraction(share="0.9")
+        document = fraction(share="0.9")
         assert (
-            pod_shares.resolve(inventory(asked, reservation(), node()), DEVICES)[0].shares[GPU_0].bytes
+            pod_shares.resolve(inventory(document, reservation(), node()), DEVICES)[0].shares[GPU_0].bytes
             == 20700 * MIB
         )
-        later = pod_shares.resolve(inventory(asked, reservation(), node(), bind_request()), DEVICES)[0]
+        later = pod_shares.resolve(inventory(document, reservation(), node(), bind_request()), DEVICES)[0]
         assert later.shares[GPU_0].bytes == 11500 * MIB
         assert later.changed
 
@@ -145,9 +145,9 @@ def test_against_kais_config_map() -> None:
     assert pod_share.changed == "the pod declares gpu-fraction 0.9, KAI's ConfigMap allocates 0.50"
 
 
-class TestAgainstWhatWasFirstSeen:
+class TestAgainstTheFirstDeclaration:
     @pytest.mark.parametrize(
-        ("then", "said"),
+        ("then", "change"),
         [
             (half(gpu_fraction="0.9"), "the pod declares gpu-fraction 0.9; it declared gpu-fraction 0.5 when first seen"),
             (half(gpu_fraction="0.501"), "the pod declares gpu-fraction 0.501; it declared gpu-fraction 0.5 when first seen"),
@@ -161,28 +161,28 @@ class TestAgainstWhatWasFirstSeen:
             (half(gpu_fraction_container_name="other"), ""),
         ],
     )  # fmt: skip
-    def test_the_first_counts_and_the_difference_is_named(self, then: dict[str, Any], said: str) -> None:
+    def test_the_first_counts_and_the_difference_is_named(self, then: dict[str, Any], change: str) -> None:
         pod_share = edited(half(), then)
-        assert pod_share.changed == said
+        assert pod_share.changed == change
         assert {gpu: amount.bytes for gpu, amount in pod_share.shares.items()} == {GPU_0: 11500 * MIB}
         assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
         assert pod_share.gpu_uuids == (GPU_0,)
 
-    def test_a_share_that_comes_later_is_none(self) -> None:
-        """Who has no share must not be able to write himself one."""
+    def test_a_share_that_is_added_later_does_not_count(self) -> None:
+        """A pod without a share must not be able to declare one later."""
         pod_share = edited(pod(), half())
         assert (pod_share.has_share, pod_share.shares) == (False, {})
         assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
         assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
 
-    def test_both_words_are_shown(self) -> None:
+    def test_both_declarations_are_candidates(self) -> None:
         pod_share = edited(half(), half(gpu_fraction="0.9"))
         assert [candidate.text for candidate in pod_share.candidates] == [
             "gpu-fraction 0.5, as first seen",
             "gpu-fraction 0.9, changed later",
         ]
 
-    def test_it_is_over_when_the_difference_is_gone(self) -> None:
+    def test_the_change_ends_when_the_difference_is_gone(self) -> None:
         pod_shares = ShareResolver()
         for share, is_changed in (("0.5", False), ("0.9", True), ("0.5", False)):
             made = inventory(fraction(share=share), reservation(), node())
@@ -196,7 +196,7 @@ class TestAgainstWhatWasFirstSeen:
     def test_the_queue_is_the_first_one(self) -> None:
         assert edited(fraction(), fraction(labels={"kai.scheduler/queue": "team-b"})).queue == "team-a"
 
-    def test_a_new_pod_of_the_same_name_starts_anew(self) -> None:
+    def test_a_new_pod_of_the_same_name_has_its_own_share(self) -> None:
         pod_share = edited(fraction(), fraction(number=2, share="0.9"))
         assert not pod_share.changed
         assert pod_share.shares[GPU_0].bytes == 20700 * MIB
@@ -212,36 +212,36 @@ class TestAgainstWhatWasFirstSeen:
     def test_a_pod_that_is_not_bound_yet_may_still_change(self) -> None:
         pod_shares = ShareResolver()
         first = built(fraction(), reservation(), node()).inventory
-        unbound = {key: replace(found, is_bound=False) for key, found in first.pods.items()}
+        unbound = {key: replace(node_pod, is_bound=False) for key, node_pod in first.pods.items()}
         pod_shares.resolve(replace(first, pods=unbound), DEVICES)
         pod_share = pod_shares.resolve(inventory(fraction(share="0.9"), reservation(), node()), DEVICES)[0]
         assert not pod_share.changed
         assert pod_share.shares[GPU_0].bytes == 20700 * MIB
 
     @pytest.mark.parametrize(
-        ("key", "said"),
+        ("key", "change"),
         [
             ("gpu-memory.request", "the pod declares gpu-memory.request"),
             ("gpu-memory.limit", "the memory limits of its containers have changed"),
             ("gpus.devices", "the GPUs of its containers have changed"),
         ],
     )
-    def test_what_its_containers_ask_for(self, key: str, said: str) -> None:
+    def test_changed_requests_of_containers_are_named(self, key: str, change: str) -> None:
         prefix = "nvidia.com/container.main."
-        asked = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "6Gi", "gpus.devices": GPU_0}
+        before = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "6Gi", "gpus.devices": GPU_0}
         later = {"gpu-memory.request": "5Gi", "gpu-memory.limit": "1Ti", "gpus.devices": GPU_1}
         labels = {"runai-gpu-group": GROUP_0}
-        first = pod(labels=labels, annotations={prefix + name: value for name, value in asked.items()})
-        edit = {prefix + name: value for name, value in (asked | {key: later[key]}).items()}
+        first = pod(labels=labels, annotations={prefix + name: value for name, value in before.items()})
+        edit = {prefix + name: value for name, value in (before | {key: later[key]}).items()}
         then = pod(labels=labels, annotations=edit)
         pod_share = edited(first, then)
-        assert pod_share.changed.startswith(said)
+        assert pod_share.changed.startswith(change)
         assert pod_share.shares[GPU_0].bytes == 4 << 30
         assert pod_share.limits[GPU_0].bytes == 6 << 30
 
 
-def test_a_group_that_is_edited_to_one_that_nobody_reserves_lacks_a_reservation() -> None:
-    """KAI goes by the label it has now: it may delete the pod, or give the GPU to somebody else."""
+def test_a_group_that_is_edited_to_an_unreserved_one_lacks_a_reservation() -> None:
+    """KAI uses the current label: it may delete the pod, or give the GPU to another pod."""
     assert edited(fraction(), fraction(group="nobodys"), bind_request()).lacks_reservation
     assert not edited(fraction(), fraction(group=GROUP_1), bind_request()).lacks_reservation
 
@@ -287,7 +287,7 @@ _LABELS = st.fixed_dictionaries(
     has_requests=st.booleans(),
     whole=st.sampled_from([None, "1"]),
 )
-def test_a_spoof_changes_nobody_elses_claim(
+def test_a_spoof_changes_no_share_of_another_pod(
     annotations: dict[str, str],
     labels: dict[str, str],
     later: dict[str, str],
@@ -304,15 +304,15 @@ def test_a_spoof_changes_nobody_elses_claim(
         beside.append(bind_request("victim", 2, "0.25", groups=(GROUP_1,)))
     alone = ShareResolver().resolve(inventory(*beside), DEVICES)[0]
     pod_shares = ShareResolver()
-    for said in (annotations, later):
-        spoofing = pod("half", 1, annotations=said, labels=labels, gpus=whole)
-        found = {
+    for spoof in (annotations, later):
+        spoofing = pod("half", 1, annotations=spoof, labels=labels, gpus=whole)
+        by_uid = {
             pod_share.pod.uid: pod_share
             for pod_share in pod_shares.resolve(inventory(spoofing, *beside), DEVICES)
         }
-        assert found[uid(2)] == alone
-        assert all("\n" not in note for note in found[uid(1)].notes)
-        assert all(amount.bytes >= 0 for amount in found[uid(1)].shares.values())
+        assert by_uid[uid(2)] == alone
+        assert all("\n" not in note for note in by_uid[uid(1)].notes)
+        assert all(amount.bytes >= 0 for amount in by_uid[uid(1)].shares.values())
 
 
 @given(st.lists(_SPOOFS, min_size=2, max_size=4))
@@ -320,8 +320,8 @@ def test_an_edit_never_changes_what_a_pod_may_hold(says: list[dict[str, str]]) -
     pod_shares = ShareResolver()
     beside = (*TWO_RESERVATIONS, node())
     amounts = []
-    for said in says:
-        document = pod(annotations=said, labels={"runai-gpu-group": GROUP_0})
+    for spoof in says:
+        document = pod(annotations=spoof, labels={"runai-gpu-group": GROUP_0})
         pod_share = next(
             c for c in pod_shares.resolve(inventory(document, *beside), DEVICES) if c.pod.name == "half"
         )

@@ -36,7 +36,7 @@ EARLIER = (".1-", ".2-grouped", ".3-", ".admitted", ".pending", "failed-webhook-
 
 
 def documents(folder: str) -> list[dict[str, Any]]:
-    found = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / folder
+    root = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / folder
     names = (
         "pod-*",
         "reservation-pod*",
@@ -47,16 +47,16 @@ def documents(folder: str) -> list[dict[str, Any]]:
         "kai-configmap*",
         "node.host*",
     )
-    files = [file for pattern in names for file in sorted(found.glob(f"{pattern}.json"))]
+    files = [file for pattern in names for file in sorted(root.glob(f"{pattern}.json"))]
     made = [json.loads(file.read_text()) for file in files if not any(part in file.name for part in EARLIER)]
     assert made
     return made
 
 
-def read(tmp_path: Path, found: list[dict[str, Any]], on: str = "gpu-node-0") -> Inventory:
+def read(tmp_path: Path, items: list[dict[str, Any]], on: str = "gpu-node-0") -> Inventory:
     """Read a file of them, as an agent on that node does."""
     path, stream = tmp_path / "pods.json", BytesIO()
-    path.write_text(json.dumps(listed(*found)))
+    path.write_text(json.dumps(listed(*items)))
     source = FilePods(
         path=path, node=on, reservation_namespace="kai-resource-reservation", log=JsonLog(stream)
     )
@@ -65,8 +65,8 @@ def read(tmp_path: Path, found: list[dict[str, Any]], on: str = "gpu-node-0") ->
     return source.inventory
 
 
-def resolve(found: Inventory, version: str) -> dict[str, PodShare]:
-    pod_shares = ShareResolver(kai_version=Version.parse(version)).resolve(found, DEVICES)
+def resolve(node_inventory: Inventory, version: str) -> dict[str, PodShare]:
+    pod_shares = ShareResolver(kai_version=Version.parse(version)).resolve(node_inventory, DEVICES)
     return {f"{pod_share.pod.namespace}/{pod_share.pod.name}": pod_share for pod_share in pod_shares}
 
 
@@ -120,40 +120,38 @@ def test_the_pod_without_a_reservation_left(tmp_path: Path) -> None:
     assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.changed) == ((GPU_0,), False, "")
 
 
-def test_the_same_where_config_maps_may_not_be_read(tmp_path: Path) -> None:
-    found = [each for each in documents("kai-live-v0.13.4") if each["kind"] != "ConfigMap"]
-    pod_share = resolve(read(tmp_path, found), "v0.13.4")["default/quarter"]
+def test_a_pod_without_its_config_map_is_unresolved(tmp_path: Path) -> None:
+    items = [each for each in documents("kai-live-v0.13.4") if each["kind"] != "ConfigMap"]
+    pod_share = resolve(read(tmp_path, items), "v0.13.4")["default/quarter"]
     assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.lacks_reservation) == ((), True, True)
     assert pod_share.candidates[0].bytes_per_gpu == {"": 5750 * MIB}
 
 
 def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
-    found = documents("kai-live-v0.13.4")
-    pod_shares = resolve(read(tmp_path, found, on="gpu-node-1"), "v0.13.4")
+    items = documents("kai-live-v0.13.4")
+    pod_shares = resolve(read(tmp_path, items, on="gpu-node-1"), "v0.13.4")
     whole = pod_shares["research/whole"]
     assert (whole.has_share, whole.is_unresolved, whole.changed) == (True, True, "")
     assert [candidate.source for candidate in whole.candidates] == [ShareSource.WHOLE_GPU]
 
 
 @pytest.mark.parametrize("version", EXPECTED)
-def test_without_bind_requests_and_config_maps_the_annotation_is_what_there_is(
-    tmp_path: Path, version: str
-) -> None:
-    found = [
+def test_without_bind_requests_and_config_maps_the_annotation_counts(tmp_path: Path, version: str) -> None:
+    items = [
         each for each in documents(f"kai-live-{version}") if each["kind"] not in ("ConfigMap", "BindRequest")
     ]
-    pod_share = resolve(read(tmp_path, [*found, node()]), version)["research/half"]
+    pod_share = resolve(read(tmp_path, [*items, node()]), version)["research/half"]
     assert brief(pod_share) == ({GPU_0: 11500}, WRITTEN, "team-a", False)
 
 
 def test_a_pod_of_a_tenant_by_the_hosts_kai(tmp_path: Path) -> None:
-    found = read(tmp_path, documents("vcluster-live-v0.36.1"))
-    pod_share = resolve(found, "v0.13.4")["vcluster-team-a/train-0-x-ml-x-team-a"]
+    node_inventory = read(tmp_path, documents("vcluster-live-v0.36.1"))
+    pod_share = resolve(node_inventory, "v0.13.4")["vcluster-team-a/train-0-x-ml-x-team-a"]
     assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
     assert brief(pod_share) == ({GPU_0: 11500}, CONFIGURED, "team-a", True)
 
 
-def test_what_a_tenant_wrote_over_vclusters_annotations(tmp_path: Path) -> None:
-    found = read(tmp_path, documents("vcluster-live-v0.36.1"), on="gpu-node-1")
-    pod_share = resolve(found, "v0.13.4")["vcluster-team-a/spoof22250-x-ml-x-team-a"]
+def test_annotations_that_a_tenant_overwrote(tmp_path: Path) -> None:
+    node_inventory = read(tmp_path, documents("vcluster-live-v0.36.1"), on="gpu-node-1")
+    pod_share = resolve(node_inventory, "v0.13.4")["vcluster-team-a/spoof22250-x-ml-x-team-a"]
     assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="spoof22250")

@@ -40,9 +40,9 @@ asking = pytest.mark.parametrize("annotations", ASKING.values(), ids=ASKING)
 
 
 @asking
-def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, str]) -> None:
+def test_an_annotation_without_an_allocation_is_no_share(annotations: dict[str, str]) -> None:
     seen = Pipeline()
-    seen.see(*NODE, pod(annotations=annotations), held={POD: {GPU_1: GIB}}, times=3)
+    seen.see(*NODE, pod(annotations=annotations), used_bytes={POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
     pod_share = seen.pod_share(POD)
@@ -58,8 +58,8 @@ def test_an_annotation_that_nobody_honoured_is_no_share(annotations: dict[str, s
 
 
 @asking
-def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str, str]) -> None:
-    """It was not asked for yet, or the request failed."""
+def test_while_the_bind_request_is_unknown_no_flag_is_raised(annotations: dict[str, str]) -> None:
+    """The BindRequest was not requested yet, or the request failed."""
     seen = Pipeline()
     made = built(*NODE, pod(annotations=annotations)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
@@ -74,18 +74,18 @@ def test_while_the_bind_request_is_unknown_nothing_is_said(annotations: dict[str
 
 
 def test_a_flag_outlives_a_time_in_which_the_bind_request_is_unknown() -> None:
-    """A right comes and goes, and the answer is asked for anew: the flag is neither cleared nor dropped."""
-    seen, held = Pipeline(), {POD: {GPU_1: GIB}}
+    """A right comes and goes, and the BindRequest is requested again: the flag is neither cleared nor dropped."""
+    seen, used_bytes = Pipeline(), {POD: {GPU_1: GIB}}
     made = built(*NODE, fraction(group=None)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
-    seen.process(made, held, times=3)
+    seen.process(made, used_bytes, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
-    seen.process(unknown, held, times=3)
+    seen.process(unknown, used_bytes, times=3)
     assert seen.flagged == set()
-    seen.process(made, held)
+    seen.process(made, used_bytes)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
-    assert len(seen.said("pod flagged")) == 1
-    assert seen.said("flag cleared") == seen.said("flag dropped") == []
+    assert len(seen.log_lines("pod flagged")) == 1
+    assert seen.log_lines("flag cleared") == seen.log_lines("flag dropped") == []
 
 
 @asking
@@ -104,29 +104,29 @@ def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotatio
 
 
 @asking
-def test_a_group_label_that_is_invented_gives_itself_away(annotations: dict[str, str]) -> None:
+def test_an_invented_group_label_is_flagged_as_no_reservation(annotations: dict[str, str]) -> None:
     seen = Pipeline()
     invented = pod(annotations=annotations, labels={"runai-gpu-group": "mine"})
-    seen.see(*NODE, invented, held={POD: {GPU_1: GIB}}, times=3)
+    seen.see(*NODE, invented, used_bytes={POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, "", "no-reservation")}
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
 
 
 def test_a_group_label_that_comes_later_makes_no_share() -> None:
     """KAI writes it before it binds the pod."""
-    seen, held = Pipeline(), {POD: {GPU_1: GIB}}
-    seen.see(*NODE, pod(annotations={"gpu-fraction": "0.9"}), held=held)
+    seen, used_bytes = Pipeline(), {POD: {GPU_1: GIB}}
+    seen.see(*NODE, pod(annotations={"gpu-fraction": "0.9"}), used_bytes=used_bytes)
     edited = pod(annotations={"gpu-fraction": "0.9"}, labels={"runai-gpu-group": GROUP_0})
-    seen.see(*NODE, edited, held=held, times=3)
+    seen.see(*NODE, edited, used_bytes=used_bytes, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert seen.promised(GPU_0) == 0
 
 
 def test_a_group_label_that_goes_takes_no_share() -> None:
     """Of KAI's own accord, or by an edit: the pod was placed."""
-    seen, held = Pipeline(), {POD: {GPU_0: GIB}}
-    seen.see(*NODE, fraction(), held=held)
-    seen.see(*NODE, fraction(group=None), held=held, times=3)
+    seen, used_bytes = Pipeline(), {POD: {GPU_0: GIB}}
+    seen.see(*NODE, fraction(), used_bytes=used_bytes)
+    seen.see(*NODE, fraction(group=None), used_bytes=used_bytes, times=3)
     assert seen.pod_share(POD).shares[GPU_0].bytes == 11500 << 20
     assert {reason for _, _, reason in seen.flagged} == {"share-changed"}
 
@@ -134,35 +134,37 @@ def test_a_group_label_that_goes_takes_no_share() -> None:
 @pytest.mark.parametrize("portion", ["0.50", "a half"])
 def test_a_bind_request_alone_is_enough(portion: str) -> None:
     seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), bind_request(portion=portion), held={POD: {GPU_0: GIB}}, times=3)
+    seen.see(
+        *NODE, fraction(group=None), bind_request(portion=portion), used_bytes={POD: {GPU_0: GIB}}, times=3
+    )
     assert seen.pod_share(POD).has_share
     assert seen.flagged == set()
 
 
-def test_the_event_says_why_the_annotation_does_not_count() -> None:
+def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
     """Of a pod that KAI placed without a share it says nothing of the kind."""
     for others, is_unplaced in (
         ((), True),
         ((bind_request(portion="0.00", groups=(), kind="Regular"),), False),
     ):
         seen = Pipeline()
-        seen.see(*NODE, fraction(group=None), *others, held={POD: {GPU_0: GIB}}, times=3)
+        seen.see(*NODE, fraction(group=None), *others, used_bytes={POD: {GPU_0: GIB}}, times=3)
         (transition,) = [
             each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
         ]
         assert ("KAI did not place the pod" in message(transition, None)) is is_unplaced
 
 
-def test_the_bind_request_of_another_pod_is_none() -> None:
+def test_the_bind_request_of_another_pod_is_ignored() -> None:
     seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), bind_request(number=2), held={POD: {GPU_0: GIB}}, times=3)
+    seen.see(*NODE, fraction(group=None), bind_request(number=2), used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "no-share")}
 
 
-def test_a_bind_request_that_cannot_be_read_leaves_it_open() -> None:
+def test_an_unreadable_bind_request_leaves_the_share_open() -> None:
     broken = bind_request(groups=("g",) * 2000)
     seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), broken, held={POD: {GPU_0: GIB}}, times=3)
+    seen.see(*NODE, fraction(group=None), broken, used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == set()
     assert seen.promised(GPU_0) == 0
 
@@ -170,7 +172,7 @@ def test_a_bind_request_that_cannot_be_read_leaves_it_open() -> None:
 def test_a_config_map_that_a_tenant_made_is_no_proof() -> None:
     made = config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
     seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), made, held={POD: {GPU_1: GIB}}, times=3)
+    seen.see(*NODE, fraction(group=None), made, used_bytes={POD: {GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert seen.promised(GPU_1) == 0
 
@@ -182,20 +184,20 @@ STARTED: dict[str, Any] = {
 
 def test_a_pod_that_does_not_run_yet_has_the_share_it_asks_for_and_promises_nothing() -> None:
     seen, made = Pipeline(), config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
-    seen.see(*NODE, fraction(group=None, phase="Pending"), made, held={}, times=2)
+    seen.see(*NODE, fraction(group=None, phase="Pending"), made, used_bytes={}, times=2)
     assert seen.pod_share(POD).is_unresolved
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
     seen.see(
-        *NODE, fraction(group=None, phase="Pending", **STARTED), held={POD: {GPU_1: GIB}}, times=3
+        *NODE, fraction(group=None, phase="Pending", **STARTED), used_bytes={POD: {GPU_1: GIB}}, times=3
     )  # fmt: skip
     assert seen.flagged == {(POD, GPU_1, "no-share")}, "an init container of it runs"
 
 
 def test_an_init_container_that_runs_counts_for_no_reservation() -> None:
     seen = Pipeline()
-    seen.see(node(), fraction(phase="Pending"), held={}, times=3)
+    seen.see(node(), fraction(phase="Pending"), used_bytes={}, times=3)
     assert seen.flagged == set()
-    seen.see(node(), fraction(phase="Pending", **STARTED), held={POD: {GPU_0: GIB}}, times=3)
+    seen.see(node(), fraction(phase="Pending", **STARTED), used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(POD, "", "no-reservation")}
 
 
@@ -230,30 +232,30 @@ SIZED = {
 
 
 @pytest.mark.parametrize("document", UNSIZED.values(), ids=UNSIZED)
-def test_a_gpu_of_unknown_size_accuses_nobody(document: dict[str, Any]) -> None:
+def test_a_gpu_of_unknown_size_flags_no_pod(document: dict[str, Any]) -> None:
     seen = Pipeline()
-    seen.see(*NODE, document, held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
+    seen.see(*NODE, document, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
     assert seen.judged[-1].verdicts.by_key == {}
-    assert [found["hasUnsizedGpus"] for found in seen.shown["pods"]] == [True]
+    assert [entry["hasUnsizedGpus"] for entry in seen.api_shares["pods"]] == [True]
     beside = fraction()
     beside["spec"] |= {key: value for key, value in document["spec"].items() if key != "nodeName"}
     seen = Pipeline()
-    seen.see(*NODE, beside, bind_request(), held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
+    seen.see(*NODE, beside, bind_request(), used_bytes={POD: {GPU_0: GIB, GPU_1: GIB}}, times=4)
     assert seen.flagged == set(), "nor beside a share"
 
 
 @pytest.mark.parametrize("document", SIZED.values(), ids=SIZED)
-def test_other_resources_excuse_nobody(document: dict[str, Any]) -> None:
+def test_requests_for_other_resources_prevent_no_flag(document: dict[str, Any]) -> None:
     seen = Pipeline()
-    seen.see(*NODE, document, held={POD: {GPU_0: GIB}}, times=3)
+    seen.see(*NODE, document, used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "no-share")}
 
 
-def test_an_annotation_beside_a_whole_gpu_excuses_it_from_nothing() -> None:
+def test_an_annotation_beside_a_whole_gpu_prevents_no_flag() -> None:
     seen, whole = Pipeline(), pod(gpus="1", annotations={"gpu-fraction": "0.5"})
-    seen.see(*NODE, whole, held={POD: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+    seen.see(*NODE, whole, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}
     seen = Pipeline()
-    seen.see(*NODE, whole, pod("other", 2, gpus="1"), held={POD: {GPU_0: GIB}}, times=3)
+    seen.see(*NODE, whole, pod("other", 2, gpus="1"), used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.pod_share(POD).gpu_uuids == ()
     assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}, "nor while its own GPU is unknown"

@@ -1,5 +1,6 @@
-"""What a share is worth, by whose word, on which GPU: as live objects have it, in small ones of our own."""
+"""Shares of pods: bytes, source and GPU, with small objects in the form of recorded ones."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
+from tests.support.samples import gpu
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -29,19 +31,16 @@ A10 = 23028 * MIB
 TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
 
 
-def gpu(uuid: str = GPU_0, index: int = 0, total: int = A10, *, mig: bool = False) -> Gpu:
-    return Gpu(
-        index=index, uuid=uuid, model="A10", total_bytes=total, used_bytes=0, reserved_bytes=0, processes=(), mig=mig
-    )  # fmt: skip
-
-
-DEVICES = (gpu(GPU_0, 0), gpu(GPU_1, 1))
+FIRST, SECOND = DEVICES = (
+    gpu(uuid=GPU_0, total_bytes=A10),
+    gpu(uuid=GPU_1, index=1, total_bytes=A10),
+)
 
 
 def resolve(
     *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
 ) -> PodShare:
-    """The claim of the first pod."""
+    """Return the share of the first pod."""
     pod_shares = ShareResolver(kai_version=Version.parse(version) if version else None)
     return pod_shares.resolve(inventory(*documents), devices)[0]
 
@@ -82,28 +81,28 @@ class TestBytes:
     @pytest.mark.parametrize(
         "beside", [(), (node(None),), (node("nonsense"),)], ids=["no node", "no label", "bad label"]
     )
-    def test_else_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
+    def test_without_the_label_by_the_drivers_total(self, beside: tuple[dict[str, Any], ...]) -> None:
         made = built(fraction(), reservation(), *beside).inventory
-        pod_share = ShareResolver().resolve(made, (gpu(total=15360 * MIB), gpu(GPU_1, 1)))[0]
+        pod_share = ShareResolver().resolve(made, (replace(FIRST, total_bytes=15360 * MIB), SECOND))[0]
         assert pod_share.shares == mib(7650)
 
     def test_a_device_too_small_for_any_share_gives_no_figure(self) -> None:
-        pod_share = resolve(fraction(), reservation(), devices=(gpu(total=50 * MIB),))
+        pod_share = resolve(fraction(), reservation(), devices=(replace(FIRST, total_bytes=50 * MIB),))
         assert (pod_share.shares, pod_share.gpu_uuids) == ({}, (GPU_0,))
         assert pod_share.candidates[0].bytes_per_gpu == {GPU_0: None}
 
-    def test_on_an_unknown_gpu_it_has_a_figure_only_if_all_are_alike(self) -> None:
+    def test_on_an_unknown_gpu_a_share_has_a_figure_only_if_all_gpus_are_alike(self) -> None:
         for total, amount in ((A10, 11500 * MIB), (15360 * MIB, None)):
-            pod_share = resolve(fraction(group=None), devices=(gpu(), gpu(GPU_1, 1, total)))
+            pod_share = resolve(fraction(group=None), devices=(FIRST, replace(SECOND, total_bytes=total)))
             assert pod_share.candidates[0].bytes_per_gpu == {"": amount}
 
     def test_a_gpu_that_is_lost_has_no_figure_without_the_label(self) -> None:
-        pod_share = resolve(fraction(), reservation(), devices=(gpu(GPU_1),))
+        pod_share = resolve(fraction(), reservation(), devices=(replace(SECOND, index=0),))
         assert (pod_share.shares, pod_share.gpu_uuids, pod_share.is_unresolved) == ({}, (GPU_0,), False)
 
 
-class TestWhoseWord:
-    def test_the_bind_request_before_all(self) -> None:
+class TestShareSources:
+    def test_the_bind_request_counts_first(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), bind_request(), config_map(GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST)
         assert [(c.source, c.text, c.bytes_per_gpu) for c in pod_share.candidates] == [
@@ -113,7 +112,7 @@ class TestWhoseWord:
         ]
         assert not pod_share.changed
 
-    def test_then_kais_config_map(self) -> None:
+    def test_kais_config_map_counts_without_a_bind_request(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), config_map(GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
 
@@ -128,12 +127,12 @@ class TestWhoseWord:
         [bind_request(number=2), bind_request(name="other"), bind_request(namespace="other")],
         ids=["of an earlier pod of that name", "of another name", "of another namespace"],
     )
-    def test_a_bind_request_of_another_pod_says_nothing(self, request_: dict[str, Any]) -> None:
+    def test_a_bind_request_of_another_pod_is_ignored(self, request_: dict[str, Any]) -> None:
         pod_share = resolve(fraction(), reservation(), node(), request_)
         assert pod_share.shares == mib(11500)
         assert not pod_share.changed
 
-    def test_it_is_noted_if_it_has_the_pods_name(self) -> None:
+    def test_a_bind_request_of_another_pod_with_the_pods_name_is_noted(self) -> None:
         (note,) = resolve(fraction(), node(), bind_request(number=2)).notes
         assert note == "Pod research/half: the BindRequest of that name belongs to another pod and is ignored"
 
@@ -146,7 +145,7 @@ class TestWhoseWord:
         assert pod_share.shares == mib(11500)
         assert "GPU_PORTION" in pod_share.notes[0]
 
-    def test_a_config_map_of_another_pod_says_nothing(self) -> None:
+    def test_a_config_map_of_another_pod_is_ignored(self) -> None:
         """The annotation that names it is the user's to write."""
         victim = fraction("victim", 2, "0.9", GROUP_1)
         spoofing = fraction(annotations={"runai/shared-gpu-configmap": "victim-7f6fbs6-shared-gpu"})
@@ -154,7 +153,7 @@ class TestWhoseWord:
         pod_share = resolve(spoofing, victim, *TWO_RESERVATIONS, node(), theirs)
         assert pod_share.shares == mib(11500)
 
-    def test_a_config_map_of_nobody_counts(self) -> None:
+    def test_a_config_map_without_an_owner_counts(self) -> None:
         pod_share = resolve(fraction(), reservation(), node(), config_map(owned=False, GPU_PORTION="0.50"))
         assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
 
@@ -168,12 +167,12 @@ class TestWhoseWord:
         assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP, GPU_1)
         assert resolve(document, node(), config_map(suffix="1", **data)).shares == {}
 
-    def test_nothing_is_settled_by_a_pod_that_is_not_kais(self) -> None:
+    def test_a_pod_without_a_request_has_no_share(self) -> None:
         pod_share = resolve(pod(), node())
         assert pod_share == PodShare(pod=pod_share.pod)
 
     def test_a_bind_request_without_a_share_counts_before_an_annotation(self) -> None:
-        """Seen live: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00."""
+        """Observed on a cluster: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00."""
         pod_share = resolve(
             fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())
         )
@@ -181,7 +180,7 @@ class TestWhoseWord:
         assert pod_share.changed == "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"
 
     def test_a_share_that_rounds_to_nothing_is_a_share_of_nothing(self) -> None:
-        """Seen live: 0.004 is bound with portion 0.00, and a group all the same."""
+        """Observed on a cluster: 0.004 is bound with portion 0.00, and a group all the same."""
         pod_share = resolve(fraction(share="0.004"), reservation(), node(), bind_request(portion="0.00"))
         assert pod_share.shares == mib(0, ShareSource.BIND_REQUEST)
         assert not pod_share.changed
@@ -189,7 +188,7 @@ class TestWhoseWord:
 
 class TestMalformed:
     @pytest.mark.parametrize(
-        ("annotations", "said"),
+        ("annotations", "note"),
         [
             ({"gpu-fraction": "abc"}, 'gpu-fraction "abc": gpu-fraction annotation value must be a positive number smaller than 1.0'),
             ({"gpu-fraction": "NaN"}, 'gpu-fraction "NaN": expected a number between 0 and 1'),
@@ -205,14 +204,14 @@ class TestMalformed:
         ],
         ids=lambda value: str(value)[:60],
     )  # fmt: skip
-    def test_a_value_that_cannot_be_read_is_one_note_and_no_share(
-        self, annotations: dict[str, str], said: str
+    def test_an_unreadable_value_is_one_note_and_no_share(
+        self, annotations: dict[str, str], note: str
     ) -> None:
         pod_share = resolve(pod(annotations=annotations), node())
-        assert pod_share.notes == (f"Pod research/half: {said}",)
+        assert pod_share.notes == (f"Pod research/half: {note}",)
         assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
-    def test_the_rest_goes_on(self) -> None:
+    def test_an_unreadable_value_does_not_affect_other_pods(self) -> None:
         pod_shares = ShareResolver().resolve(
             inventory(
                 pod("bad", 2, annotations={"gpu-fraction": "x" * 10_000}), fraction(), reservation(), node()
@@ -252,19 +251,19 @@ class TestGpus:
         assert pod_share.candidates[0].text == "portion 0.10 on 2 GPUs"
         assert not pod_share.changed
 
-    def test_of_two_devices_one_may_be_known(self) -> None:
+    def test_one_of_two_devices_may_be_known(self) -> None:
         pod_share = resolve(self.two_devices(), reservation(), node())
         assert pod_share.gpu_uuids == (GPU_0,)
         assert pod_share.is_unresolved
         assert pod_share.lacks_reservation
 
-    def test_and_both_by_the_config_map(self) -> None:
+    def test_both_devices_are_known_by_the_config_map(self) -> None:
         data = {"NVIDIA_VISIBLE_DEVICES": f"{GPU_0},{GPU_1}"}
         pod_share = resolve(self.two_devices(), reservation(), node(), config_map(**data))
         assert pod_share.gpu_uuids == (GPU_0, GPU_1)
         assert not pod_share.is_unresolved
 
-    def test_a_reservation_pod_that_does_not_know_its_gpu(self) -> None:
+    def test_a_reservation_pod_without_a_gpu(self) -> None:
         pod_share = resolve(fraction(), reservation(gpu="-1"), node())
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
         assert pod_share.is_unresolved
@@ -290,7 +289,7 @@ class TestGpus:
 
     @pytest.mark.parametrize("prefix", ["", "k8s.device-plugin.nvidia.com/gpu="])
     def test_by_the_config_map_where_no_reservation_pod_is_left(self, prefix: str) -> None:
-        """Seen live on three versions: after a reservation that was tried again, the label's group has none,
+        """Observed on three versions of KAI: after a retried reservation, the label's group has none,
         the BindRequest names another group, which has none either, and the ConfigMap still names the GPU."""
         pod_share = resolve(
             fraction(group=GROUP_1), node(), bind_request(groups=("gone",)),
@@ -307,7 +306,7 @@ class TestGpus:
         assert pod_share.gpu_uuids == ()
         assert "NVIDIA_VISIBLE_DEVICES" in pod_share.notes[0]
 
-    def test_else_unknown(self) -> None:
+    def test_without_any_source_the_gpu_is_unknown(self) -> None:
         pod_share = resolve(fraction(), node())
         assert (pod_share.gpu_uuids, pod_share.shares, pod_share.is_unresolved) == ((), {}, True)
         assert pod_share.has_share
@@ -319,7 +318,7 @@ class TestGpus:
         assert not pod_share.lacks_reservation
 
     @pytest.mark.parametrize("phase", ["Pending", "Unknown", "Succeeded", "Failed"])
-    def test_nor_does_one_that_does_not_run(self, phase: str) -> None:
+    def test_a_pod_that_does_not_run_lacks_no_reservation(self, phase: str) -> None:
         assert not resolve(fraction(phase=phase), node()).lacks_reservation
 
     def test_a_group_alone_is_no_share(self) -> None:
@@ -421,14 +420,14 @@ class TestByContainer:
         document["metadata"]["labels"] = {"runai-gpu-group": GROUP_1}
         assert resolve(document, *TWO_RESERVATIONS).shares == {GPU_1: Amount(4 * GIB, ShareSource.ANNOTATION)}
 
-    def test_beside_a_legacy_ask_the_devices_count_after_the_group(self) -> None:
+    def test_beside_a_legacy_request_the_devices_count_after_the_group(self) -> None:
         document = memory("2000", annotations={"nvidia.com/container.main.gpus.devices": GPU_1})
         recorded = bind_request(portion="0.09")
         assert resolve(document, reservation(), recorded).gpu_uuids == (GPU_0,)
         assert resolve(document, recorded).gpu_uuids == (GPU_1,)
         assert resolve(document).gpu_uuids == (), "KAI recorded no share"
 
-    def test_the_bind_request_counts_before_it(self) -> None:
+    def test_the_bind_request_counts_before_a_request_of_a_container(self) -> None:
         document = self.asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0)
         pod_share = resolve(document, node(), bind_request(portion="0.09"))
         assert pod_share.shares == mib(2070, ShareSource.BIND_REQUEST)
@@ -437,8 +436,10 @@ class TestByContainer:
         assert "its BindRequest allocates 0.50" in pod_share.changed
 
     @pytest.mark.parametrize("legacy", [{"gpu-fraction": "0.1"}, {"gpu-memory": "2000"}])
-    def test_beside_a_legacy_ask_it_counts_for_nothing(self, legacy: dict[str, str]) -> None:
-        """KAI v0.18 refuses it, and releases before know nothing of it: a limit nobody reaches, to hide behind."""
+    def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(
+        self, legacy: dict[str, str]
+    ) -> None:
+        """KAI v0.18 refuses it and earlier releases ignore it; an unreachable limit would hide the use above the share."""
         document = self.asking(main__gpu_memory__limit="1Ti", main__gpu_memory__request="1Ti")
         document["metadata"]["annotations"] |= legacy
         document["metadata"]["labels"] = {"runai-gpu-group": GROUP_0}
@@ -458,7 +459,7 @@ class TestByContainer:
 
 class TestHamiLimits:
     def test_a_limit_of_kais(self) -> None:
-        """As KAI v0.16 writes it: the portion of the unrounded card, in MiB."""
+        """KAI v0.16 writes the portion of the unrounded card, in MiB."""
         pod_share = resolve(
             fraction(), reservation(), node("143771"), bind_request(),
             config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="71885m"),
@@ -467,7 +468,7 @@ class TestHamiLimits:
         assert pod_share.shares == mib(71850, ShareSource.BIND_REQUEST)
         assert not pod_share.notes
 
-    def test_one_that_kai_cannot_have_written(self) -> None:
+    def test_a_limit_above_the_share_is_ignored_and_noted(self) -> None:
         pod_share = resolve(
             fraction(), reservation(), node(), bind_request(),
             config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="20000m"),
@@ -476,7 +477,7 @@ class TestHamiLimits:
         assert "CUDA_DEVICE_MEMORY_LIMIT is more than the share" in pod_share.notes[0]
 
     @pytest.mark.parametrize(("text", "notes"), [("0", 0), ("much", 1)])
-    def test_none(self, text: str, notes: int) -> None:
+    def test_unreadable_limits_are_ignored(self, text: str, notes: int) -> None:
         pod_share = resolve(fraction(), reservation(), node(), config_map(CUDA_DEVICE_MEMORY_LIMIT=text))
         assert not pod_share.limits
         assert len(pod_share.notes) == notes
@@ -487,11 +488,17 @@ class TestWholeGpus:
         self, *documents: dict[str, Any], devices: tuple[Gpu, ...] = DEVICES, **holders: set[str]
     ) -> dict[str, PodShare]:
         made = inventory(*documents)
-        held = {found.uid: holders[found.name] for found in made.pods.values() if found.name in holders}
-        return {pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, devices, held)}
+        gpus_in_use = {
+            node_pod.uid: holders[node_pod.name]
+            for node_pod in made.pods.values()
+            if node_pod.name in holders
+        }
+        return {
+            pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, devices, gpus_in_use)
+        }
 
     def test_the_only_gpu_of_a_node(self) -> None:
-        pod_share = self.pod_shares(pod("whole", gpus="1"), devices=(gpu(),))["whole"]
+        pod_share = self.pod_shares(pod("whole", gpus="1"), devices=(FIRST,))["whole"]
         assert pod_share.shares == {GPU_0: Amount(A10, ShareSource.WHOLE_GPU)}
         assert pod_share.candidates[0].text == "nvidia.com/gpu 1"
         assert not pod_share.is_unresolved
@@ -500,14 +507,14 @@ class TestWholeGpus:
     def test_all_gpus_of_a_node(self) -> None:
         assert self.pod_shares(pod("whole", gpus="2"))["whole"].gpu_uuids == (GPU_0, GPU_1)
 
-    def test_what_the_reservations_leave(self) -> None:
+    def test_gpus_without_a_reservation(self) -> None:
         pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"))
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
         assert pod_shares["half"].gpu_uuids == (GPU_0,)
 
     def test_the_bind_request_of_a_whole_gpu(self) -> None:
         request = bind_request("whole", portion="1.00", kind="Regular", groups=())
-        pod_share = self.pod_shares(pod("whole", gpus="1"), request, devices=(gpu(),))["whole"]
+        pod_share = self.pod_shares(pod("whole", gpus="1"), request, devices=(FIRST,))["whole"]
         assert pod_share.shares[GPU_0].source is ShareSource.WHOLE_GPU
         assert not pod_share.changed
 
@@ -525,7 +532,7 @@ class TestWholeGpus:
         ids=["one of two", "two of two", "a reservation of an unknown GPU", "two, one of an unknown GPU", "more than is left",
              "GPUs the driver does not show", "time slices"],
     )  # fmt: skip
-    def test_what_would_be_a_guess(self, documents: list[dict[str, Any]]) -> None:
+    def test_an_ambiguous_gpu_stays_unresolved(self, documents: list[dict[str, Any]]) -> None:
         pod_share = self.pod_shares(*documents)["whole"]
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
         assert pod_share.has_share
@@ -533,16 +540,19 @@ class TestWholeGpus:
         assert pod_share.candidates[0].bytes_per_gpu == {"": A10}
 
     def test_mig(self) -> None:
-        assert self.pod_shares(pod("whole", gpus="1"), devices=(gpu(mig=True),))["whole"].gpu_uuids == ()
+        assert (
+            self.pod_shares(pod("whole", gpus="1"), devices=(replace(FIRST, mig=True),))["whole"].gpu_uuids
+            == ()
+        )
 
-    def test_processes_tell(self) -> None:
+    def test_processes_prove_the_gpus_of_a_pod(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1})
         assert {name: pod_share.gpu_uuids for name, pod_share in pod_shares.items()} == {
             "a": (GPU_1,),
             "b": (GPU_0,),
         }
 
-    def test_processes_on_more_gpus_than_it_has_tell_nothing(self) -> None:
+    def test_processes_on_more_gpus_than_requested_prove_nothing(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_0, GPU_1})
         assert pod_shares["a"].gpu_uuids == pod_shares["b"].gpu_uuids == ()
 
@@ -550,20 +560,20 @@ class TestWholeGpus:
         pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"), whole={GPU_0})
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
 
-    def test_two_on_one_gpu_tell_nothing(self) -> None:
+    def test_two_pods_on_one_gpu_prove_nothing(self) -> None:
         pod_shares = self.pod_shares(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), a={GPU_1}, b={GPU_1})
         assert pod_shares["a"].gpu_uuids == pod_shares["b"].gpu_uuids == ()
 
-    def test_who_came_second_to_a_gpu_does_not_get_the_other_one(self) -> None:
+    def test_the_second_pod_on_a_gpu_is_not_assigned_the_other_gpu(self) -> None:
         pod_shares = ShareResolver()
         three = inventory(pod("a", 1, gpus="1"), pod("b", 2, gpus="1"), pod("c", 3, gpus="1"))
-        devices = (*DEVICES, gpu("GPU-2", 2))
+        devices = (*DEVICES, gpu(uuid="GPU-2", index=2, total_bytes=A10))
         pod_shares.resolve(three, devices, {uid(1): {GPU_1}})
-        found = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
-        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_1,), (), ("GPU-2",)]
+        resolved = pod_shares.resolve(three, devices, {uid(2): {GPU_1}, uid(3): {"GPU-2"}})
+        assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (), ("GPU-2",)]
 
-    def test_a_tenants_reservation_pod_tells_nothing_of_others(self) -> None:
-        """It may name any GPU; that it has one is in its spec, which cannot be edited."""
+    def test_a_tenants_reservation_pod_proves_nothing_about_other_namespaces(self) -> None:
+        """The annotation may name any GPU; only the spec, which cannot be edited, shows that the pod has one."""
         forged = reservation(
             number=950, namespace="vcluster-team-a", gpu=GPU_1,
             labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team"},
@@ -580,21 +590,21 @@ class TestWholeGpus:
             GPU_1,
         )
 
-    def test_an_annotation_beside_whole_gpus_takes_them_from_nobody(self) -> None:
+    def test_an_annotation_beside_whole_gpus_takes_no_gpu_from_another_pod(self) -> None:
         spoofing = pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})
         pod_shares = self.pod_shares(pod("whole", 1, gpus="1"), spoofing, spoof={GPU_0})
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
 
-    def test_what_was_found_stays_while_the_pod_lives(self) -> None:
+    def test_an_assignment_stays_while_the_pod_exists(self) -> None:
         pod_shares = ShareResolver()
         whole, other = pod("whole", 1, gpus="1"), pod("other", 2, gpus="1")
         assert pod_shares.resolve(inventory(whole), DEVICES, {uid(1): {GPU_1}})[0].gpu_uuids == (GPU_1,)
-        found = pod_shares.resolve(inventory(whole, other), DEVICES)
-        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_1,), (GPU_0,)]
-        found = pod_shares.resolve(inventory(other, pod("new", 3, gpus="1")), DEVICES)
-        assert [pod_share.gpu_uuids for pod_share in found] == [(GPU_0,), (GPU_1,)]
+        resolved = pod_shares.resolve(inventory(whole, other), DEVICES)
+        assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_1,), (GPU_0,)]
+        resolved = pod_shares.resolve(inventory(other, pod("new", 3, gpus="1")), DEVICES)
+        assert [pod_share.gpu_uuids for pod_share in resolved] == [(GPU_0,), (GPU_1,)]
 
-    def test_a_lost_gpu_does_not_make_the_other_one_the_pods(self) -> None:
+    def test_a_lost_gpu_does_not_assign_the_other_gpu_to_the_pod(self) -> None:
         pod_shares = ShareResolver()
         assert pod_shares.resolve(inventory(pod("whole", gpus="1")), DEVICES)[0].gpu_uuids == ()
         assert pod_shares.resolve(inventory(pod("whole", gpus="1")), DEVICES[:1])[0].gpu_uuids == ()
@@ -603,7 +613,7 @@ class TestWholeGpus:
         two = {"name": "prepare", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
         assert self.pod_shares(pod("whole", gpus="1", init=[two]))["whole"].gpu_uuids == (GPU_0, GPU_1)
 
-    def test_finished_pods_have_none(self) -> None:
+    def test_finished_pods_have_no_gpu(self) -> None:
         pod_shares = self.pod_shares(pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2"))
         assert pod_shares["done"].gpu_uuids == ()
         assert pod_shares["runs"].gpu_uuids == (GPU_0, GPU_1)

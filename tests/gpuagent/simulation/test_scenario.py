@@ -98,13 +98,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("document", "line"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused_names_the_place_and_what_is_allowed(document, line):
+def test_a_refusal_names_the_place_and_the_allowed_values(document, line):
     with pytest.raises(ScenarioError, match=f"^node\\.yaml: .*{re.escape(line)}") as refused:
         parse_scenario(document, "node.yaml")
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_none(tmp_path: Path):
+def test_an_invalid_file_is_one_line(tmp_path: Path):
     path = tmp_path / "node.yaml"
     with pytest.raises(DocumentError, match=r"node\.yaml: No such file"):
         load_scenario(path)
@@ -151,7 +151,7 @@ def places(value, path=()):
 
 
 @given(st.sampled_from(list(places(WHOLE))), JUNK, st.floats(0, 20))
-def test_whatever_is_written_somewhere_plays_or_gives_one_line(path, junk, time):
+def test_any_value_in_any_place_plays_or_gives_one_line(path, junk, time):
     document = copy.deepcopy(WHOLE)
     if path:
         inner = document
@@ -176,5 +176,5 @@ def outcome_of(document):
         return str(error)
 
 
-def test_the_whole_of_it_plays():
+def test_a_scenario_with_every_field_plays():
     assert len(lives(parse_scenario(WHOLE, "node.yaml"))) == 3

@@ -72,13 +72,13 @@ def test_a_simulated_fault_looks_like_the_drivers(driven, simulated, clock, faul
             else:
                 outcomes.append((reading.gpus, causes(reading), reading.restart_may_help))
         if fault["fault"] == "old-driver" and second >= fault["until"]:
-            continue  # the real one asks for the newer call again only now and then
+            continue  # the real source retries the newer call only from time to time
         assert outcomes[0] == outcomes[1]
         seen.add(str(outcomes[0]))
     assert len(seen) > 2
 
 
-def test_it_says_that_it_is_simulated(simulated):
+def test_the_source_is_marked_as_simulated(simulated):
     assert simulated(node()).is_simulated
 
 
@@ -117,7 +117,7 @@ def objects_of(gpus):
     }
 
 
-def test_pods_in_few_words_come_with_what_kai_makes_of_them(simulated):
+def test_pods_in_short_form_come_with_the_objects_that_kai_creates(simulated):
     gpus = simulated({**node(), **PODS})
     assert gpus.node == "gpu-node-7"
     objects = objects_of(gpus)
@@ -126,7 +126,7 @@ def test_pods_in_few_words_come_with_what_kai_makes_of_them(simulated):
     assert half["metadata"]["annotations"] == {"gpu-fraction": "0.5", "received-resource-type": "Fraction"}
     assert half["metadata"]["labels"]["kai.scheduler/queue"] == "team-a"
     assert half["spec"]["nodeName"] == "gpu-node-7"
-    assert [one["name"] for one in half["status"]["containerStatuses"]] == ["main", "side"]
+    assert [container["name"] for container in half["status"]["containerStatuses"]] == ["main", "side"]
     request = objects["BindRequest", "team-a", "half"]
     assert request["spec"]["receivedGPU"] == {"count": 1, "portion": "0.50"}
     assert request["metadata"]["ownerReferences"][0]["uid"] == half["metadata"]["uid"]
@@ -154,7 +154,7 @@ def test_pods_in_few_words_come_with_what_kai_makes_of_them(simulated):
     assert objects["Pod", "team-b", "left"]["metadata"]["labels"]["runai-gpu-group"] not in reserved
 
 
-def test_objects_stay_as_they_are_but_for_what_a_running_pod_has(simulated):
+def test_objects_keep_their_fields_and_get_those_of_a_running_pod(simulated):
     static = {
         "kind": "Pod",
         "metadata": {
@@ -180,15 +180,15 @@ def test_objects_stay_as_they_are_but_for_what_a_running_pod_has(simulated):
 
 def proc(gpus: SimulatedGpus) -> dict[int, tuple[str, str, int]]:
     """PID to name, cgroup and start time."""
-    found = {}
+    processes = {}
     for folder in gpus.proc_root.iterdir():
         stat = (folder / "stat").read_text()
         start = int(stat.rpartition(")")[2].split()[19])
-        found[int(folder.name)] = ((folder / "comm").read_text(), (folder / "cgroup").read_text(), start)
-    return found
+        processes[int(folder.name)] = ((folder / "comm").read_text(), (folder / "cgroup").read_text(), start)
+    return processes
 
 
-def test_proc_shows_who_lives_at_the_time(simulated, clock):
+def test_proc_has_the_processes_of_the_moment(simulated, clock):
     gpus = simulated(
         {
             **node(
@@ -224,7 +224,7 @@ def test_proc_shows_who_lives_at_the_time(simulated, clock):
     assert 100 not in proc(gpus)
 
 
-def test_the_folder_goes_when_it_is_closed(simulated):
+def test_closing_the_source_removes_its_folder(simulated):
     gpus = simulated(node())
     folder = gpus.pods_file.parent
     gpus.read()
@@ -233,7 +233,7 @@ def test_the_folder_goes_when_it_is_closed(simulated):
     assert not folder.exists()
 
 
-def test_a_lost_driver_does_not_take_the_folder_away(simulated, clock):
+def test_a_lost_driver_keeps_the_folder(simulated, clock):
     gpus = simulated(node(process(100), faults=[{"fault": "driver-not-loaded", "until": 10}]))
     assert causes(gpus.read()) == [(Cause.NVML, "")]
     assert gpus.pods_file.exists()
@@ -246,8 +246,8 @@ def test_the_example_of_the_docs_runs(simulated, clock):
     example = page.read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
     (document,) = load_text(example, "docs/scenario.md")
     gpus = simulated(document)
-    held = []
+    totals = []
     for _ in range(100):
-        held.append(sum(gpu.used_bytes for gpu in gpus.read().gpus))
+        totals.append(sum(gpu.used_bytes for gpu in gpus.read().gpus))
         clock.now += 1
-    assert len(set(held)) > 2
+    assert len(set(totals)) > 2

@@ -1,4 +1,4 @@
-"""`kaishare-agent top`: what it shows of an agent's real JSON, at every width, and when nobody answers."""
+"""`kaishare-agent top`: text and screen from an agent's real JSON, at every width, and errors of the connection."""
 
 import io
 import json
@@ -91,14 +91,14 @@ def board(status: Status, **options: Any) -> Board:
     return board_of(received(status, **options), now=100.0)
 
 
-def drawn(shown: Board, columns: int, height: int = 200, *, color: bool = False) -> str:
-    """What a terminal of that size would show."""
+def drawn(contents: Board, columns: int, height: int = 200, *, color: bool = False) -> str:
+    """Return the text of a terminal of that size."""
     console = Console(
         file=io.StringIO(), width=columns, height=height, force_terminal=color, no_color=not color,
         markup=False, highlight=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
     with console.capture() as capture:
-        console.print(Screen(shown))
+        console.print(Screen(contents))
     return capture.get()
 
 
@@ -106,7 +106,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_who_is_furthest_over_comes_first_and_flags_say_why_and_since_when() -> None:
+def test_the_pod_furthest_over_comes_first_and_flags_have_reason_and_start() -> None:
     lines = as_text(board(judged(180.0))).splitlines()
     assert lines[:2] == ["node node-1, driver 570.00", "as of 4 s ago, 3 flags"]
     start = next(index for index, line in enumerate(lines) if line.endswith("STATE"))
@@ -138,7 +138,7 @@ def test_columns_are_aligned() -> None:
             assert line[column] != " "
 
 
-def test_what_may_become_a_flag_is_no_flag_yet() -> None:
+def test_a_violation_within_the_grace_is_no_flag_yet() -> None:
     text = words(as_text(board(judged(30.0))))
     assert "no flags" in text
     assert "over-share for 30 s, in grace" in text
@@ -155,19 +155,19 @@ def test_a_flag_that_no_longer_holds_is_clearing() -> None:
     assert "FLAGGED over-share, clearing" in as_text(board(status_of(good, judge.judge(good)[0])))
 
 
-def test_time_over_with_breaks_is_shown_as_what_counts_in_all() -> None:
-    judge, shown = Judge(grace=60, longest_gap=1000), ""
+def test_time_over_with_breaks_is_shown_as_a_total() -> None:
+    judge, text = Judge(grace=60, longest_gap=1000), ""
     for number in range(40):
-        held = (2 if number % 2 else 1) * GIB
+        used_bytes = (2 if number % 2 else 1) * GIB
         snapshot = snapshot_of(
-            sample(gpu((3, held)), origins={3: in_pod("over")}, at=10.0 * number),
+            sample(gpu((3, used_bytes)), origins={3: in_pod("over")}, at=10.0 * number),
             pod_share("over", GIB, gpus=(A,)),
         )
-        shown = as_text(board(status_of(snapshot, judge.judge(snapshot)[0])))
-    assert "FLAGGED over-share for 60 s in all" in shown
+        text = as_text(board(status_of(snapshot, judge.judge(snapshot)[0])))
+    assert "FLAGGED over-share for 60 s in all" in text
 
 
-def test_what_is_not_known_is_said_and_is_no_zero() -> None:
+def test_unknown_figures_are_named_and_not_zero() -> None:
     snapshot = snapshot_of(sample(gpu((1, None)), origins={1: in_pod("a-pod")}), pod_share("a-pod", GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     text = words(as_text(board(status_of(snapshot, None, problem))))
@@ -194,7 +194,7 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [
         (Status(snapshot=None, attribution_ok=None), "the agent has no sample yet"),
         (Status(snapshot=None, attribution_ok=False, good_wall_time=1.0,
@@ -204,15 +204,15 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
         (status_of(snapshot_of(sample())), "no GPU responds"),
     ],
 )  # fmt: skip
-def test_without_figures_it_says_why(status: Status, said: str) -> None:
+def test_missing_figures_have_a_reason(status: Status, message: str) -> None:
     age = None if status.good_wall_time is None else 95.0
-    shown = board(status, age=age)
-    assert said in as_text(shown)
+    contents = board(status, age=age)
+    assert message in as_text(contents)
     for columns in (40, 80, 200):
-        assert said in words(drawn(shown, columns))
+        assert message in words(drawn(contents, columns))
 
 
-def test_simulated_old_and_silent_are_said() -> None:
+def test_simulated_old_and_silent_agents_are_marked() -> None:
     got = received(judged(0.0), simulated=True)
     fresh = board_of(got, now=got.at)
     assert "simulated: these figures are synthetic" in as_text(fresh)
@@ -226,26 +226,26 @@ def test_simulated_old_and_silent_are_said() -> None:
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
-def test_a_terminal_of_any_width_shows_every_pod_flag_and_both_names(columns: int) -> None:
+def test_a_terminal_of_any_width_has_every_pod_every_flag_and_both_names(columns: int) -> None:
     long = "train-0-x-ml-x-a-virtual-cluster-with-a-long-name"
     tenant = Tenant(vcluster="a-virtual-cluster", namespace="ml", pod="train-0")
-    held = pod_share(
+    over = pod_share(
         "over", GIB, pod=node_pod("over", name=long, namespace="vcluster-a-virtual-cluster"), tenant=tenant
     )
     judge = Judge(grace=60, longest_gap=1000)
     for at in (0.0, 100.0):
-        snapshot = snapshot_of(sample(gpu((3, 5 * GIB)), origins={3: in_pod("over")}, at=at), held)
+        snapshot = snapshot_of(sample(gpu((3, 5 * GIB)), origins={3: in_pod("over")}, at=at), over)
         verdicts = judge.judge(snapshot)[0]
     text = drawn(board(status_of(snapshot, verdicts)), columns)
     assert max(map(width, text.splitlines())) <= columns
     folded = re.sub(r"\s", "", text)
-    for shown in (f"vcluster-a-virtual-cluster/{long}", "a-virtual-cluster: ml/train-0", "5.0 GiB", "+4.0 GiB",
+    for part in (f"vcluster-a-virtual-cluster/{long}", "a-virtual-cluster: ml/train-0", "5.0 GiB", "+4.0 GiB",
                   "FLAGGED over-share for 100 s", "!"):  # fmt: skip
-        assert re.sub(r"\s", "", shown) in folded
+        assert re.sub(r"\s", "", part) in folded
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_low_terminal_keeps_those_furthest_over_and_says_that_there_is_more(columns: int) -> None:
+def test_a_low_terminal_keeps_the_pods_furthest_over_and_counts_all(columns: int) -> None:
     text = drawn(board(judged(180.0)), columns, height=12)
     lines = text.rstrip("\n").splitlines()
     assert len(lines) == 12
@@ -264,13 +264,15 @@ CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]"
 
 @settings(deadline=None)
 @given(HOSTILE, HOSTILE, HOSTILE, HOSTILE, st.sampled_from([40, 80, 200]))
-def test_no_name_acts_on_the_terminal(one: str, two: str, three: str, four: str, columns: int) -> None:
-    made = node_pod("a-pod", name=one, namespace=two)
-    tenant = Tenant(vcluster=three, namespace=four, pod=one)
-    held = pod_share("a-pod", GIB, pod=made, queue=three, tenant=tenant, notes=(four,))
-    snapshot = snapshot_of(sample(gpu((1, GIB), model=four), origins={1: in_pod("a-pod")}), held)
-    status = status_of(snapshot, None, Problem(Cause.NVML, three, two))
-    body = shares_json(status, node=two, is_simulated=False)
+def test_no_name_acts_on_the_terminal(
+    pod_name: str, namespace: str, queue: str, model: str, columns: int
+) -> None:
+    made = node_pod("a-pod", name=pod_name, namespace=namespace)
+    tenant = Tenant(vcluster=queue, namespace=model, pod=pod_name)
+    share = pod_share("a-pod", GIB, pod=made, queue=queue, tenant=tenant, notes=(model,))
+    snapshot = snapshot_of(sample(gpu((1, GIB), model=model), origins={1: in_pod("a-pod")}), share)
+    status = status_of(snapshot, None, Problem(Cause.NVML, queue, namespace))
+    body = shares_json(status, node=namespace, is_simulated=False)
     got = Received(answer=read_answer(body), body=body, at=0.0, age=1.0)
     text = as_text(board_of(got, now=0.0))
     assert not CONTROLS.search(text)
@@ -278,14 +280,14 @@ def test_no_name_acts_on_the_terminal(one: str, two: str, three: str, four: str,
     screen = drawn(board_of(got, now=0.0), columns)
     assert not CONTROLS.search(screen)
     for name in ("[bold]x[/]", "[/]"):
-        if one == name:
+        if pod_name == name:
             assert f"/{name}" in text
             assert name in re.sub(r"\s", "", screen)
 
 
 def test_colour_is_never_alone() -> None:
-    shown = board(judged(180.0))
-    colored, plain = drawn(shown, 80, color=True), drawn(shown, 80)
+    contents = board(judged(180.0))
+    colored, plain = drawn(contents, 80, color=True), drawn(contents, 80)
     assert "\x1b[1;31m" in colored
     assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
     assert "\x1b" not in plain
@@ -349,9 +351,9 @@ def body_of(status: Status, **options: Any) -> bytes:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -398,7 +400,7 @@ def test_the_age_is_by_the_agents_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (gives(b"not found", 404), "the response is not from an agent: 404, not found"),
         (gives(b"", 503), "the response is not from an agent: 503"),
@@ -416,11 +418,11 @@ def test_the_age_is_by_the_agents_clock() -> None:
         (raw(b"HTTP/1.1 200 OK\r\nX: \x1b[31m\r\n\r\n{}", pause=1.2), "no answer within 1 s"),
     ],
 )  # fmt: skip
-def test_who_is_no_agent_is_told_in_one_line(answer: Answer, said: str) -> None:
+def test_a_server_that_is_no_agent_is_one_line(answer: Answer, message: str) -> None:
     with serving(answer) as url, pytest.raises(NoAnswer) as caught:
-        Agent(url, seconds=0.6 if "within" in said else 5).fetch()
+        Agent(url, seconds=0.6 if "within" in message else 5).fetch()
     text = str(caught.value)
-    assert said in text
+    assert message in text
     assert text.isprintable()
     assert len(text) < 500
 
@@ -440,7 +442,7 @@ def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -
     "url", ["ftp://x", "http://", "", "http://x:port", "http://x:99999", "http://x/?a=b", "http://x/#a", "http://x/a b",
             "http://x/\x1b[31m", "file:///etc/passwd", "http://[::1", "http://x\ny"],
 )  # fmt: skip
-def test_what_is_no_address_is_one_line_and_status_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_one_line_and_status_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--url", url]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -450,7 +452,7 @@ def test_what_is_no_address_is_one_line_and_status_2(url: str, capsys: pytest.Ca
     assert err.strip().isprintable()
 
 
-def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with serving(GOOD) as url:
         assert Agent(url).fetch().answer.node == "node-1"
@@ -501,7 +503,7 @@ def test_watching_as_json_is_one_line_each_time() -> None:
             assert json.loads(top.stdout.readline())["node"] == "node-1"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     with serving(GOOD) as url:
         reading, writing = os.pipe()
         os.close(reading)
@@ -543,7 +545,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_on_a_terminal_it_watches_says_when_nobody_answers_and_leaves_the_screen_as_it_was(
+def test_on_a_terminal_top_watches_names_an_unreachable_agent_and_restores_the_screen(
     number: signal.Signals,
 ) -> None:
     ours, theirs = pty.openpty()

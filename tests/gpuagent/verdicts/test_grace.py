@@ -41,19 +41,21 @@ def usual() -> Judge:
 
 
 def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> float | None:
-    """When a pod that holds so much in each sample is flagged; None: not in that time."""
+    """Return the second in which a pod with these amounts in its samples is flagged; None if it is not flagged."""
     by = usual()
-    for at, held in zip(count(0, int(INTERVAL)), islice(pattern, int(hours * 3600 / INTERVAL)), strict=False):
-        problems = [Problem(Cause.TRUNCATED, A)] if held is BLIND else []
-        verdicts, _ = by.judge(node(OVER if held is BLIND else held, at=at, problems=problems))
+    for at, used_bytes in zip(
+        count(0, int(INTERVAL)), islice(pattern, int(hours * 3600 / INTERVAL)), strict=False
+    ):
+        problems = [Problem(Cause.TRUNCATED, A)] if used_bytes is BLIND else []
+        verdicts, _ = by.judge(node(OVER if used_bytes is BLIND else used_bytes, at=at, problems=problems))
         if any(verdict.is_flagged for verdict in verdicts.by_key.values()):
             return float(at)
     return None
 
 
 def again_and_again(*parts: tuple[int, int | None]) -> Iterator[int | None]:
-    """So many samples of each, over and over."""
-    return cycle([held for samples, held in parts for _ in range(samples)])
+    """Repeat (number of samples, amount) parts without end."""
+    return cycle([used_bytes for samples, used_bytes in parts for _ in range(samples)])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_a_pod_that_is_seldom_over_is_never_flagged(pattern: Iterator[int | None
 
 
 @pytest.mark.parametrize("gap", [16.0, 3600.0])
-def test_an_agent_that_stands_still_now_and_then_keeps_the_balance(gap: float) -> None:
+def test_an_agent_that_pauses_sometimes_keeps_the_balance(gap: float) -> None:
     """As with a driver that hangs: no sample at all, not one without figures."""
     by, at, flagged_after = usual(), 0.0, 0
     for number in count():
@@ -195,8 +197,10 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
         (14, large, B),
         (16, large, B),
     ]
-    found = [by.judge(node(held, at=at, uuid=uuid))[0].by_key.get(FOREIGN) for at, held, uuid in steps]
-    assert [None if each is None else (each.balance, each.is_flagged) for each in found] == [
+    verdicts = [
+        by.judge(node(used_bytes, at=at, uuid=uuid))[0].by_key.get(FOREIGN) for at, used_bytes, uuid in steps
+    ]
+    assert [None if each is None else (each.balance, each.is_flagged) for each in verdicts] == [
         (0, False), (4, False), (3, False), None, (4, False), (8, False), (10, True)
     ]  # fmt: skip
 
@@ -204,8 +208,8 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
     missing = replace(TRAIN, lacks_reservation=True)
     steps = [(0, missing), (6, missing), (8, TRAIN), (12, missing), (13, missing)]
     key = Key(uid_of("train"), A, FlagReason.NO_RESERVATION)
-    found = [by.judge(node(WITHIN, at=at, pod_share=each))[0].by_key[key] for at, each in steps]
-    assert [(each.balance, each.is_flagged) for each in found] == [
+    verdicts = [by.judge(node(WITHIN, at=at, pod_share=each))[0].by_key[key] for at, each in steps]
+    assert [(each.balance, each.is_flagged) for each in verdicts] == [
         (0, False), (6, False), (5, False), (9, False), (10, True)
     ]  # fmt: skip
 
@@ -213,8 +217,8 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
 def test_a_pod_that_leaves_a_foreign_gpu_at_every_second_sample_is_flagged() -> None:
     for made, key in ((TRAIN, FOREIGN), (STRANGER, Key(uid_of("train"), B, FlagReason.NO_SHARE))):
         by, flagged = judge(), []
-        for at, held in zip(range(0, 60, 2), again_and_again((1, GIB), (1, 0)), strict=False):
-            verdict = by.judge(node(held or 0, at=at, pod_share=made, uuid=B))[0].by_key.get(key)
+        for at, used_bytes in zip(range(0, 60, 2), again_and_again((1, GIB), (1, 0)), strict=False):
+            verdict = by.judge(node(used_bytes or 0, at=at, pod_share=made, uuid=B))[0].by_key.get(key)
             flagged += [at] if verdict is not None and verdict.is_flagged else []
         assert flagged, key.reason
 
@@ -228,11 +232,11 @@ def test_a_pod_whose_own_gpu_is_lost_to_sight_does_not_count_as_within() -> None
     assert (balance(verdicts, FOREIGN), verdicts.by_key[FOREIGN].is_flagged) == (10, True)
 
 
-def around(at: float, uuids: list[str], held: int, made: PodShare) -> Snapshot:
+def around(at: float, uuids: list[str], used_bytes: int, made: PodShare) -> Snapshot:
     """The pod holds so much on the one of the GPUs whose turn it is."""
     turn = int(at / INTERVAL) % len(uuids)
     gpus = [
-        gpu(*([(10, held)] if turn == index else []), uuid=each, index=index)
+        gpu(*([(10, used_bytes)] if turn == index else []), uuid=each, index=index)
         for index, each in enumerate(uuids)
     ]
     return snapshot_of(sample(*gpus, origins={10: in_pod("train")}, at=at), made)
@@ -255,8 +259,8 @@ def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_o
         on_b = OVER if at == 10 else WITHIN
         taken = sample(gpu((10, OVER)), gpu((11, on_b), uuid=B, index=1), at=at, origins=dict.fromkeys((10, 11), in_pod("train")))  # fmt: skip
         verdicts, _ = by.judge(snapshot_of(taken, made))
-    found = flags(verdicts)
-    assert (found["over-share@a"], found["over-share@b"]) == (True, False)
+    is_flagged = flags(verdicts)
+    assert (is_flagged["over-share@a"], is_flagged["over-share@b"]) == (True, False)
 
 
 def test_a_grace_that_is_shortened_and_lengthened_again_takes_nothing_off_the_balance() -> None:

@@ -15,7 +15,7 @@ DIPS, ALTERNATES, BLINDS, SELDOM = "a/dips", "a/alternates", "a/blinds", "a/seld
 
 
 def rhythm(is_over: Callable[[int], bool]) -> dict[float, str]:
-    """What a process holds, tenth of a second by tenth of a second; at the end no more than its share."""
+    """Return the memory of a process every tenth of a second; it ends within its share."""
     steps = {tenth / 10: OVER if is_over(tenth) else SHARE for tenth in range(10 * SECONDS)}
     return {**steps, float(SECONDS): SHARE}
 
@@ -34,7 +34,7 @@ def scenario() -> dict[str, Any]:
         "gpus": [{"uuid": UUID, "memory": "23028Mi", "reserved": "500Mi"}],
         "pods": [{"name": name, "memory": 1500, "gpu": 0} for name in memory],
         "processes": [
-            {"pid": pids[name], "gpu": 0, "pod": name, "memory": held} for name, held in memory.items()
+            {"pid": pids[name], "gpu": 0, "pod": name, "memory": amount} for name, amount in memory.items()
         ],
         "faults": [
             {"fault": "memory-unknown", "pid": pids[BLINDS], "from": second + 0.7, "until": second + 1.0}

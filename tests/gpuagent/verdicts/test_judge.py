@@ -1,4 +1,4 @@
-"""Who is flagged, when, and when no longer; and who is not judged at all."""
+"""Flags over time: raised, cleared, dropped, and suspended."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -31,11 +31,11 @@ from tests.support.verdict_steps import (
 
 
 def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
-    """What `over-share` is after each (time, bytes held); None: not judged."""
+    """Return the state of `over-share` after each (time, used bytes); None where it is not judged."""
     by, seen = judge(), []
-    for at, held in steps:
+    for at, used_bytes in steps:
         bad = [Problem(Cause.TRUNCATED, A)] if at in tuple(problems) else []
-        verdicts, _ = by.judge(node(held, at=at, problems=bad))
+        verdicts, _ = by.judge(node(used_bytes, at=at, problems=bad))
         seen.append(flags(verdicts).get("over-share@a"))
     return seen
 
@@ -88,13 +88,15 @@ def test_over_share_through_time(steps: list[tuple[float, int | None]], expected
 )
 def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: str, still_fine: int) -> None:
     small = replace(pod_share("train", 1), shares={A: Amount(share, ShareSource.ANNOTATION)})
-    for held, expected in ((still_fine, False), (still_fine + 1, True)):
+    for used_bytes, expected in ((still_fine, False), (still_fine + 1, True)):
         by = judge(slack=Slack.parse(slack))
-        verdicts, _ = run(node(held, at=0, pod_share=small), node(held, at=10, pod_share=small), by=by)
+        verdicts, _ = run(
+            node(used_bytes, at=0, pod_share=small), node(used_bytes, at=10, pod_share=small), by=by
+        )
         assert flags(verdicts)["over-share@a"] is expected
 
 
-def test_transitions_name_what_happened_once() -> None:
+def test_each_change_is_one_transition() -> None:
     _, transitions = run(
         *(node(h, at=t) for t, h in [(0, OVER), (10, OVER), (11, OVER), (12, 0), (13, 0), (14, 0)])
     )
@@ -122,7 +124,7 @@ SYSTEM = pod("train", namespace="kube-system")
 
 
 @pytest.mark.parametrize(
-    ("pod_share", "uuid", "held", "expected"),
+    ("pod_share", "uuid", "used_bytes", "expected"),
     [
         pytest.param(TRAIN, B, SMALL_BYTES + 1, {**CLEAN, "unassigned-gpu@b": True}, id="on a GPU that is not its own"),
         pytest.param(TRAIN, B, SMALL_BYTES, {**CLEAN, "unassigned-gpu@b": False}, id="a context there is no matter"),
@@ -138,7 +140,7 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(UNRESOLVED, changed="0.5, not 0.25"), A, 0, {"no-reservation@": False, "share-changed@": True}, id="share changed, GPU unknown"),
         pytest.param(WHOLE, A, OVER, {}, id="a whole GPU is never over"),
         pytest.param(WHOLE, B, OVER, {}, id="nor unassigned"),
-        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, and nobody knows which"),
+        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, unknown which"),
         pytest.param(pod_share("train", SHARE, pod=pod("train", whole_gpus=1)), A, OVER, {**CLEAN, "over-share@a": True}, id="a whole GPU beside a share excuses nothing"),
         pytest.param(pod_share("train", pod=SYSTEM), A, GIB, {}, id="the system's pods without a share"),
         pytest.param(pod_share("train", SHARE, pod=SYSTEM), A, OVER, {**CLEAN, "over-share@a": True}, id="a pod with a share is always judged"),
@@ -146,10 +148,10 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(TRAIN, shares={}), A, OVER, {"share-changed@a": False, "no-reservation@a": False}, id="a share of unknown size"),
     ],
 )  # fmt: skip
-def test_what_is_flagged_after_the_grace(
-    pod_share: PodShare, uuid: str, held: int, expected: dict[str, bool]
+def test_flags_after_the_grace(
+    pod_share: PodShare, uuid: str, used_bytes: int, expected: dict[str, bool]
 ) -> None:
-    steps = [node(held, at=at, pod_share=pod_share, uuid=uuid) for at in (0, 5, 10)]
+    steps = [node(used_bytes, at=at, pod_share=pod_share, uuid=uuid) for at in (0, 5, 10)]
     verdicts, transitions = run(*steps)
     assert flags(verdicts) == expected
     assert [t.change for t in transitions] == [Change.FLAGGED] * sum(expected.values())
@@ -161,7 +163,7 @@ def test_what_is_flagged_after_the_grace(
     [(pod_share("train", pod=SYSTEM), None), (STRANGER, True), (TRAIN, True)],
     ids=["system pod without a share", "pod without a share", "pod with a share"],
 )
-def test_the_name_of_a_process_excuses_nobody(
+def test_the_name_of_a_process_prevents_no_flag(
     comm: str, pod_share: PodShare, is_flagged: bool | None
 ) -> None:
     verdicts, _ = run(*(node(OVER, at=at, pod_share=pod_share, comm=comm) for at in (0, 10)))
@@ -246,7 +248,7 @@ def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     assert judged == left | ({"lost"} if left else set())
 
 
-def test_a_problem_on_every_gpu_suspends_what_has_no_gpu_too() -> None:
+def test_a_problem_on_every_gpu_suspends_verdicts_without_a_gpu_too() -> None:
     lost = replace(pod_share("lost", GIB, gpus=()), is_unresolved=True, changed="x")
     verdicts, _ = run(node(0, lost, problems=[Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]))
     assert verdicts.by_key == {}
@@ -280,8 +282,8 @@ def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
         (51, OVER, 25.0, 10.0),
         (53, WITHIN, 25.0, 9.0),
     ]
-    for at, held, expected, balance in steps:
-        verdicts, _ = by.judge(node(held, at=at))
+    for at, used_bytes, expected, balance in steps:
+        verdicts, _ = by.judge(node(used_bytes, at=at))
         assert verdicts.over_seconds == {(uid_of("train"), A): expected}, at
         verdict = verdicts.by_key.get(OVER_SHARE)
         assert (None if verdict is None else verdict.balance) == balance, at
@@ -294,7 +296,7 @@ def test_time_over_is_known_to_be_nothing_for_a_pod_within_its_share() -> None:
 
 
 @pytest.mark.parametrize("text", ["256Mi,5%", "0,0%", "1Gi,100%", "1e3,2.5%"])
-def test_slack_reads(text: str) -> None:
+def test_slack_is_parsed(text: str) -> None:
     assert (
         Slack.parse(text).of(0)
         == {"256Mi": 256 * MIB, "0": 0, "1Gi": GIB, "1e3": 1000}[text.partition(",")[0]]
@@ -302,7 +304,7 @@ def test_slack_reads(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "256Mi", "5%", "256Mi,5", "256Mi,101%", "-1,5%", "256Mi,-5%", "0.5,5%", "x,5%", "256Mi,5%,", "256Mi, 5%"])  # fmt: skip
-def test_slack_refuses_in_one_line(text: str) -> None:
+def test_an_invalid_slack_is_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^.* is not a slack; allowed: .* such as 256Mi,5%$") as error:
         Slack.parse(text)
     assert "\n" not in str(error.value)
@@ -361,9 +363,9 @@ def expected(history: list[tuple[float, str]]) -> tuple[bool, Fraction]:
 
 
 @given(steps)
-def test_flags_and_balances_are_what_the_history_says(found: list[Step]) -> None:
+def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None:
     by, at, history, raised = judge(), 0.0, [], False
-    for step in found:
+    for step in samples:
         at += step.after
         history.append((at, step.says))
         verdicts, transitions = by.judge(SAYS[step.says](at))
@@ -388,19 +390,19 @@ anything = st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS)))
 
 
 @given(st.lists(anything, max_size=40))
-def test_a_balance_is_never_negative_nor_more_than_the_grace(found: list[tuple[float, str]]) -> None:
+def test_a_balance_is_never_negative_nor_more_than_the_grace(samples: list[tuple[float, str]]) -> None:
     by, at = judge(), 0.0
-    for after, says in found:
+    for after, says in samples:
         at += after
         verdicts, _ = by.judge(SAYS[says](at))
         assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.by_key.values())
 
 
 @given(st.lists(intervals, min_size=1, max_size=40))
-def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(found: list[float]) -> None:
+def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(pauses: list[float]) -> None:
     by, at = judge(), 0.0
     by.judge(node(OVER, at=at))
-    for after in found:
+    for after in pauses:
         at += after
         verdict = by.judge(node(OVER, at=at))[0].by_key[OVER_SHARE]
         assert verdict.is_flagged is (round(at, 9) >= GRACE)
@@ -409,9 +411,9 @@ def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(found: list[f
 @given(
     st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - {"over"}))), max_size=40)
 )
-def test_a_pod_that_is_never_over_is_never_flagged(found: list[tuple[float, str]]) -> None:
+def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, str]]) -> None:
     by, at = judge(), 0.0
-    for after, says in found:
+    for after, says in samples:
         at += after
         verdicts, transitions = by.judge(
             SAYS[says](at) if says not in UNJUDGED else WITHIN_AND_UNSEEN[says](at)
@@ -440,24 +442,24 @@ def test_time_that_was_not_judged_changes_no_balance(
 
 
 @given(st.floats(15.001, 1e6), st.sampled_from([OVER, BETWEEN, WITHIN]))
-def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, held: int) -> None:
+def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, used_bytes: int) -> None:
     by = judge()
     run(node(OVER, at=0), node(OVER, at=4), by=by)
-    verdict = by.judge(node(held, at=4 + gap))[0].by_key[OVER_SHARE]
+    verdict = by.judge(node(used_bytes, at=4 + gap))[0].by_key[OVER_SHARE]
     assert (verdict.balance, verdict.is_flagged) == (4, False)
 
 
 @given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))
 def test_a_neighbours_ups_and_downs_change_no_verdict_of_a_pod(
-    found: list[Step], neighbour: list[int], changed: str
+    samples: list[Step], neighbour: list[int], changed: str
 ) -> None:
     alone, beside, at = judge(), judge(), 0.0
-    for step, held in zip(found, neighbour, strict=False):
+    for step, used_bytes in zip(samples, neighbour, strict=False):
         at += step.after
         spoof = replace(
-            pod_share("spoof", held, gpus=(A, B)),
+            pod_share("spoof", used_bytes, gpus=(A, B)),
             changed=changed,
-            limits={A: Amount(held, LimitSource.ANNOTATION)},
+            limits={A: Amount(used_bytes, LimitSource.ANNOTATION)},
         )
         snapshot = SAYS[step.says](at)
         taken = snapshot_of_neighbour(snapshot, spoof)

@@ -1,4 +1,4 @@
-"""What namespaces ask for, who is believed, and what becomes of it."""
+"""Over-share policies of namespaces: labels, bounds, and labels that a vCluster mirrors."""
 
 import json
 import os
@@ -59,7 +59,9 @@ def read(
         ({"over_share": "evict", "mode": "observe"}, OverSharePolicy(evict=True)),
     ],
 )
-def test_a_namespace_asks_by_its_labels(labels: dict[str, Any], over_share_policy: OverSharePolicy) -> None:
+def test_labels_of_a_namespace_set_its_policy(
+    labels: dict[str, Any], over_share_policy: OverSharePolicy
+) -> None:
     over_share_policies = OverSharePolicies()
     assert read(over_share_policies, **labels) == over_share_policy
     assert not over_share_policies.notes
@@ -74,7 +76,7 @@ def test_a_namespace_asks_by_its_labels(labels: dict[str, Any], over_share_polic
         ({"over_share_grace": "5"}, f'Namespace team-a: label {OVER_SHARE_GRACE}: "5" is invalid and ignored; allowed: an integer and s, m or h, from 30s to 24h'),
     ],
 )  # fmt: skip
-def test_a_value_that_is_not_allowed_does_not_count_and_is_said(labels: dict[str, Any], line: str) -> None:
+def test_an_invalid_value_is_ignored_and_noted(labels: dict[str, Any], line: str) -> None:
     over_share_policies = OverSharePolicies()
     assert read(over_share_policies, **labels) == OverSharePolicy()
     assert list(over_share_policies.notes) == [line]
@@ -82,20 +84,20 @@ def test_a_value_that_is_not_allowed_does_not_count_and_is_said(labels: dict[str
     assert not over_share_policies.notes
 
 
-@pytest.mark.parametrize(("asked", "counts"), [("30s", 60), ("5m", 300), ("24h", 3600)])
-def test_a_grace_is_held_to_the_administrators_bounds(asked: str, counts: float) -> None:
+@pytest.mark.parametrize(("grace", "counts"), [("30s", 60), ("5m", 300), ("24h", 3600)])
+def test_a_grace_is_limited_to_the_administrators_bounds(grace: str, counts: float) -> None:
     over_share_policies = OverSharePolicies(bounds=GraceBounds(shortest=60, longest=3600))
-    assert read(over_share_policies, over_share_grace=asked) == OverSharePolicy(grace=counts)
-    assert len(over_share_policies.notes) == (0 if asked == "5m" else 1)
+    assert read(over_share_policies, over_share_grace=grace) == OverSharePolicy(grace=counts)
+    assert len(over_share_policies.notes) == (0 if grace == "5m" else 1)
 
 
-def test_what_a_vcluster_mirrors_counts_only_once_it_has_stood_for_a_while() -> None:
+def test_labels_that_a_vcluster_mirrors_count_only_after_a_time() -> None:
     over_share_policies, made = OverSharePolicies(), mirrored(over_share="evict", over_share_grace="1h")
-    asked = OverSharePolicy(evict=True, grace=3600)
+    policy = OverSharePolicy(evict=True, grace=3600)
     assert [read(over_share_policies, made, at) for at in (0, STANDS_AFTER - 0.1, STANDS_AFTER)] == [
         OverSharePolicy(),
         OverSharePolicy(),
-        asked,
+        policy,
     ]
     changed = mirrored(over_share="evict", over_share_grace="2h")
     assert [read(over_share_policies, changed, at) for at in (40, 69, 70)] == [
@@ -105,8 +107,8 @@ def test_what_a_vcluster_mirrors_counts_only_once_it_has_stood_for_a_while() -> 
     ]
 
 
-def test_what_a_tenant_wrote_and_vcluster_took_back_never_counts() -> None:
-    """Seen live: the host's CREATE carries `=evil`, the first sync takes it away."""
+def test_labels_that_a_vcluster_takes_back_never_count() -> None:
+    """Observed on a cluster: the host's CREATE carries `=evil`, the first sync takes it away."""
     over_share_policies = OverSharePolicies()
     assert read(over_share_policies, mirrored(over_share="evict"), 0) == OverSharePolicy()
     assert [read(over_share_policies, mirrored(), at) for at in (0.1, 100)] == [
@@ -126,7 +128,7 @@ def test_what_a_tenant_wrote_and_vcluster_took_back_never_counts() -> None:
     ],
     ids=["cannot call it off", "may ask", "no longer than the host's", "shorter", "where the host is silent"],
 )
-def test_a_tenant_adds_to_what_the_host_asks(
+def test_a_tenant_adds_to_the_policy_of_the_host(
     tenant: dict[str, Any], host: dict[str, Any], over_share_policy: OverSharePolicy
 ) -> None:
     over_share_policies, made = OverSharePolicies(), mirrored(**tenant)
@@ -134,7 +136,7 @@ def test_a_tenant_adds_to_what_the_host_asks(
     assert read(over_share_policies, made, STANDS_AFTER, **host) == over_share_policy
 
 
-def test_a_pod_that_no_vcluster_made_has_no_mirrored_labels() -> None:
+def test_a_pod_outside_a_vcluster_has_no_mirrored_labels() -> None:
     copied = replace(mirrored(over_share="evict"), annotations={**SYNCED, keys.VCLUSTER_HOST_NAME: "victim"})
     unmanaged = replace(mirrored(over_share="evict"), annotations={})
     over_share_policies = OverSharePolicies()
@@ -143,7 +145,7 @@ def test_a_pod_that_no_vcluster_made_has_no_mirrored_labels() -> None:
             assert read(over_share_policies, made, at) == OverSharePolicy()
 
 
-def test_the_keys_are_those_that_vclusters_were_seen_to_write() -> None:
+def test_the_keys_are_those_that_vclusters_write() -> None:
     long = "platform-team-machine-learning-production"
     assert namespace_label_key(VC, OVER_SHARE) == "vcluster.loft.sh/ns-label-my-vcluster-x-f57c43a42d"
     assert (
@@ -152,7 +154,7 @@ def test_the_keys_are_those_that_vclusters_were_seen_to_write() -> None:
     )
 
 
-def test_recorded_pods_carry_the_keys_we_look_for() -> None:
+def test_recorded_pods_have_the_keys() -> None:
     folder = os.environ.get("KAISHARE_FIXTURES")
     if not folder:
         pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder with recorded objects")
@@ -160,7 +162,7 @@ def test_recorded_pods_carry_the_keys_we_look_for() -> None:
     assert recorded["metadata"]["labels"][namespace_label_key(VC, OVER_SHARE)] == "evict"
 
 
-def test_pods_that_went_are_forgotten() -> None:
+def test_deleted_pods_are_forgotten() -> None:
     over_share_policies = OverSharePolicies()
     read(over_share_policies, mirrored(over_share="evict"))
     read(over_share_policies, pod("other"))

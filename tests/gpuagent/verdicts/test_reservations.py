@@ -1,4 +1,4 @@
-"""Reservation pods that lie: a tenant who owns some is seen, and gets nobody else flagged."""
+"""Forged reservation pods: a tenant with such pods is visible, and they flag no pod of another tenant."""
 
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.support.kube_objects import (
     bind_request,
     config_map,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -50,10 +51,7 @@ def tenants(
     return made
 
 
-EVICT = [
-    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {OVER_SHARE: "evict"}}}
-    for name in ("research", EVIL, OTHER)
-]
+EVICT = [namespace_object(name, {OVER_SHARE: "evict"}) for name in ("research", EVIL, OTHER)]
 
 
 def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:
@@ -66,38 +64,36 @@ class TestWholeGpus:
         [("research", reservation()), (EVIL, tenants())],
         ids=["KAI's own reservation pod", "one of the pod's own namespace"],
     )
-    def test_a_gpu_that_a_group_holds_is_no_ones_whole_gpu(
-        self, namespace: str, holder: dict[str, Any]
-    ) -> None:
-        seen, held = Pipeline(), {WHOLE: {GPU_0: GIB, GPU_1: GIB}}
-        seen.see(node(), holder, whole(namespace), held=held, times=3)
+    def test_a_gpu_of_a_group_is_no_pods_whole_gpu(self, namespace: str, holder: dict[str, Any]) -> None:
+        seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB, GPU_1: GIB}}
+        seen.see(node(), holder, whole(namespace), used_bytes=used_bytes, times=3)
         assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
         assert seen.pod_share(WHOLE).gpu_uuids == (GPU_1,)
         assert seen.problems == {}
-        seen.see(node(), holder, whole(namespace), held={WHOLE: {GPU_1: GIB}}, times=2)
+        seen.see(node(), holder, whole(namespace), used_bytes={WHOLE: {GPU_1: GIB}}, times=2)
         assert seen.flagged == set()
 
-    def test_a_context_there_is_no_matter(self) -> None:
+    def test_a_small_context_on_a_reserved_gpu_is_not_flagged(self) -> None:
         seen = Pipeline()
-        seen.see(node(), reservation(), whole(), held={WHOLE: {GPU_0: GIB >> 2, GPU_1: GIB}}, times=3)
+        seen.see(node(), reservation(), whole(), used_bytes={WHOLE: {GPU_0: GIB >> 2, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
 
-    def test_it_is_never_over(self) -> None:
+    def test_a_pod_with_a_whole_gpu_is_never_over_its_share(self) -> None:
         seen = Pipeline()
-        seen.see(node(), reservation(), whole(), held={WHOLE: {GPU_1: 23 * GIB}}, times=3)
+        seen.see(node(), reservation(), whole(), used_bytes={WHOLE: {GPU_1: 23 * GIB}}, times=3)
         assert seen.flagged == set()
 
-    def test_nor_on_a_gpu_that_no_group_holds(self) -> None:
+    def test_memory_on_a_gpu_without_a_group_is_not_flagged(self) -> None:
         """Another pod with whole GPUs may have it; which one, the API does not tell."""
         seen = Pipeline()
-        seen.see(node(), whole(), held={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+        seen.see(node(), whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
 
-    def test_a_gpu_that_it_took_before_kai_reserved_it_is_not_its_own(self) -> None:
-        seen, held = Pipeline(), {WHOLE: {GPU_0: GIB}}
-        seen.see(node(), whole(), held=held)
+    def test_a_gpu_in_use_before_its_reservation_is_not_the_pods_own(self) -> None:
+        seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB}}
+        seen.see(node(), whole(), used_bytes=used_bytes)
         assert seen.pod_share(WHOLE).gpu_uuids == (GPU_0,)
-        seen.see(node(), reservation(), whole(), held=held, times=3)
+        seen.see(node(), reservation(), whole(), used_bytes=used_bytes, times=3)
         assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
         assert GPU_0 not in seen.pod_share(WHOLE).gpu_uuids
         assert seen.promised(GPU_0) == 0
@@ -111,7 +107,7 @@ class TestWholeGpus:
         self, given: tuple[dict[str, Any], ...]
     ) -> None:
         seen = Pipeline()
-        seen.see(*given, reservation(), whole(), held={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+        seen.see(*given, reservation(), whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
 
     @pytest.mark.parametrize(
@@ -125,15 +121,22 @@ class TestWholeGpus:
         ],
         ids=["finished", "without a GPU", "elsewhere", "a tenant's", "another tenant's"],
     )
-    def test_a_reservation_pod_that_does_not_count_grounds_nothing(self, holder: dict[str, Any]) -> None:
+    def test_a_reservation_pod_that_is_ignored_grounds_no_flag(self, holder: dict[str, Any]) -> None:
         seen = Pipeline()
-        seen.see(node(), holder, whole(), held={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
+        seen.see(node(), holder, whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
         assert seen.flagged == set()
 
     def test_a_gpu_of_another_tenants_reservation_is_a_conflict(self) -> None:
         seen = Pipeline()
-        held = {WHOLE: {GPU_0: GIB, GPU_1: GIB >> 2}}
-        seen.see(node(), tenants(), tenants(gpu=GPU_1, number=951, group="b"), whole(), held=held, times=3)
+        used_bytes = {WHOLE: {GPU_0: GIB, GPU_1: GIB >> 2}}
+        seen.see(
+            node(),
+            tenants(),
+            tenants(gpu=GPU_1, number=951, group="b"),
+            whole(),
+            used_bytes=used_bytes,
+            times=3,
+        )
         assert seen.problems.keys() == {("reservation-conflict", GPU_0)}, "not for a context on the other"
         detail = seen.problems["reservation-conflict", GPU_0]
         assert EVIL in detail
@@ -146,16 +149,18 @@ VICTIM, HALF = uid(1), 11 * GIB
 
 
 class TestConflicts:
-    """The victim has a share of GPU 0; the attacker names that GPU in a reservation pod of his own."""
+    """The victim has a share of GPU 0; the attacker names that GPU in its own reservation pod."""
 
-    def seen(self, *attack: dict[str, Any], held: int = HALF, times: int = 4) -> Pipeline:
+    def seen(self, *attack: dict[str, Any], used_bytes: int = HALF, times: int = 4) -> Pipeline:
         made = Pipeline()
         share = fraction("evil", 2, "0.5", "evil", namespace=EVIL)
         given = (node(), reservation(), fraction(), bind_request(), share)
-        made.see(*given, *attack, held={VICTIM: {GPU_0: held}, uid(2): {GPU_0: HALF}}, times=times)
+        made.see(
+            *given, *attack, used_bytes={VICTIM: {GPU_0: used_bytes}, uid(2): {GPU_0: HALF}}, times=times
+        )
         return made
 
-    def test_a_tenant_who_names_anothers_gpu_is_visible_and_gets_nobody_flagged(self) -> None:
+    def test_a_tenant_that_reserves_anothers_gpu_is_a_problem_and_flags_no_pod(self) -> None:
         seen = self.seen(tenants())
         assert seen.problems.keys() == {("reservation-conflict", GPU_0)}
         detail = seen.problems["reservation-conflict", GPU_0]
@@ -164,35 +169,35 @@ class TestConflicts:
         assert seen.books.status().attribution_ok
         assert seen.flagged == set()
         assert {key.uid for key in seen.judged[-1].verdicts.by_key} == {VICTIM, uid(2)}, "all are judged"
-        (problem,) = seen.shown["problems"]
+        (problem,) = seen.api_shares["problems"]
         assert (problem["reason"], problem["gpuUuid"]) == ("reservation-conflict", GPU_0)
-        assert seen.shown["attributionOk"] is True
+        assert seen.api_shares["attributionOk"] is True
         status = seen.books.status()
         text = page(status, node="n", is_simulated=False, now=0.0, interval=5.0)
         assert "reservation-conflict" in text
         assert EVIL in text
         assert "Verdicts are suspended" not in text
 
-    def test_whom_it_gets_evicted(self) -> None:
+    def test_a_conflict_evicts_only_a_pod_above_its_own_share(self) -> None:
         """Every namespace asks for evictions."""
-        seen = self.seen(tenants(), *EVICT, held=HALF)
+        seen = self.seen(tenants(), *EVICT, used_bytes=HALF)
         assert candidates(seen.judged[-1]) == []
-        seen = self.seen(tenants(), *EVICT, held=20 * GIB)
+        seen = self.seen(tenants(), *EVICT, used_bytes=20 * GIB)
         assert [verdict.key.uid for verdict in candidates(seen.judged[-1])] == [VICTIM], "for its own doing"
 
     def test_the_victims_verdicts_go_on(self) -> None:
-        seen = self.seen(tenants(), held=20 * GIB)
+        seen = self.seen(tenants(), used_bytes=20 * GIB)
         assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
 
-    def test_it_is_said_once_at_begin_and_once_at_end(self) -> None:
+    def test_a_conflict_is_logged_once_at_its_begin_and_once_at_its_end(self) -> None:
         seen = self.seen(tenants())
         for number in range(1000, 1010):
-            seen.see(node(), reservation(), tenants(), tenants(number=number), held={})
-        (line,) = seen.said("problem appeared")
+            seen.see(node(), reservation(), tenants(), tenants(number=number), used_bytes={})
+        (line,) = seen.log_lines("problem appeared")
         assert EVIL in line["problem"]
         assert RESERVATIONS in line["problem"]
-        seen.see(node(), reservation(), held={})
-        assert [line["reason"] for line in seen.said("problem gone")] == ["reservation-conflict"]
+        seen.see(node(), reservation(), used_bytes={})
+        assert [line["reason"] for line in seen.log_lines("problem gone")] == ["reservation-conflict"]
         assert seen.problems == {}
 
     def test_two_tenants(self) -> None:
@@ -211,49 +216,49 @@ class TestConflicts:
         ],
         ids=["another GPU", "asks for no GPU", "finished", "elsewhere", "no group", "the same namespace"],
     )
-    def test_what_is_no_conflict(self, attack: dict[str, Any]) -> None:
+    def test_reservation_pods_without_a_conflict(self, attack: dict[str, Any]) -> None:
         assert self.seen(attack).problems == {}
 
     def test_time_slicing_hands_a_gpu_to_several(self) -> None:
         seen = Pipeline()
         sliced = node(**{"nvidia.com/gpu.replicas": "4"})
-        seen.see(sliced, reservation(), tenants(), whole(), held={WHOLE: {GPU_0: GIB}}, times=3)
+        seen.see(sliced, reservation(), tenants(), whole(), used_bytes={WHOLE: {GPU_0: GIB}}, times=3)
         assert seen.problems == {}
 
     def test_thousands_of_such_pods_make_one_short_problem(self) -> None:
         many = [tenants(f"vcluster-{n:04}", GPU_0, 1000 + n) for n in range(2000)]
         seen = Pipeline()
-        seen.see(node(), reservation(), *many, held={}, times=3)
+        seen.see(node(), reservation(), *many, used_bytes={}, times=3)
         (detail,) = seen.problems.values()
         assert detail.startswith(f"reservation pods of 2001 namespaces name this GPU: {RESERVATIONS}/")
         assert len(detail) < 1000
-        assert len(seen.said("problem appeared")) == 1
+        assert len(seen.log_lines("problem appeared")) == 1
 
 
 class TestUnresolved:
     @pytest.mark.parametrize("gpu", [None, "", " ", "-1", "GPU-elsewhere", f"{GPU_0},{GPU_1}", "x" * 4000])
     @pytest.mark.parametrize("is_tenants", [True, False])
-    def test_a_reservation_pod_that_names_no_gpu_of_this_node_is_told_after_the_grace(
+    def test_a_reservation_pod_without_a_gpu_of_this_node_is_a_problem_after_the_grace(
         self, gpu: str | None, is_tenants: bool
     ) -> None:
         made = tenants(gpu=gpu) if is_tenants else reservation(gpu=gpu)
         seen = Pipeline()
-        seen.see(node(), made, held={}, times=2)
+        seen.see(node(), made, used_bytes={}, times=2)
         assert seen.problems == {}, "KAI names it some seconds later"
-        seen.see(node(), made, held={})
+        seen.see(node(), made, used_bytes={})
         assert seen.problems.keys() == {("reservation-unresolved", "")}
         assert (EVIL if is_tenants else RESERVATIONS) in seen.problems["reservation-unresolved", ""]
         assert seen.books.status().attribution_ok
-        seen.see(node(), tenants() if is_tenants else reservation(), held={})
+        seen.see(node(), tenants() if is_tenants else reservation(), used_bytes={})
         assert seen.problems == {}
-        assert len(seen.said("problem appeared")) == len(seen.said("problem gone")) == 1
+        assert len(seen.log_lines("problem appeared")) == len(seen.log_lines("problem gone")) == 1
 
-    def test_a_gpu_that_is_lost_is_one_of_this_node(self) -> None:
-        """And while no GPU answers, or the driver is away, no name can be looked up."""
+    def test_a_lost_gpu_belongs_to_this_node(self) -> None:
+        """While no GPU responds or the driver is absent, no name can be looked up."""
         made = built(node(), reservation(), reservation(GROUP_1, GPU_1, 901), tenants(gpu="")).inventory
         lost = Problem(Cause.NVML, GPU_1, "lost")
         away = Problem(Cause.NVML, "", "away")
-        found = Reservations(grace=10)
+        reservations = Reservations(grace=10)
         for gpus, problems, expected in (
             ((gpu(uuid=GPU_0),), (lost,), 1),
             ((gpu(uuid=GPU_0),), (lost, away), 1),
@@ -261,31 +266,31 @@ class TestUnresolved:
         ):
             for at in (0, 20):
                 snapshot = snapshot_of(sample(*gpus, at=at, problems=problems))
-                told = found.problems(made, snapshot)
-            assert [problem.cause for problem in told] == ["reservation-unresolved"] * expected
-            assert all(RESERVATIONS not in problem.detail for problem in told)
+                unresolved = reservations.problems(made, snapshot)
+            assert [problem.cause for problem in unresolved] == ["reservation-unresolved"] * expected
+            assert all(RESERVATIONS not in problem.detail for problem in unresolved)
 
-    def test_it_suspends_nothing(self) -> None:
+    def test_an_unresolved_reservation_suspends_no_verdict(self) -> None:
         seen = Pipeline()
         given = (node(), reservation(), fraction(), bind_request(), tenants(gpu="-1"))
-        seen.see(*given, held={VICTIM: {GPU_0: 20 * GIB}}, times=4)
+        seen.see(*given, used_bytes={VICTIM: {GPU_0: 20 * GIB}}, times=4)
         assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
 
     def test_thousands_are_counted_by_namespace(self) -> None:
         many = [tenants(gpu="-1", number=1000 + n) for n in range(2000)]
         seen = Pipeline()
-        seen.see(node(), reservation(gpu="-1"), *many, held={}, times=4)
+        seen.see(node(), reservation(gpu="-1"), *many, used_bytes={}, times=4)
         detail = seen.problems["reservation-unresolved", ""]
         assert (
             f"{RESERVATIONS}/gpu-reservation-900, {EVIL}/gpu-reservation-1000 and 1999 more there" in detail
         )
-        assert len(seen.said("problem appeared")) == 1
+        assert len(seen.log_lines("problem appeared")) == 1
 
 
 def test_a_pod_without_a_gpu_of_its_own_hides_behind_no_reservation() -> None:
-    """It has the namespace and the labels, and holds memory."""
+    """The pod has the namespace and the labels of a reservation pod, and uses memory."""
     seen = Pipeline()
-    seen.see(node(), reservation(gpus=None), held={uid(900): {GPU_0: GIB}}, times=3)
+    seen.see(node(), reservation(gpus=None), used_bytes={uid(900): {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(uid(900), GPU_0, "no-share")}
 
 
@@ -367,9 +372,11 @@ def hostile(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(attack=hostile(), later=hostile(), held=st.lists(st.integers(0, 24 * GIB), min_size=8, max_size=8))
+@given(
+    attack=hostile(), later=hostile(), used_bytes=st.lists(st.integers(0, 24 * GIB), min_size=8, max_size=8)
+)
 def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
-    attack: list[dict[str, Any]], later: list[dict[str, Any]], held: list[int]
+    attack: list[dict[str, Any]], later: list[dict[str, Any]], used_bytes: list[int]
 ) -> None:
     """The honest ones hold what they may: a share with KAI's word, one without, whole GPUs, none at all."""
     ours = [
@@ -386,7 +393,7 @@ def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
     seen = Pipeline()
     for items in (attack, later, attack):
         uids = [each["metadata"]["uid"] for each in items if each["kind"] == "Pod"]
-        evil = {each: {GPU_0: held[n % 8], GPU_1: held[-n % 8]} for n, each in enumerate(uids)}
+        evil = {each: {GPU_0: used_bytes[n % 8], GPU_1: used_bytes[-n % 8]} for n, each in enumerate(uids)}
         made = built(*ours, *items).inventory
         alone = inventory(*ours)
         seen.process(made, {**honest, **evil}, times=4)
@@ -396,13 +403,15 @@ def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
             "reservation-conflict", "reservation-unresolved", "negative-unattributed",
         }  # fmt: skip
         assert {uuid for _, uuid in seen.problems} <= {"", GPU_0, GPU_1}
-        shown = seen.shown
-        for index, (uuid, device) in enumerate(zip((GPU_0, GPU_1), shown["gpus"], strict=True)):
+        api_shares = seen.api_shares
+        for index, (uuid, device) in enumerate(zip((GPU_0, GPU_1), api_shares["gpus"], strict=True)):
             assert device["index"] == index
-            amounts = [p["shares"][uuid]["bytes"] for p in shown["pods"] if uuid in p["shares"]]
+            amounts = [p["shares"][uuid]["bytes"] for p in api_shares["pods"] if uuid in p["shares"]]
             assert all(0 <= amount <= 1 << 53 for amount in amounts)
             assert device["promisedBytes"] == sum(amounts)
-            used = [each["usedBytes"] for p in shown["pods"] for each in p["gpus"] if each["gpuUuid"] == uuid]
+            used = [
+                each["usedBytes"] for p in api_shares["pods"] for each in p["gpus"] if each["gpuUuid"] == uuid
+            ]
             assert device["usedBytes"] == sum(used) + device["hostBytes"] + device["unattributedBytes"]
         assert made.pods.keys() >= alone.pods.keys()
         for each in honest:

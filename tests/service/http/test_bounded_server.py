@@ -101,7 +101,7 @@ async def slow_reading(running: RunningServer, *, path: str, piece: int, pause: 
         return bytes(received)
 
 
-async def test_a_client_that_reads_a_byte_now_and_then_is_closed() -> None:
+async def test_a_client_that_reads_single_bytes_is_closed() -> None:
     async with serving(limits(answer_seconds=0.5, answer_bytes_per_second=1 << 30)) as running:
         async with asyncio.timeout(20):
             received = asyncio.create_task(slow_reading(running, path="/large", piece=1, pause=0.01))
@@ -156,7 +156,7 @@ async def test_one_connection_too_many_closes_the_oldest_half_open_one_then_the_
         assert all(client.is_open for client in used)
 
 
-async def test_a_connection_whose_request_is_being_answered_stays() -> None:
+async def test_a_connection_with_a_request_in_flight_stays() -> None:
     async with serving(limits(max_connections=4)) as running:
         busy = [await running.connect() for _ in range(4)]
         for client in busy:
@@ -204,7 +204,7 @@ async def test_a_full_table_of_idle_connections_lets_new_clients_in() -> None:
     ],
     ids=lambda value: repr(value[:30]) if isinstance(value, bytes) else None,
 )
-async def test_what_is_no_request_is_answered_in_one_line_and_closed(
+async def test_an_invalid_request_is_answered_in_one_line_and_closed(
     sent: bytes, status: int, line: str | None
 ) -> None:
     async with serving() as running:
@@ -270,7 +270,7 @@ async def test_a_server_ends_in_time_whatever_its_clients_do() -> None:
         assert (running.connections, running.server._transports) == (0, {})
 
 
-async def test_what_is_being_answered_is_finished_when_the_server_stops() -> None:
+async def test_answers_in_progress_are_finished_when_the_server_stops() -> None:
     async with serving() as running:
         client, idle = await running.connect(), await running.connect()
         await one_request(idle)

@@ -1,4 +1,4 @@
-"""Which hosts a plain port answers to, asked with raw requests."""
+"""Host names that a plain HTTP server accepts, with raw requests."""
 
 import pytest
 
@@ -87,7 +87,7 @@ async def test_a_long_host_is_cut_in_the_answer() -> None:
     assert len(body) < 200
 
 
-async def test_paths_that_are_not_there_and_other_methods_say_no_more() -> None:
+async def test_unknown_paths_and_other_methods_are_refused_for_their_host_first() -> None:
     assert (await status_of("GET /nowhere HTTP/1.1", "Host: evil.example"))[0] == 421
     assert (await status_of("POST /large HTTP/1.1", "Host: evil.example"))[0] == 421
 
@@ -155,7 +155,7 @@ async def test_without_host_names_every_host_is_answered() -> None:
     ("text", "name"),
     [("agent.example.com", "agent.example.com"), ("Node-1.", "node-1"), ("a", "a"), ("a_b", "a_b")],
 )
-def test_host_names_that_are_told(text: str, name: str) -> None:
+def test_configured_host_names(text: str, name: str) -> None:
     assert parse_host_name(text) == name
 
 
@@ -163,7 +163,7 @@ def test_host_names_that_are_told(text: str, name: str) -> None:
     "text",
     ["", ".", "a:9445", "http://a", "*.example.com", "a b", "-a", "a-", "[::1]", "a" * 254, "\u212a", "a\n"],
 )
-def test_texts_that_are_no_host_names(text: str) -> None:
+def test_invalid_host_names(text: str) -> None:
     with pytest.raises(
         ValueError, match="is not a host name; allowed: a name without scheme, port and wildcard"
     ):

@@ -42,7 +42,7 @@ PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
         (selector_events._SelectorTransport, "max_size", "bytes per read of a plain connection"),
     ],
 )  # fmt: skip
-def test_a_part_is_still_there(owner: type, name: str, why: str) -> None:
+def test_a_private_part_still_exists(owner: type, name: str, why: str) -> None:
     assert name in dir(owner), f"{owner.__name__}.{name} is gone; service/http/protocols.py needs it: {why}"
 
 
@@ -55,9 +55,9 @@ def test_a_part_is_still_there(owner: type, name: str, why: str) -> None:
         (SSLProtocol.__init__, ["self", "loop", "app_protocol", "sslcontext", "waiter", "server_side"]),
     ],
 )
-def test_a_method_still_takes_the_same(method: Any, parameters: list[str]) -> None:
-    found = list(inspect.signature(method).parameters)[: len(parameters)]
-    assert found == parameters, (
+def test_a_private_method_still_has_its_parameters(method: Any, parameters: list[str]) -> None:
+    accepted = list(inspect.signature(method).parameters)[: len(parameters)]
+    assert accepted == parameters, (
         f"{method.__qualname__} has changed; service/http/protocols.py overrides or calls it"
     )
 
@@ -77,7 +77,7 @@ async def test_a_parsed_request_is_in_messages_with_its_body() -> None:
     assert handler._messages[-1][1].is_eof()
 
 
-def test_only_one_module_imports_what_is_private() -> None:
+def test_only_one_module_imports_private_parts() -> None:
     private = re.compile(
         r"aiohttp\.(web_protocol|base_protocol|streams|http_parser)|sslproto|selector_events"
     )

@@ -19,6 +19,7 @@ from tests.support.kube_objects import (
     bind_request,
     config_map,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -27,17 +28,17 @@ from tests.support.watches import until
 
 BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/namespaces/research/bindrequests"
 CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
-NAMESPACE = {"kind": "Namespace", "metadata": {"name": "research", "labels": {"team": "a"}}}
+NAMESPACE = namespace_object(labels={"team": "a"})
 
 
 def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:
-    """As the API server sends it; the pods of other tests never saw one."""
+    """Add a resource version, as the API server does."""
     metadata = {**item["metadata"], "resourceVersion": str(version)}
     return {**item, "metadata": metadata}
 
 
 def offer(server: ApiServer, *items: dict[str, Any]) -> None:
-    """Let the server have these objects."""
+    """Add objects to the server."""
     for item in items:
         name = item["metadata"]["name"]
         match item["kind"]:
@@ -63,15 +64,17 @@ EVERYTHING = (
 )
 
 
-async def test_it_knows_what_a_file_of_the_same_objects_says(server: ApiServer, client: KubeClient) -> None:
+async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
+    server: ApiServer, client: KubeClient
+) -> None:
     offer(server, *EVERYTHING)
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
         assert run.inventory == inventory(*EVERYTHING)
         assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
-        (asked,) = server.watches_asked[:1]
-        assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
+        (watch,) = server.watches_asked[:1]
+        assert watch.query["fieldSelector"] == f"spec.nodeName={NODE}"
 
 
 async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, client: KubeClient) -> None:
@@ -88,7 +91,7 @@ async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, cl
         assert run.inventory.bind_requests.keys() == {("research", "half")}
 
 
-async def test_but_not_for_ever(
+async def test_the_first_inventory_does_not_wait_longer_than_its_limit(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
@@ -103,7 +106,7 @@ async def test_but_not_for_ever(
         assert run.names == {"half"}
 
 
-async def test_pods_come_change_and_go_with_what_belongs_to_them(
+async def test_pods_come_change_and_go_with_their_related_objects(
     server: ApiServer, client: KubeClient
 ) -> None:
     async with running(client) as run:
@@ -113,14 +116,14 @@ async def test_pods_come_change_and_go_with_what_belongs_to_them(
         assert await until(lambda: run.names == {"half"}) < 1
         assert run.inventory.bind_requests.keys() == {("research", "half")}
         server.change("MODIFIED", versioned(fraction(phase="Failed")))
-        await until(lambda: [one.phase for one in run.inventory.pods.values()] == ["Failed"])
+        await until(lambda: [each.phase for each in run.inventory.pods.values()] == ["Failed"])
         server.change("DELETED", versioned(fraction()))
         await until(lambda: run.names == set())
         assert run.inventory.bind_requests == {}
         assert len(server.asked("bindrequests")) == 1, "once per pod"
 
 
-async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_no_more(
+async def test_a_missing_bind_request_is_requested_again_a_few_times(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction(), fraction("late", 2))
@@ -129,13 +132,13 @@ async def test_a_bind_request_that_is_not_there_yet_is_asked_for_again_and_then_
         offer(server, bind_request("late", 2))
         await until(lambda: ("research", "late") in run.inventory.bind_requests)
         await until(lambda: len(server.asked("bindrequests/half")) == 4)
-        asked = len(server.asked("bindrequests"))
+        requests = len(server.asked("bindrequests"))
         await asyncio.sleep(0.3)
-        assert len(server.asked("bindrequests")) == asked
+        assert len(server.asked("bindrequests")) == requests
         assert run.pods.unavailable == ()
 
 
-async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_ones(
+async def test_the_bind_request_of_a_former_pod_of_the_same_name_is_ignored(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction("worker-0", 2), bind_request("worker-0", 1, "0.90"))
@@ -145,7 +148,7 @@ async def test_the_bind_request_of_a_pod_of_the_same_name_before_is_not_this_one
         await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
 
 
-async def test_a_pod_made_anew_under_its_name_is_asked_for_anew(
+async def test_the_bind_request_of_a_recreated_pod_is_requested_again(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction("worker-0", 1), bind_request("worker-0", 1, "0.90"))
@@ -162,7 +165,7 @@ OF_A_CONTAINER = {"nvidia.com/container.main.gpu-memory.request": "70Gi"}
 UNKNOWN = frozenset({("research", "half")})
 
 
-async def test_a_bind_request_is_absent_only_by_the_servers_word(
+async def test_a_bind_request_is_absent_only_after_the_server_denies_it(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = asyncio.Event()
@@ -187,7 +190,7 @@ async def test_a_bind_request_is_absent_only_by_the_servers_word(
     [FORBIDDEN, says("404 page not found\n", status=404, kind="text/plain")],
     ids=["no right", "no such API"],
 )
-async def test_what_cannot_be_asked_for_is_not_unknown(
+async def test_a_bind_request_that_cannot_be_requested_is_not_unknown(
     server: ApiServer, client: KubeClient, answer: Any
 ) -> None:
     offer(server, fraction())
@@ -278,7 +281,7 @@ def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
         (scheduled_by("", pod(annotations={"kubernetes.io/config.mirror": "abc"})), False),
     ],
 )
-async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
+async def test_bind_requests_are_requested_where_kai_may_have_placed_the_pod(
     server: ApiServer, client: KubeClient, made: dict[str, Any], is_asked_for: bool
 ) -> None:
     """A pod of KAI's that took off all its annotations is one still: its scheduler cannot be edited."""
@@ -289,7 +292,7 @@ async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
 
 
 @pytest.mark.parametrize(
-    ("annotations", "asked"),
+    ("annotations", "requested"),
     [
         ({}, ["half-7f6fbs6-shared-gpu-0"]),
         ({"gpu-fraction-container-name": "side"}, ["half-7f6fbs6-shared-gpu-1"]),
@@ -304,8 +307,8 @@ async def test_bind_requests_are_asked_for_where_kai_may_have_placed_the_pod(
         ({"runai/shared-gpu-configmap": ""}, []),
     ],
 )
-async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
-    server: ApiServer, client: KubeClient, annotations: dict[str, str], asked: list[str]
+async def test_config_maps_are_requested_for_the_container_with_the_share(
+    server: ApiServer, client: KubeClient, annotations: dict[str, str], requested: list[str]
 ) -> None:
     made = fraction(
         containers=[{"name": "main"}, {"name": "side"}], init=[{"name": "prepare"}], annotations=annotations
@@ -313,9 +316,9 @@ async def test_config_maps_are_asked_for_by_the_container_that_has_the_share(
     offer(server, made, *(config_map(suffix=suffix, GPU_PORTION="0.50") for suffix in ("0", "1")))
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
-        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in asked]
-        found = {(("research"), name) for name in asked[-1:]}
-        assert run.inventory.config_maps.keys() == found
+        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in requested]
+        stored = {(("research"), name) for name in requested[-1:]}
+        assert run.inventory.config_maps.keys() == stored
         assert not server.asked("secrets")
 
 
@@ -348,7 +351,7 @@ async def test_an_edited_annotation_does_not_lead_to_another_config_map(
         assert server.asked("configmaps") == [f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0"]
 
 
-async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, client: KubeClient) -> None:
+async def test_config_maps_are_requested_only_with_the_option(server: ApiServer, client: KubeClient) -> None:
     offer(server, *EVERYTHING)
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
@@ -377,7 +380,7 @@ async def test_config_maps_are_not_asked_for_unless_told_to(server: ApiServer, c
         ),
     ],
 )
-async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
+async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
     server: ApiServer, client: KubeClient, part: str, resource: str, line: str
 ) -> None:
     offer(server, *EVERYTHING)
@@ -396,7 +399,7 @@ async def test_without_a_right_it_goes_on_and_says_once_what_it_lacks(
         assert run.pods.unavailable == ()
 
 
-async def test_a_right_that_is_missing_costs_one_request_now_and_then_whatever_the_number_of_pods(
+async def test_a_missing_right_costs_few_requests_for_any_number_of_pods(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
@@ -419,7 +422,7 @@ async def test_a_right_in_some_namespaces_counts_there(server: ApiServer, client
         assert "in private:" in run.pods.unavailable[0].line
 
 
-async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_one_request(
+async def test_a_cluster_without_kais_resources_is_logged_once_and_costs_one_request_at_a_time(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
@@ -455,7 +458,7 @@ async def test_a_cluster_without_kais_resources_is_said_once_and_asked_for_by_on
         ),
     ],
 )
-async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
+async def test_an_unreadable_answer_is_logged_once_and_requested_again(
     server: ApiServer, client: KubeClient, answer: Any, line: str
 ) -> None:
     offer(server, fraction(), bind_request())
@@ -472,7 +475,7 @@ async def test_what_cannot_be_read_is_said_once_and_asked_for_again(
         await until(lambda: run.pods.unavailable == ())
 
 
-async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
+async def test_an_unreachable_server_is_logged_by_the_watch_alone(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction())
@@ -489,7 +492,7 @@ async def test_a_server_that_is_gone_is_told_of_by_the_watch_alone(
         await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
 
-async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
+async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction())
@@ -505,7 +508,7 @@ async def test_a_pod_that_cannot_be_read_is_named_once_and_the_others_count(
         ]
 
 
-async def test_an_object_that_cannot_be_used_is_said_once(server: ApiServer, client: KubeClient) -> None:
+async def test_an_invalid_object_is_logged_once(server: ApiServer, client: KubeClient) -> None:
     offer(
         server,
         fraction(),
@@ -528,7 +531,7 @@ async def test_labels_of_node_and_namespaces_are_read_again(
         await until(
             lambda: run.inventory.namespaces == {"research": {"team": "a"}} if run.pods.inventory else False
         )
-        offer(server, {"kind": "Namespace", "metadata": {"name": "research", "labels": {"team": "b"}}})
+        offer(server, namespace_object(labels={"team": "b"}))
         now = 400.0
         server.change("ADDED", versioned(pod("fine", 3, namespace="elsewhere")))
         await until(lambda: run.inventory.namespaces.get("research") == {"team": "b"})

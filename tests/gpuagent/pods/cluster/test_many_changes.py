@@ -16,7 +16,7 @@ CHANGES = 200
 
 
 def versioned(item: dict[str, Any], version: int) -> dict[str, Any]:
-    """As the API server sends it."""
+    """Add a resource version, as the API server does."""
     return {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
 
 
