@@ -69,7 +69,7 @@ async def test_pods_of_the_api_server_are_in_the_agent_within_an_interval_and_th
     }
     program = ("-c", PROGRAM, str(plane.account(token)), str(tmp_path / "loaded"))
     with agent(tmp_path / "log", *options.split(), program=program, **environment) as running:
-        await asyncio.to_thread(running.until, lambda: running.said("pods listed"))
+        await asyncio.to_thread(running.until, lambda: running.log_lines("pods listed"))
         await admin.create({**fraction(node=None), "status": {}})
         uid = (await admin.merge("/api/v1/namespaces/research/pods/half", {}))["metadata"]["uid"]
         request = bind_request()

@@ -105,7 +105,7 @@ async def test_every_flag_has_its_event_on_the_pod_it_is_about(node: GpuNode) ->
     token = await node.admin.token("agent-every", *RIGHTS)
     with node.agent(token) as running, stopped(running):
         node.hold({over: SHARE + 2000, strays[0]: 300})
-        await until(lambda: running.said("pod flagged"), running)
+        await until(lambda: running.log_lines("pod flagged"), running)
         path = "/api/v1/namespaces/research/pods/over"
         await node.admin.merge(path, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
 
@@ -139,9 +139,9 @@ async def test_a_claim_excuses_a_pod_and_an_annotation_unknown_to_kai_does_not(n
         assert [await node.events(uid) for uid in excused] == [[], []]
     token = await node.admin.token("agent-asks", *RIGHTS)
     with node.agent(token) as running, stopped(running):
-        running.until(lambda: running.said("pod flagged"))
+        running.until(lambda: running.log_lines("pod flagged"))
         await asyncio.sleep(2 * GRACE)
-        assert [line["uid"] for line in running.said("pod flagged")] == [liar]
+        assert [line["uid"] for line in running.log_lines("pod flagged")] == [liar]
 
 
 async def test_a_restarted_agent_writes_no_second_event(node: GpuNode) -> None:
@@ -162,8 +162,8 @@ async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_r
     token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
     with node.agent(token) as running, stopped(running):
         node.hold({uid: SHARE + 2000})
-        await until(lambda: running.said("Event writes failing"), running)
-        (line,) = running.said("Event writes failing")
+        await until(lambda: running.log_lines("Event writes failing"), running)
+        (line,) = running.log_lines("Event writes failing")
         assert 'cannot create resource "events"' in line["error"]
         flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
         assert flags == [1]
@@ -175,7 +175,7 @@ async def test_with_events_off_nothing_is_written(node: GpuNode) -> None:
     token = await node.admin.token("agent-silent", *RIGHTS)
     with node.agent(token, "--events=false") as running, stopped(running):
         node.hold({uid: SHARE + 2000})
-        await until(lambda: running.said("pod flagged"), running)
+        await until(lambda: running.log_lines("pod flagged"), running)
         await asyncio.sleep(2 * INTERVAL)
         assert counted(running, "events") == {}
     assert await node.events(uid) == []
@@ -190,7 +190,7 @@ async def test_during_an_outage_of_the_api_server_verdicts_go_on_and_events_wait
         await asyncio.to_thread(plane.kill)
         try:
             node.hold({uid: SHARE + 2000})
-            await until(lambda: running.said("Event writes failing"), running)
+            await until(lambda: running.log_lines("Event writes failing"), running)
             flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
             assert flags == [1]
             assert counted(running, "events") == {}
@@ -198,5 +198,5 @@ async def test_during_an_outage_of_the_api_server_verdicts_go_on_and_events_wait
             await asyncio.to_thread(plane.start)
         await until(lambda: counted(running, "events"), running)
         assert counted(running, "events") == {'reason="GPUMemoryOverShare",result="created"': 1}
-        assert running.said("Event writes recovered")
+        assert running.log_lines("Event writes recovered")
     assert await node.reasons(uid) == ["GPUMemoryOverShare"]

@@ -77,8 +77,8 @@ async def test_a_pod_over_its_share_gets_an_event_and_is_then_evicted(node: GpuN
         policies = [{"evict": True, "graceSeconds": None}] * 2
         await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == policies, running)
         node.hold({uid: OVER, other: 100})
-        await until(lambda: running.said("pod evicted"), running)
-        (line,) = running.said("pod evicted")
+        await until(lambda: running.log_lines("pod evicted"), running)
+        (line,) = running.log_lines("pod evicted")
         assert (line["uid"], line["result"]) == (uid, "evicted")
         assert counted(running, "evictions") == {'result="evicted"': 1}
         events = {event["reason"]: event for event in await node.events(uid, NAMESPACE)}
@@ -106,7 +106,7 @@ async def test_a_disruption_budget_protects_the_pod_and_is_rarely_retried(node: 
         await until(lambda: counted(running, "evictions"), running)
         await asyncio.sleep(10 * INTERVAL)
         assert counted(running, "evictions") == {'result="disruption-budget"': 1}
-        (line,) = running.said("pod not evicted")
+        (line,) = running.log_lines("pod not evicted")
         assert "disruption budget" in line["why"]
         assert "deletionTimestamp" not in (await read_pod(node.admin, "half"))["metadata"]
         assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
@@ -165,7 +165,7 @@ async def test_an_eviction_without_permission_is_logged(node: GpuNode) -> None:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
         assert counted(running, "evictions") == {'result="forbidden"': 1}
-        assert 'cannot create resource "pods/eviction"' in running.said("pod not evicted")[0]["why"]
+        assert 'cannot create resource "pods/eviction"' in running.log_lines("pod not evicted")[0]["why"]
         assert running.stop() == 0
 
 
@@ -223,7 +223,7 @@ async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending
     token = await node.admin.token("evictor-init", *RIGHTS, EVICT)
     with node.agent(token, "--eviction", "on") as running:
         node.hold({uid: OVER})
-        await until(lambda: running.said("pod evicted"), running)
+        await until(lambda: running.log_lines("pod evicted"), running)
         assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {
             "GPUMemoryOverShare",
             "GPUShareEvicted",

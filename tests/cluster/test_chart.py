@@ -31,7 +31,7 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import GpuNode
 from tests.support.gpu_node import until as until_agent
-from tests.support.helm_chart import EVERYTHING, NAMESPACE, one, rendered
+from tests.support.helm_chart import EVERYTHING, NAMESPACE, find_object, rendered
 from tests.support.helm_release import (
     Release,
     define_others_kinds,
@@ -206,9 +206,9 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
         "spec": {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
     }
     await merge(client, f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook", way)
-    (deployed,) = one(rendered(release.values), "Deployment", "kaishare-webhook")["spec"]["template"]["spec"][
-        "containers"
-    ]
+    (deployed,) = find_object(rendered(release.values), "Deployment", "kaishare-webhook")["spec"]["template"][
+        "spec"
+    ]["containers"]
     options = [option for option in deployed["args"][1:] if not re.match("--(ops-)?listen=|--drain=", option)]
     pod = in_a_pod(plane, await token_of(client, "kaishare-webhook", NAMESPACE), tmp_path)
     canary = Canary(client, "chart-users")

@@ -184,7 +184,7 @@ async def test_with_permission_for_pods_alone_the_other_resources_are_unavailabl
         subject = {"kind": "ServiceAccount", "name": "pods-only", "namespace": "team-a"}
         await admin.merge(binding, {"subjects": [subject]})
         await until(lambda: run.inventory.bind_requests)
-        await until(lambda: "bindrequests.scheduling.run.ai" in run.said("resource available again"))
+        await until(lambda: "bindrequests.scheduling.run.ai" in run.log_subjects("resource available again"))
 
 
 async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
@@ -194,7 +194,7 @@ async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
     token = await admin.token("without-rights")
     async with KubeClient(plane.access(token)) as client, running(client) as run:
         await until(lambda: run.pods.watch.restarts["403"] > 3)
-        (line,) = run.said("pod watch failing")
+        (line,) = run.log_subjects("pod watch failing")
         assert line.startswith(
             'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:without-rights"'
         )

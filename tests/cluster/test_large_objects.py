@@ -60,7 +60,7 @@ async def test_an_agent_lists_and_follows_pods_of_1_4_mb_in_bounded_memory_while
     try:
         with agent(tmp_path / "log", *options.split(), program=program, **environment) as running:
             async with probing(running.url) as probe:
-                await until(lambda: running.said("pods listed"), "the pods are listed")
+                await until(lambda: running.log_lines("pods listed"), "the pods are listed")
                 await annotate(admin.client, (f"{PODS}/large-{number}" for number in range(20)))
                 assert peak_resident_mib(running.process.pid) < memory_limit_mib("agent")
                 assert probe.slowest_seconds < MAX_HEALTHZ_SECONDS

@@ -95,7 +95,7 @@ async def test_a_label_is_policy_within_a_second_until_it_is_gone(
         assert policies.all()["labelled"].queue == "speech"
         await namespaces.label("labelled", {QUEUE: None})
         assert await until(lambda: "labelled" not in follow.names) < 1
-        assert follow.said("API server unavailable") == []
+        assert follow.log_lines("API server unavailable") == []
 
 
 async def test_a_just_created_namespace_has_its_policy(
@@ -132,7 +132,7 @@ async def test_without_permission_to_read_namespaces_the_log_has_one_line_and_th
     token = await admin.token("webhook", EVENTS)
     async with KubeClient(plane.access(token)) as client, following(client) as follow:
         await until(lambda: follow.policies.watch.restarts["403"] >= 3)
-        (line,) = follow.said("API server unavailable")
+        (line,) = follow.log_lines("API server unavailable")
         assert 'cannot watch resource "namespaces"' in line["error"]
         assert not follow.policies.ready
         with pytest.raises(PolicyUnknown, match='cannot get resource "namespaces"'):

@@ -19,7 +19,17 @@ from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.http.listeners import Address
 from service.units import parse_duration
-from tests.support.helm_chart import CHART, EVERYTHING, NAMESPACE, Object, helm, kinds, one, options, rendered
+from tests.support.helm_chart import (
+    CHART,
+    EVERYTHING,
+    NAMESPACE,
+    Object,
+    find_object,
+    helm,
+    kinds,
+    options,
+    rendered,
+)
 from webhook.cli import _parser as webhook_parser
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
@@ -96,7 +106,7 @@ def variant(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def pod_of(objects: list[Object], kind: str, name: str) -> Object:
-    template: Object = one(objects, kind, name)["spec"]["template"]
+    template: Object = find_object(objects, kind, name)["spec"]["template"]
     return template
 
 
@@ -231,7 +241,7 @@ def test_the_charts_webhook_configurations_equal_those_of_the_code(values: dict[
     bundle = PEM.encode() if values is GIVEN else b""
     for build in (mutating_configuration, validating_configuration):
         expected = build(target, ca_bundle=bundle)
-        configuration = one(rendered(values), expected["kind"], CONFIGURATION_NAME)
+        configuration = find_object(rendered(values), expected["kind"], CONFIGURATION_NAME)
         assert configuration["webhooks"] == expected["webhooks"]
         assert configuration["apiVersion"] == expected["apiVersion"]
 
@@ -267,9 +277,9 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
         "inject_shares",
     ):
         assert getattr(configured, option) == getattr(usual, option), option
-    assert one(objects, "Secret", usual.certs_secret)
+    assert find_object(objects, "Secret", usual.certs_secret)
     assert (
-        one(objects, "Service", usual.service)["spec"]["ports"][0]["port"]
+        find_object(objects, "Service", usual.service)["spec"]["ports"][0]["port"]
         == ServiceTarget(namespace="", name="").port
     )
 
@@ -279,7 +289,7 @@ def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
     assert excluded == "--exclude-namespaces=" + ",".join(sorted(EXCLUDED_NAMESPACES))
     assert excluded in container(agent_pod())["args"]
     elsewhere = rendered({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]})
-    webhook = one(elsewhere, "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
+    webhook = find_object(elsewhere, "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
     assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == [
         "kaishare",
         "kube-system",
@@ -298,7 +308,7 @@ def test_the_agent_has_the_permissions_that_its_doctor_checks() -> None:
         resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
         return any(
             right.group in rule["apiGroups"] and resource in rule["resources"] and right.verb in rule["verbs"]
-            for rule in one(objects, "ClusterRole", "kaishare-agent")["rules"]
+            for rule in find_object(objects, "ClusterRole", "kaishare-agent")["rules"]
         )
 
     usual, most = rendered(), rendered(EVERYTHING)
@@ -335,10 +345,10 @@ def test_each_service_can_be_left_out() -> None:
 
 def test_in_mode_self_the_secret_has_no_data_and_the_chart_writes_no_bundle() -> None:
     objects = rendered()
-    secret = one(objects, "Secret", "kaishare-webhook-ca")
+    secret = find_object(objects, "Secret", "kaishare-webhook-ca")
     assert not {"data", "stringData"} & set(secret)
     assert "caBundle" not in json.dumps([item for item in objects if "webhooks" in item])
-    role = one(objects, "Role", "kaishare-webhook")
+    role = find_object(objects, "Role", "kaishare-webhook")
     assert role["rules"] == [
         {
             "apiGroups": [""],
@@ -355,7 +365,7 @@ def test_other_certificates_need_no_right_to_secrets_or_to_patch_a_configuration
 ) -> None:
     objects = rendered(values)
     assert not {"Secret", "Role", "RoleBinding"} & {kind for kind, _ in kinds(objects)}
-    for rule in one(objects, "ClusterRole", "kaishare-webhook")["rules"]:
+    for rule in find_object(objects, "ClusterRole", "kaishare-webhook")["rules"]:
         assert "patch" not in rule["verbs"] or rule["resources"] == ["events"]
     pod = pod_of(objects, "Deployment", "kaishare-webhook")
     assert "--certs=/etc/kaishare/certs" in container(pod)["args"]
@@ -365,19 +375,19 @@ def test_other_certificates_need_no_right_to_secrets_or_to_patch_a_configuration
 
 def test_cert_manager_issues_a_certificate_for_the_services_names() -> None:
     objects = rendered(CERT_MANAGER)
-    certificate = one(objects, "Certificate", "kaishare-webhook")["spec"]
+    certificate = find_object(objects, "Certificate", "kaishare-webhook")["spec"]
     assert certificate["dnsNames"] == ["kaishare-webhook.kaishare.svc", "kaishare-webhook.kaishare"]
     assert certificate["issuerRef"] == {"kind": "Issuer", "name": "kaishare-webhook"}
     assert (
-        one(objects, "Issuer", "kaishare-webhook")["spec"]["ca"]["secretName"]
-        == one(objects, "Certificate", "kaishare-webhook-ca")["spec"]["secretName"]
+        find_object(objects, "Issuer", "kaishare-webhook")["spec"]["ca"]["secretName"]
+        == find_object(objects, "Certificate", "kaishare-webhook-ca")["spec"]["secretName"]
     )
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        annotations = one(objects, kind, CONFIGURATION_NAME)["metadata"]["annotations"]
+        annotations = find_object(objects, kind, CONFIGURATION_NAME)["metadata"]["annotations"]
         assert annotations == {"cert-manager.io/inject-ca-from": "kaishare/kaishare-webhook"}
     theirs = rendered(VARIANTS["certificates of an issuer"])
     assert not any(kind == "Issuer" for kind, _ in kinds(theirs))
-    assert one(theirs, "Certificate", "kaishare-webhook")["spec"]["issuerRef"]["name"] == "in-house"
+    assert find_object(theirs, "Certificate", "kaishare-webhook")["spec"]["issuerRef"]["name"] == "in-house"
 
 
 def environment(pod: Object) -> dict[str, str]:
@@ -386,14 +396,14 @@ def environment(pod: Object) -> dict[str, str]:
 
 def test_pods_can_be_copied_to_a_host() -> None:
     # In a vCluster's copy a key would stand in matchLabelKeys and in labelSelector, which is invalid.
-    spec = one(rendered(WEBHOOK), "Deployment", "kaishare-webhook")["spec"]["template"]["spec"]
+    spec = find_object(rendered(WEBHOOK), "Deployment", "kaishare-webhook")["spec"]["template"]["spec"]
     assert all("matchLabelKeys" not in spread for spread in spec["topologySpreadConstraints"])
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_the_disruption_budget_allows_the_eviction_of_one_replica(replicas: int) -> None:
     objects = rendered({**WEBHOOK, "webhook": {"replicas": replicas}})
-    spec = one(objects, "PodDisruptionBudget", "kaishare-webhook")["spec"]
+    spec = find_object(objects, "PodDisruptionBudget", "kaishare-webhook")["spec"]
     assert spec["minAvailable"] == replicas - 1
     assert "maxUnavailable" not in spec
 
@@ -438,21 +448,21 @@ def test_on_mig_nodes_the_agent_may_have_the_monitor_capability_without_root() -
 
 
 def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> None:
-    namespace = one(rendered(), "Namespace", "kaishare-agent")
+    namespace = find_object(rendered(), "Namespace", "kaishare-agent")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
     assert not any(kind == "Namespace" for kind, _ in kinds(rendered(VARIANTS["one namespace"])))
-    own = one(rendered(VARIANTS["namespace of its own"]), "Namespace", NAMESPACE)
+    own = find_object(rendered(VARIANTS["namespace of its own"]), "Namespace", NAMESPACE)
     assert own["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 def test_only_the_admission_port_is_open_to_other_namespaces_than_monitoring() -> None:
     objects = rendered({"networkPolicies": {"monitoringNamespace": "observers"}})
     source = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observers"}}}]
-    assert one(objects, "NetworkPolicy", "kaishare-webhook")["spec"]["ingress"] == [
+    assert find_object(objects, "NetworkPolicy", "kaishare-webhook")["spec"]["ingress"] == [
         {"ports": [{"port": "admission"}]},
         {"ports": [{"port": "ops"}], "from": source},
     ]
-    assert one(objects, "NetworkPolicy", "kaishare-agent")["spec"]["ingress"] == [
+    assert find_object(objects, "NetworkPolicy", "kaishare-agent")["spec"]["ingress"] == [
         {"ports": [{"port": "http"}], "from": source}
     ]
 
@@ -460,7 +470,7 @@ def test_only_the_admission_port_is_open_to_other_namespaces_than_monitoring() -
 def test_monitors_keep_the_labels_that_attribute_memory() -> None:
     objects = rendered({"monitors": {"enabled": True, "labels": {"release": "prometheus"}}})
     for name in ("kaishare-webhook", "kaishare-agent"):
-        monitor = one(objects, "PodMonitor", name)
+        monitor = find_object(objects, "PodMonitor", name)
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["honorLabels"] is True
@@ -471,15 +481,15 @@ def test_the_charts_alerts_and_dashboard_equal_those_of_deploy() -> None:
         {"alerts": {"enabled": True, "labels": {"release": "prometheus"}}, "dashboard": {"enabled": True}}
     )
     rules = yaml.safe_load((DEPLOY / "alerts" / "rules.yaml").read_text())
-    rule_object = one(objects, "PrometheusRule", "kaishare")
+    rule_object = find_object(objects, "PrometheusRule", "kaishare")
     assert rule_object["spec"] == rules
     assert rule_object["metadata"]["labels"]["release"] == "prometheus"
-    dashboard = one(objects, "ConfigMap", "kaishare-dashboard")
+    dashboard = find_object(objects, "ConfigMap", "kaishare-dashboard")
     assert json.loads(dashboard["data"]["kaishare.json"]) == json.loads(
         (DEPLOY / "dashboard" / "kaishare.json").read_text()
     )
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
-    linked = one(
+    linked = find_object(
         rendered({"alerts": {"enabled": True, "runbooks": "https://in.house/"}}), "PrometheusRule", "kaishare"
     )
     urls = {

@@ -466,13 +466,13 @@ def test_outside_the_hosts_pid_namespace_figures_are_absent_and_not_zero(node: N
 
 def test_a_broken_pods_file_is_one_line_and_the_last_good_file_counts(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
-    before = len(running.said("pods file invalid, keeping the last valid one"))
+    before = len(running.log_lines("pods file invalid, keeping the last valid one"))
     node.pods.write_text('{"apiVersion": "v1", "kind": "List", "items": [')
-    running.until(lambda: len(running.said("pods file invalid, keeping the last valid one")) > before)
+    running.until(lambda: len(running.log_lines("pods file invalid, keeping the last valid one")) > before)
     assert everything_is_known(running.series())
     node.write_pods(objects())
-    running.until(lambda: len(running.said("pods file read")) > 1)
-    (line,) = running.said("pods file invalid, keeping the last valid one")[before:]
+    running.until(lambda: len(running.log_lines("pods file read")) > 1)
+    (line,) = running.log_lines("pods file invalid, keeping the last valid one")[before:]
     assert str(node.pods) in line["error"]
 
 
@@ -514,11 +514,11 @@ def test_annotations_of_a_tenant_change_no_figure_of_another_pod(node: Node, run
     running.until(lambda: everything_is_known(running.series()))
     before = of_others()
     for what, spoof in spoofs().items():
-        read = len(running.said("pods file read"))
+        read = len(running.log_lines("pods file read"))
         items = objects()
         spoof(next(item for item in items if item["metadata"]["name"] == "stray"))
         node.write_pods(items)
-        running.until(lambda read=read: len(running.said("pods file read")) > read)
+        running.until(lambda read=read: len(running.log_lines("pods file read")) > read)
         samples = running.series()["kaishare_agent_sample_duration_seconds_count"]
         running.until(
             lambda samples=samples: (
@@ -558,23 +558,24 @@ def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: 
     assert series["kaishare_agent_attribution_ok"] == 1
     promised = named(series, "kaishare_gpu_memory_promised_bytes", "gpu_uuid")
     assert promised == {(A,): 25_250 * MIB, (B,): 11_040 * MIB}
-    read = running.said("pods file read")[-1]
+    read = running.log_lines("pods file read")[-1]
     assert (read["reservation_pods"], read["tenant_reservation_pods"]) == (103, 101)
     by_reason = {problem["reason"]: problem["detail"] for problem in running.shares()["problems"]}
     for where in (
         by_reason["reservation-conflict"],
         running.get("/")[1],
         top(running),
-        running.said("problem appeared")[-2]["problem"] + running.said("problem appeared")[-1]["problem"],
+        running.log_lines("problem appeared")[-2]["problem"]
+        + running.log_lines("problem appeared")[-1]["problem"],
     ):
         assert "kai-resource-reservation/gpu-reservation-7" in where
         assert "vc-evil/mine-" in where
     assert "vc-evil/mine-1 and 99 more there" in by_reason["reservation-unresolved"]
-    appeared = [line["reason"] for line in running.said("problem appeared")]
+    appeared = [line["reason"] for line in running.log_lines("problem appeared")]
     assert appeared.count("reservation-conflict") == appeared.count("reservation-unresolved") == 1
     node.write_pods(objects())
     running.until(lambda: not problems(running.series()))
-    gone = [line["reason"] for line in running.said("problem gone")]
+    gone = [line["reason"] for line in running.log_lines("problem gone")]
     assert sorted(gone[-2:]) == ["reservation-conflict", "reservation-unresolved"]
     running.until(lambda: everything_is_known(running.series()))
 
@@ -597,16 +598,16 @@ def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
         assert not [text for text in series if text.startswith(("kaishare_pod", "kaishare_gpu"))]
         assert running.get("/readyz")[0] == 503
         assert running.get("/healthz") == (200, "ok\n")
-        running.until(lambda: running.said("problem appeared"))
+        running.until(lambda: running.log_lines("problem appeared"))
         node.drive()
         running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
         node.drive("hang")
-        running.until(lambda: len(running.said("problem appeared")) == 2)
+        running.until(lambda: len(running.log_lines("problem appeared")) == 2)
         began = time.monotonic()
         assert running.stop(signal.SIGTERM) == 0
         assert time.monotonic() - began < 5
-        assert [line["hung"] for line in running.said("stopped")] == [True]
-        assert [line["reason"] for line in running.said("problem appeared")] == ["sample-stale"] * 2
+        assert [line["hung"] for line in running.log_lines("stopped")] == [True]
+        assert [line["reason"] for line in running.log_lines("problem appeared")] == ["sample-stale"] * 2
 
 
 def test_a_replaced_driver_ends_the_agent_with_3_and_one_line(

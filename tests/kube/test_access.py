@@ -82,13 +82,13 @@ async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: P
 async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeClient, account: Path) -> None:
     server.token = "first-token"
     async with running(client) as run:
-        await until(lambda: run.watch.is_synced and server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watch_requests)
         server.token = "second-token"
         replace(account / "token", "second-token\n")
         server.cut()
-        await until(lambda: len(server.watches_asked) >= 3)
+        await until(lambda: len(server.watch_requests) >= 3)
         assert run.watch.restarts == {"unreachable": 1}, "the 401 in between is retried, not reported"
-        assert server.watches_asked[-1].headers["Authorization"] == "Bearer second-token"
+        assert server.watch_requests[-1].headers["Authorization"] == "Bearer second-token"
 
 
 async def test_a_watch_whose_token_stays_refused_reports_it_once_and_uses_the_next_token(

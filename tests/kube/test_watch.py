@@ -26,7 +26,7 @@ async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeCli
     async with running(client) as run:
         assert run.watch.seconds_since_contact() == math.inf
         assert run.watch.last_contact is None
-        await until(lambda: run.watch.is_synced and server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watch_requests)
         assert run.names == {"a", "b"}
         server.change("ADDED", pod("c"))
         await until(lambda: run.names == {"a", "b", "c"})
@@ -44,11 +44,11 @@ async def test_each_normal_end_is_followed_by_the_next_watch_from_the_last_versi
 ) -> None:
     server.pods = {"a": pod("a")}
     async with running(client) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: server.watch_requests)
         server.change("ADDED", pod("b"))
-        await until(lambda: len(server.watches_asked) == 3)
-        assert [request.query["resourceVersion"] for request in server.watches_asked] == ["1", "2", "2"]
-        assert len(server.lists_asked) == 1
+        await until(lambda: len(server.watch_requests) == 3)
+        assert [request.query["resourceVersion"] for request in server.watch_requests] == ["1", "2", "2"]
+        assert len(server.list_requests) == 1
         assert run.watch.restarts == {"closed": 2}
         assert run.troubles == []
 
@@ -58,9 +58,9 @@ async def test_a_bookmark_moves_the_version_and_nothing_else(server: ApiServer, 
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
     server.answers = [lists(pod("a")), streams(bookmark)]
     async with running(client) as run:
-        await until(lambda: len(server.watches_asked) == 2)
-        assert server.watches_asked[0].query["allowWatchBookmarks"] == "true"
-        assert server.watches_asked[1].query["resourceVersion"] == "77"
+        await until(lambda: len(server.watch_requests) == 2)
+        assert server.watch_requests[0].query["allowWatchBookmarks"] == "true"
+        assert server.watch_requests[1].query["resourceVersion"] == "77"
         assert run.changes == [{"a"}]
 
 
@@ -72,8 +72,8 @@ async def test_a_list_is_requested_whole_and_never_older_than_the_last_version(
     server.answers = [lists(pod("a"), version=7), streams(event("ADDED", pod("b", 9)), gone)]
     selector = {"fieldSelector": "spec.nodeName=node-1"}
     async with running(client, resource=Resource(name="pods", path=PODS, params=selector)):
-        await until(lambda: len(server.lists_asked) == 2)
-        queries = [dict(request.query) for request in server.lists_asked]
+        await until(lambda: len(server.list_requests) == 2)
+        queries = [dict(request.query) for request in server.list_requests]
     exact = {"resourceVersionMatch": "NotOlderThan"}
     assert queries == [
         {**selector, **exact, "resourceVersion": "0"},
@@ -91,15 +91,15 @@ async def test_further_pages_are_requested_by_their_token_without_a_version(
         lists(pod("c"), version=5),
     ]
     async with running(client) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: server.watch_requests)
         assert run.names == {"a", "b", "c"}
         assert run.changes == [{"a", "b", "c"}], "half a list is never reported"
-        assert [dict(request.query) for request in server.lists_asked] == [
+        assert [dict(request.query) for request in server.list_requests] == [
             {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"},
             {"continue": "page-2"},
             {"continue": "page-3"},
         ]
-        assert server.watches_asked[0].query["resourceVersion"] == "5"
+        assert server.watch_requests[0].query["resourceVersion"] == "5"
 
 
 async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, client: KubeClient) -> None:
@@ -109,7 +109,7 @@ async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, cli
 
     server.pods = {"a": pod("a"), "b": pod("b", status={"phase": "Running"})}
     async with running(client, read=only_running) as run:
-        await until(lambda: run.watch.is_synced and server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watch_requests)
         assert run.names == {"b"}
         server.change("MODIFIED", pod("b", status={"phase": "Failed"}))
         await until(lambda: run.names == set())
@@ -118,10 +118,10 @@ async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, cli
 async def test_only_metadata_is_requested_where_configured(server: ApiServer, client: KubeClient) -> None:
     resource = Resource(name="pods", path=PODS, accept=METADATA_ONLY)
     async with running(client, resource=resource):
-        await until(lambda: server.watches_asked)
-    for request in server.lists_asked:
+        await until(lambda: server.watch_requests)
+    for request in server.list_requests:
         assert request.headers["Accept"].startswith("application/json;as=PartialObjectMetadataList;")
-    assert server.watches_asked[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadata;")
+    assert server.watch_requests[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadata;")
 
 
 async def test_contact_is_each_list_watch_and_event_and_no_error(
@@ -129,7 +129,7 @@ async def test_contact_is_each_list_watch_and_event_and_no_error(
 ) -> None:
     now = 100.0
     async with running(client, clock=lambda: now, wall_clock=lambda: now + 1e9, timing=QUICK) as run:
-        await until(lambda: run.watch.is_synced and server.watches_asked)
+        await until(lambda: run.watch.is_synced and server.watch_requests)
         await asyncio.sleep(0.05)
         now = 130.0
         assert run.watch.seconds_since_contact() == 30.0
@@ -141,8 +141,8 @@ async def test_contact_is_each_list_watch_and_event_and_no_error(
         now = 160.0
         server.tell(event("ERROR", {"kind": "Status", "code": 500, "reason": "InternalError"}))
         server.answers = [streams()]
-        watches = len(server.watches_asked)
+        watches = len(server.watch_requests)
         await until(lambda: run.watch.restarts["500"])
         assert run.watch.last_contact == 1e9 + 130
-        await until(lambda: len(server.watches_asked) > watches)
+        await until(lambda: len(server.watch_requests) > watches)
         await until(lambda: run.watch.last_contact == 1e9 + 160)

@@ -43,8 +43,8 @@ async def test_a_forgotten_version_is_answered_by_a_new_list(
     server.version = 5
     async with running(client) as run:
         await until(lambda: run.names == {"new"})
-        await until(lambda: len(server.watches_asked) == 2)
-        assert server.watches_asked[1].query["resourceVersion"] == "5"
+        await until(lambda: len(server.watch_requests) == 2)
+        assert server.watch_requests[1].query["resourceVersion"] == "5"
         assert run.watch.restarts == {"gone": 1}
         assert run.troubles == [], "it is part of the protocol"
 
@@ -62,7 +62,7 @@ async def test_an_expired_continue_token_restarts_the_list_and_keeps_the_objects
     async with running(client) as run:
         await until(lambda: run.names == {"whole"})
         assert run.changes == [{"a"}, {"whole"}]
-        assert [request.query.get("continue") for request in server.lists_asked] == [
+        assert [request.query.get("continue") for request in server.list_requests] == [
             None,
             None,
             "token",
@@ -93,7 +93,7 @@ async def test_versions_that_went_back_after_a_restore_are_read_from_etcd(
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
-    versions = [request.query.get("resourceVersion") for request in server.lists_asked]
+    versions = [request.query.get("resourceVersion") for request in server.list_requests]
     assert versions == ["0", "900", None]
 
 
@@ -105,7 +105,7 @@ async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
     async with running(client) as run:
         await asyncio.sleep(0.5)
         # A pause is 20 to 40 ms here, once it has grown; at the usual pace, 15 to 30 s.
-        assert 8 < len(server.watches_asked) < 35
+        assert 8 < len(server.watch_requests) < 35
         assert run.troubles == [f"watch {PODS}: the server closes every stream at once"]
         assert run.names == {"a"}
 
@@ -165,9 +165,9 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_changes_nothing(
 ) -> None:
     server.answers = [lists(pod("a"), version=3), streams(line, event("DELETED", pod("a", 9)))]
     async with running(client) as run:
-        await until(lambda: len(server.watches_asked) == 2)
+        await until(lambda: len(server.watch_requests) == 2)
         assert run.names == {"a"}
-        assert server.watches_asked[1].query["resourceVersion"] == "3"
+        assert server.watch_requests[1].query["resourceVersion"] == "3"
         assert run.watch.restarts.total() == 1
         (trouble,) = run.troubles
         assert len(trouble) < 500
@@ -184,7 +184,7 @@ async def test_a_cut_line_is_requested_again(server: ApiServer, client: KubeClie
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"a", "b"})
-        assert [request.query["resourceVersion"] for request in server.watches_asked[:3]] == ["1", "1", "1"]
+        assert [request.query["resourceVersion"] for request in server.watch_requests[:3]] == ["1", "1", "1"]
 
 
 async def test_a_line_in_many_small_pieces_is_one_line(server: ApiServer, client: KubeClient) -> None:
@@ -217,7 +217,7 @@ async def test_a_line_without_end_is_given_up(
     async with running(client) as run:
         await until(lambda: run.troubles)
         assert run.troubles == [f"GET {PODS}: a line of more than 1048576 bytes"]
-        await until(lambda: len(server.watches_asked) == 2)
+        await until(lambda: len(server.watch_requests) == 2)
 
 
 async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, client: KubeClient) -> None:
@@ -233,7 +233,7 @@ async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, cl
         took = await until(lambda: run.troubles)
         assert QUICK.watch + QUICK.grace - 0.1 < took < QUICK.watch + QUICK.grace + 1.5
         assert run.watch.restarts == {"unreachable": 1}
-        await until(lambda: len(server.watches_asked) == 2)
+        await until(lambda: len(server.watch_requests) == 2)
 
 
 async def test_a_request_without_any_answer_is_given_up(
@@ -249,7 +249,7 @@ async def test_a_request_without_any_answer_is_given_up(
     async with running(client, timing=WatchTiming(watch=40, first_pause=0.01)) as run:
         assert await until(lambda: run.troubles) < 2
         assert run.troubles == [f"GET {PODS}: no answer in time"]
-        await until(lambda: len(server.watches_asked) == 2)
+        await until(lambda: len(server.watch_requests) == 2)
 
 
 async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_it_is_back(
@@ -257,7 +257,7 @@ async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_i
 ) -> None:
     server.pods = {"a": pod("a")}
     async with running(client) as run:
-        await until(lambda: server.watches_asked)
+        await until(lambda: server.watch_requests)
         await server.stop()
         # Ten minutes are 20 of the longest pauses at the usual pace; here, 0.8 s.
         await asyncio.sleep(0.8)
@@ -303,7 +303,7 @@ async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: Ku
     async with running(client) as run:
         await until(lambda: run.troubles)
         assert run.watch.restarts == {"429": 1}
-        assert await until(lambda: server.watches_asked) > 0.9
+        assert await until(lambda: server.watch_requests) > 0.9
         assert len(server.requests) == 3
 
 
@@ -314,9 +314,9 @@ async def test_other_errors_in_a_stream_are_reported_and_the_watch_resumes_from_
     error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
     server.answers = [lists(pod("a"), version=4), streams(error)]
     async with running(client) as run:
-        await until(lambda: len(server.watches_asked) == 2)
-        assert server.watches_asked[1].query["resourceVersion"] == "4"
-        assert len(server.lists_asked) == 1
+        await until(lambda: len(server.watch_requests) == 2)
+        assert server.watch_requests[1].query["resourceVersion"] == "4"
+        assert len(server.list_requests) == 1
         assert run.watch.restarts == {str(code) if code else "error": 1}
         assert run.troubles == [f"watch {PODS}: {code} InternalError: etcd has no leader"]
 

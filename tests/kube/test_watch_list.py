@@ -39,10 +39,10 @@ async def test_one_request_brings_the_whole_state_and_then_each_change(
         await until(lambda: run.watch.is_synced)
         server.change("DELETED", pod("b"))
         await until(lambda: run.names == {"a"})
-        await until(lambda: len(server.watches_asked) == 2)
+        await until(lambda: len(server.watch_requests) == 2)
     assert run.changes == [{"a", "b"}, {"a"}]
-    assert server.lists_asked == []
-    assert [dict(request.query) for request in server.watches_asked] == [
+    assert server.list_requests == []
+    assert [dict(request.query) for request in server.watch_requests] == [
         {
             "fieldSelector": "spec.nodeName=node-1",
             "watch": "1",
@@ -87,8 +87,8 @@ async def test_changes_within_the_initial_events_count_and_objects_that_went_mea
     async with running(client) as run:
         await until(lambda: run.watch.objects.get(("team-a", "b")) == changed)
         assert run.changes == [{"old", "b"}, {"b"}]
-        await until(lambda: len(server.watches_asked) == 3)
-        assert server.watches_asked[2].query["resourceVersion"] == "9"
+        await until(lambda: len(server.watch_requests) == 3)
+        assert server.watch_requests[2].query["resourceVersion"] == "9"
         assert run.watch.restarts["gone"] == 1
 
 
@@ -139,7 +139,7 @@ async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
         await until(lambda: run.names == {"whole"})
         assert run.troubles == [f"watch {PODS}: the initial events did not end within 0.3 s"]
         assert run.watch.restarts["unreachable"] == 1
-        assert len(server.lists_asked) == 1
+        assert len(server.list_requests) == 1
 
 
 async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, client: KubeClient) -> None:
@@ -149,7 +149,7 @@ async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, 
         await until(lambda: run.names == {"a"})
         server.change("ADDED", pod("b"))
         await until(lambda: run.names == {"a", "b"})
-        assert len(server.lists_asked) == 1
+        assert len(server.list_requests) == 1
         await until(lambda: run.troubles[-1] == "")
 
 
@@ -167,17 +167,17 @@ async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
             now += passed
             server.answers = [streams(GONE)]
             server.cut()
-            await until(lambda listed=listed: len(server.lists_asked) == listed)  # type: ignore[misc]
+            await until(lambda listed=listed: len(server.list_requests) == listed)  # type: ignore[misc]
             assert server.watch_lists_refused == refused
         server.watch_list = "served"
         now += 601
-        watches = len(server.watches_asked)
+        watches = len(server.watch_requests)
         server.answers = [streams(GONE)]
         server.cut()
         await until(
-            lambda: any("sendInitialEvents" in request.query for request in server.watches_asked[watches:])
+            lambda: any("sendInitialEvents" in request.query for request in server.watch_requests[watches:])
         )
-        assert len(server.lists_asked) == 4
+        assert len(server.list_requests) == 4
 
 
 async def test_a_refusal_after_the_initial_events_is_an_error_like_others(
@@ -186,10 +186,10 @@ async def test_a_refusal_after_the_initial_events_is_an_error_like_others(
     invalid = event("ERROR", status_object(422, "Invalid"))
     server.answers = [streams(initial_events(pod("a"), version=3) + invalid)]
     async with running(client) as run:
-        await until(lambda: len(server.watches_asked) == 2)
-        assert server.watches_asked[1].query["resourceVersion"] == "3"
+        await until(lambda: len(server.watch_requests) == 2)
+        assert server.watch_requests[1].query["resourceVersion"] == "3"
         assert run.watch.restarts == {"422": 1}
-        assert server.lists_asked == []
+        assert server.list_requests == []
 
 
 async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient) -> None:
@@ -211,15 +211,15 @@ async def test_versions_that_went_back_after_a_restore_are_found_without_the_wat
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
-        assert [request.query.get("resourceVersion") for request in server.lists_asked] == ["900", None]
+        assert [request.query.get("resourceVersion") for request in server.list_requests] == ["900", None]
 
 
 async def test_changes_that_arrive_together_are_reported_once(server: ApiServer, client: KubeClient) -> None:
     events = [event("MODIFIED", pod("a", number)) for number in range(2, 400)]
     server.answers = [streams(initial_events(pod("a")), b"".join(events))]
     async with running(client) as run:
-        await until(lambda: len(server.watches_asked) == 2)
-        assert server.watches_asked[1].query["resourceVersion"] == "399"
+        await until(lambda: len(server.watch_requests) == 2)
+        assert server.watch_requests[1].query["resourceVersion"] == "399"
         assert len(run.changes) < 20
 
 

@@ -50,7 +50,7 @@ class Agent:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
-    def said(self, message: str) -> list[dict[str, Any]]:
+    def log_lines(self, message: str) -> list[dict[str, Any]]:
         """Return the log lines with a message."""
         return log_lines(self.log, message)
 

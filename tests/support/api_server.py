@@ -107,16 +107,16 @@ class ApiServer:
     _watchers: dict[asyncio.Queue[bytes], web.Request] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
 
-    def asked(self, part: str) -> list[str]:
+    def requested_paths(self, part: str) -> list[str]:
         """Return the requested paths that contain a text."""
         return [request.path for request in self.requests if part in request.path]
 
     @property
-    def lists_asked(self) -> list[web.Request]:
+    def list_requests(self) -> list[web.Request]:
         return [request for request in self.requests if "watch" not in request.query]
 
     @property
-    def watches_asked(self) -> list[web.Request]:
+    def watch_requests(self) -> list[web.Request]:
         return [request for request in self.requests if "watch" in request.query]
 
     @property

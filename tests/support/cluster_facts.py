@@ -110,7 +110,7 @@ def but(**changes: Any) -> Cluster:
     return replace(WELL, **changes)
 
 
-def told(findings: Iterable[CheckResult], *states: State) -> list[str]:
+def result_lines(findings: Iterable[CheckResult], *states: State) -> list[str]:
     """Return the results that are problems, or in the given states."""
     wanted = states or (State.PROBLEM, State.WARNING)
     return [

@@ -43,8 +43,8 @@ class Running:
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
-    def said(self, message: str) -> list[str]:
-        """Return log messages about a kind, by resource or error."""
+    def log_subjects(self, message: str) -> list[str]:
+        """Return the resource, or else the error, of each log line with a message."""
         lines = (line for line in self.log if line["message"] == message)
         return [line.get("resource") or line.get("error", "") for line in lines]
 

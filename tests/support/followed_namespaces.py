@@ -56,7 +56,7 @@ class Following:
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
-    def said(self, message: str) -> list[dict[str, Any]]:
+    def log_lines(self, message: str) -> list[dict[str, Any]]:
         return [line for line in self.log if line["message"] == message]
 
 

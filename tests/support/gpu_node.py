@@ -74,7 +74,7 @@ class GpuNode:
         program = ("-c", PROGRAM, str(self.plane.account(token)), str(self.folder / "loaded"))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(self.folder / "log", *fixed.split(), *options, program=program, **environment) as running:
-            running.until(lambda: running.said("pods listed"))
+            running.until(lambda: running.log_lines("pods listed"))
             yield running
 
     async def events(self, uid: str, namespace: str = "research") -> list[dict[str, Any]]:

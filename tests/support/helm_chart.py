@@ -82,7 +82,7 @@ def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> li
     ]
 
 
-def one(objects: list[Object], kind: str, name: str) -> Object:
+def find_object(objects: list[Object], kind: str, name: str) -> Object:
     """Return the object with this kind and name."""
     (item,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
     return item

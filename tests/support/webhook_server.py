@@ -122,20 +122,20 @@ async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
 
 
 @pytest.fixture
-def held() -> "HeldPolicies":
+def held_policies() -> "HeldPolicies":
     from tests.support.webhook_process import HeldPolicies
 
     return HeldPolicies()
 
 
 @pytest.fixture
-async def live(tmp_path: Path, held: "HeldPolicies") -> AsyncIterator["Live"]:
+async def live(tmp_path: Path, held_policies: "HeldPolicies") -> AsyncIterator["Live"]:
     """A running server for tests that observe bytes and connections."""
     from tests.support.webhook_process import serving
 
-    async with serving(tmp_path, held) as live:
+    async with serving(tmp_path, held_policies) as live:
         yield live
-        held.go.set()
+        held_policies.go.set()
 
 
 def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:

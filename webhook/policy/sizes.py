@@ -159,16 +159,16 @@ def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: 
         return NO_SIZES
     by_name = {size.name: size for size in reading.first}
     count = len(reading.problems) + len(reading.beyond) + len(reading.orphans)
-    told = reading.problems[:MOST_SIZES]
-    told += reading.describe_beyond(reading.beyond, MOST_SIZES - len(told))
-    told += reading.describe_orphans(reading.orphans, MOST_SIZES - len(told))
+    described = reading.problems[:MOST_SIZES]
+    described += reading.describe_beyond(reading.beyond, MOST_SIZES - len(described))
+    described += reading.describe_orphans(reading.orphans, MOST_SIZES - len(described))
     return Sizes(
         by_name=by_name,
         beyond=frozenset(reading.beyond),
         selecting=tuple(size for size in reading.first if size.selector is not None),
         selector_problem=reading.selector_problem,
-        problems=tuple(sorted(told, key=lambda problem: problem.label)),
-        more_problems=count - len(told),
+        problems=tuple(sorted(described, key=lambda problem: problem.label)),
+        more_problems=count - len(described),
     )
 
 

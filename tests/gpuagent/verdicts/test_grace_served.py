@@ -50,7 +50,7 @@ def test_dips_alternation_and_blindness_end_in_a_flag(tmp_path: Path) -> None:
     with agent(tmp_path / "log", *options.split()) as running:
 
         def flagged() -> set[str]:
-            return {f"{line['namespace']}/{line['pod']}" for line in running.said("pod flagged")}
+            return {f"{line['namespace']}/{line['pod']}" for line in running.log_lines("pod flagged")}
 
         running.until(lambda: len(flagged() | {SELDOM}) == 4)
         series = running.series()

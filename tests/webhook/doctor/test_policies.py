@@ -16,7 +16,7 @@ from tests.support.cluster_facts import (
     namespace,
     of_kai,
     queue,
-    told,
+    result_lines,
     validating,
     whole,
 )
@@ -33,8 +33,10 @@ DEPARTMENT = queue("department", "")
 
 def test_a_healthy_cluster_has_no_problem() -> None:
     for findings in (namespace_findings(WELL), queue_findings(WELL, ""), kai_findings(WELL)):
-        assert told(findings) == []
-    assert told([*namespace_findings(WELL), *queue_findings(WELL, ""), *kai_findings(WELL)], State.OK) == [
+        assert result_lines(findings) == []
+    assert result_lines(
+        [*namespace_findings(WELL), *queue_findings(WELL, ""), *kai_findings(WELL)], State.OK
+    ) == [
         "ok: managed namespaces: 1: vision",
         "ok: policies: all labels are valid",
         "ok: queues: 1 queue that policies name: team-a",
@@ -63,14 +65,14 @@ def test_a_healthy_cluster_has_no_problem() -> None:
     ],
 )  # fmt: skip
 def test_namespaces_are_reported_by_name(cluster: Cluster, expected: str) -> None:
-    lines = told(namespace_findings(cluster))
+    lines = result_lines(namespace_findings(cluster))
     assert bool(lines) is bool(expected), lines
     assert "".join(lines[:1]).startswith(expected)
 
 
 def test_thousands_of_bad_labels_make_a_short_report() -> None:
     many = [namespace(f"namespace-{number:05}", gpu_fraction="2", mode="x") for number in range(3000)]
-    lines = told(namespace_findings(but(namespaces=whole(*many))))
+    lines = result_lines(namespace_findings(but(namespaces=whole(*many))))
     assert len(lines) == 11
     assert lines[-1] == "problem: policies: and 5990 more invalid labels"
     assert max(map(len, lines)) < 300
@@ -94,7 +96,7 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     ],
 )  # fmt: skip
 def test_queues_that_kai_cannot_use_are_reported(cluster: Cluster, expected: str) -> None:
-    lines = told(queue_findings(cluster, ""))
+    lines = result_lines(queue_findings(cluster, ""))
     assert bool(lines) is bool(expected), lines
     assert "".join(lines[:1]).startswith(expected)
 
@@ -121,13 +123,13 @@ def test_the_state_of_queues_that_are_not_served_is_unknown(served: str) -> None
     ],
 )  # fmt: skip
 def test_kai_must_accept_the_pods_of_the_policies(cluster: Cluster, expected: str) -> None:
-    lines = told(kai_findings(cluster))
+    lines = result_lines(kai_findings(cluster))
     assert bool(lines) is bool(expected), lines
     assert "".join(lines[:1]).startswith(expected)
 
 
 def test_the_state_of_unseen_parts_of_kai_is_unknown() -> None:
-    lines = told(
+    lines = result_lines(
         kai_findings(but(mutating=whole(mutating()), installation=installed(tag="latest"))), State.UNKNOWN
     )
     assert lines == [
@@ -150,7 +152,7 @@ def test_the_effect_of_a_queue_without_a_parent_depends_on_the_release(
     tag: str, expected: str | None
 ) -> None:
     cluster = but(queues=whole(queue("team-a", "")), installation=installed(tag=tag))
-    lines = told(queue_findings(cluster, ""))
+    lines = result_lines(queue_findings(cluster, ""))
     assert lines == (
         [f'problem: queues: "team-a" (for vision) has no parent: {expected}'] if expected else []
     )
@@ -158,7 +160,7 @@ def test_the_effect_of_a_queue_without_a_parent_depends_on_the_release(
 
 def test_kai_must_read_queues_from_the_label_of_policies() -> None:
     read = installed("--queue-label-key", "a/b", program="podgrouper")
-    (line,) = told(kai_findings(but(installation=read)), State.PROBLEM)
+    (line,) = result_lines(kai_findings(but(installation=read)), State.PROBLEM)
     assert line.startswith(
         "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"
     )
@@ -187,7 +189,7 @@ def test_releases_that_set_the_runtime_class_on_whole_gpus_too() -> None:
 
 def test_kais_queue_label_selector_is_reported() -> None:
     selector = {"matchExpressions": [{"key": "kai.scheduler/queue", "operator": "Exists"}]}
-    lines = told(
+    lines = result_lines(
         kai_findings(but(mutating=whole(of_kai(namespaceSelector=selector)), validating=whole())), State.OK
     )
     assert lines[-1].endswith("for namespaces with the label kai.scheduler/queue (queueLabelSelector)")
@@ -218,7 +220,7 @@ def test_recorded_queues_are_read() -> None:
             )
         ),
     )
-    problems = told(queue_findings(cluster, ""))
+    problems = result_lines(queue_findings(cluster, ""))
     assert [line.partition('"')[2].partition('"')[0] for line in problems] == [
         "default-parent-queue",
         "department-1",

@@ -15,7 +15,7 @@ from tests.support.cluster_facts import (
     mutating,
     of_kai,
     other,
-    told,
+    result_lines,
     validating,
     whole,
 )
@@ -28,8 +28,8 @@ MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 
 
 def test_the_charts_configurations_have_no_problem() -> None:
-    assert told(registration_findings(WELL)) == []
-    assert told(registration_findings(WELL), State.OK) == [
+    assert result_lines(registration_findings(WELL)) == []
+    assert result_lines(registration_findings(WELL), State.OK) == [
         "ok: mutating webhook: kai-00-kaishare is as expected",
         "ok: validating webhooks: kai-00-kaishare is as expected",
         "ok: order: kai-00-kaishare is called before mutating-kai-admission",
@@ -89,7 +89,7 @@ EXPRESSIONS = [
     ],
 )  # fmt: skip
 def test_every_changed_field_is_named(cluster: Cluster, expected: list[str]) -> None:
-    lines = told(registration_findings(cluster))
+    lines = result_lines(registration_findings(cluster))
     assert len(lines) == len(expected), lines
     for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start)
@@ -101,10 +101,13 @@ def test_another_list_of_excluded_namespaces_is_allowed() -> None:
         expression for expression in EXPRESSIONS if expression["key"] != "kubernetes.io/metadata.name"
     ]
     cluster = ours(mutating(namespaceSelector={"matchExpressions": [*expressions, excluded]}))
-    assert told(registration_findings(cluster)) == []
+    assert result_lines(registration_findings(cluster)) == []
     assert cluster.excluded == {"mine"}
     assert (
-        told(registration_findings(ours(mutating(namespaceSelector={"matchExpressions": expressions})))) == []
+        result_lines(
+            registration_findings(ours(mutating(namespaceSelector={"matchExpressions": expressions})))
+        )
+        == []
     )
 
 
@@ -125,13 +128,13 @@ def test_another_list_of_excluded_namespaces_is_allowed() -> None:
     ],
 )  # fmt: skip
 def test_the_order_of_other_webhooks_is_checked_where_it_matters(cluster: Cluster, expected: str) -> None:
-    lines = [line for line in told(registration_findings(cluster)) if ": order: " in line]
+    lines = [line for line in result_lines(registration_findings(cluster)) if ": order: " in line]
     assert bool(lines) is bool(expected), lines
     assert expected in "".join(lines[:1])
 
 
 def test_kaishares_configuration_is_recognised_by_its_webhooks_under_any_name() -> None:
-    lines = told(registration_findings(but(mutating=whole(mutating("zz-kaishare"), of_kai()))))
+    lines = result_lines(registration_findings(but(mutating=whole(mutating("zz-kaishare"), of_kai()))))
     assert lines[0] == 'warning: mutating webhook: the object is named "zz-kaishare", not "kai-00-kaishare"'
     assert "mutating-kai-admission is called before zz-kaishare" in lines[1]
 

@@ -24,7 +24,7 @@ def fraction(policy: NamespacePolicy | None) -> str | None:
 async def test_label_changes_change_the_policy_at_once(server: ApiServer, client: KubeClient) -> None:
     serve_namespaces(server, namespace("team-a", gpu_fraction="0.5"))
     async with following(client) as follow:
-        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
+        await until(lambda: follow.policies.watch.is_synced and server.watch_requests)
         assert fraction(await follow.policies.find("team-a")) == "0.5"
         server.change("ADDED", namespace("team-b", gpu_fraction="0.25"))
         server.change("MODIFIED", namespace("team-a", gpu_fraction="0.75"))
@@ -32,7 +32,7 @@ async def test_label_changes_change_the_policy_at_once(server: ApiServer, client
         await until(lambda: fraction(follow.policies.all()["team-a"]) == "0.75")
         server.change("DELETED", namespace("team-a"))
         await until(lambda: follow.names == {"team-b"})
-        assert server.asked("/namespaces/") == []
+        assert server.requested_paths("/namespaces/") == []
 
 
 async def test_the_watch_requests_only_metadata_of_managed_namespaces(
@@ -40,8 +40,8 @@ async def test_the_watch_requests_only_metadata_of_managed_namespaces(
 ) -> None:
     serve_namespaces(server)
     async with following(client):
-        await until(lambda: server.watches_asked)
-    for request in (*server.lists_asked, *server.watches_asked):
+        await until(lambda: server.watch_requests)
+    for request in (*server.list_requests, *server.watch_requests):
         assert request.query["labelSelector"] == QUEUE
         assert "as=PartialObjectMetadata" in request.headers["Accept"]
 
@@ -74,11 +74,11 @@ async def test_an_unavailable_api_server_is_logged_once_and_its_return_too(
     server.always = refuses(403, "Forbidden", 'cannot list resource "namespaces"')
     async with following(client) as follow:
         await until(lambda: follow.policies.watch.restarts["403"] >= 3)
-        (line,) = follow.said("API server unavailable")
+        (line,) = follow.log_lines("API server unavailable")
         assert 'cannot list resource "namespaces"' in line["error"]
         assert not follow.policies.ready
         server.always = None
-        await until(lambda: follow.said("API server available again"))
+        await until(lambda: follow.log_lines("API server available again"))
 
 
 async def test_the_callback_runs_for_policy_changes_and_not_for_other_edits(
@@ -99,9 +99,9 @@ async def test_the_callback_runs_for_policy_changes_and_not_for_other_edits(
         assert follow.changes[1]["team-a"] is kept, "an equal policy is not kept twice"
         server.change("MODIFIED", copy.deepcopy(first))
         server.change("DELETED", namespace("team-b"))
-        await until(lambda: len(follow.said("policies changed")) == 2)
-        assert [line["namespaces"] for line in follow.said("policies changed")] == [2, 1]
-        assert [line["namespaces"] for line in follow.said("policies listed")] == [1]
+        await until(lambda: len(follow.log_lines("policies changed")) == 2)
+        assert [line["namespaces"] for line in follow.log_lines("policies changed")] == [2, 1]
+        assert [line["namespaces"] for line in follow.log_lines("policies listed")] == [1]
 
 
 async def test_an_internal_error_is_logged_and_the_watch_goes_on(
@@ -117,8 +117,8 @@ async def test_an_internal_error_is_logged_and_the_watch_goes_on(
             raise RuntimeError("of this test")
 
     async with following(client, on_change=changed) as follow:
-        await until(lambda: follow.said("internal error"))
-        assert "of this test" in follow.said("internal error")[0]["traceback"]
+        await until(lambda: follow.log_lines("internal error"))
+        assert "of this test" in follow.log_lines("internal error")[0]["traceback"]
         assert follow.errors == ["error"]
         await until(lambda: len(seen) == 2)
         server.change("ADDED", namespace("team-b"))
@@ -133,11 +133,11 @@ async def test_an_unreadable_namespace_is_logged_once_and_skipped(
     odd["metadata"]["labels"] = "none"
     serve_namespaces(server, odd, namespace("team-a"))
     async with following(client) as follow:
-        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
+        await until(lambda: follow.policies.watch.is_synced and server.watch_requests)
         server.change("MODIFIED", odd)
         server.change("ADDED", namespace("team-b"))
         await until(lambda: follow.names == {"team-a", "team-b"})
-        assert len(follow.said("skipping invalid namespace")) == 1
+        assert len(follow.log_lines("skipping invalid namespace")) == 1
 
 
 async def test_the_metrics_have_the_state_of_the_watch(server: ApiServer, client: KubeClient) -> None:
@@ -206,5 +206,5 @@ async def test_a_list_in_pages_is_read_to_its_end(server: ApiServer, client: Kub
     ]
     async with following(client) as follow:
         await until(lambda: follow.names == {"a", "b", "c"})
-    assert server.lists_asked[1].query["continue"] == "token"
+    assert server.list_requests[1].query["continue"] == "token"
     assert all(policy.mode is Mode.DEFAULT for policy in follow.policies.all().values())

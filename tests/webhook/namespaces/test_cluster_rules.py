@@ -125,6 +125,6 @@ async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_lin
     serve(server)
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
     async with following(client, Rules(default_priority_class="configured")) as follow:
-        await until(lambda: len(server.asked("/priorityclasses")) >= 2)
+        await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
         assert follow.default_class == "configured"
         assert follow.resource_lines == [("resource unavailable", "priorityclasses")]

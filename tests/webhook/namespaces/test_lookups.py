@@ -51,10 +51,10 @@ async def test_a_hundred_concurrent_lookups_send_one_request(server: ApiServer, 
     go = block_answers(server)
     policies = source(client).policies
     finds = [asyncio.create_task(policies.find("team-a")) for _ in range(100)]
-    await until(lambda: server.asked("/namespaces/"))
+    await until(lambda: server.requested_paths("/namespaces/"))
     go.set()
     assert {policy and policy.namespace for policy in await asyncio.gather(*finds)} == {"team-a"}
-    assert server.asked("/namespaces/") == [TEAM_A]
+    assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
 async def test_a_cancelled_lookup_leaves_the_request_to_the_next_caller(
@@ -64,7 +64,7 @@ async def test_a_cancelled_lookup_leaves_the_request_to_the_next_caller(
     go = block_answers(server)
     policies = source(client).policies
     first = asyncio.create_task(policies.find("team-a"))
-    await until(lambda: server.asked("/namespaces/"))
+    await until(lambda: server.requested_paths("/namespaces/"))
     second = asyncio.create_task(policies.find("team-a"))
     await asyncio.sleep(0)
     first.cancel()
@@ -103,7 +103,7 @@ async def test_the_watch_overrides_lookups_as_soon_as_it_has_the_namespace(
     serve_namespaces(server)
     serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
     async with following(client) as follow:
-        await until(lambda: follow.policies.watch.is_synced and server.watches_asked)
+        await until(lambda: follow.policies.watch.is_synced and server.watch_requests)
         policy = await follow.policies.find("team-a")
         assert policy is not None
         assert policy.share is not None
@@ -112,7 +112,7 @@ async def test_the_watch_overrides_lookups_as_soon_as_it_has_the_namespace(
         policy = await follow.policies.find("team-a")
         assert policy is not None
         assert policy.share is None
-        assert len(server.asked("/namespaces/")) == 1
+        assert len(server.requested_paths("/namespaces/")) == 1
 
 
 @pytest.mark.parametrize("now_enforced", [True, False])
@@ -126,14 +126,14 @@ async def test_a_policy_whose_mode_does_not_match_the_webhook_is_looked_up(
         policy = await follow.policies.find("team-a", modes={Mode.ENFORCE})
         assert policy is not None
         assert policy.mode is (Mode.ENFORCE if now_enforced else Mode.DEFAULT)
-        assert server.asked("/namespaces/") == [TEAM_A]
+        assert server.requested_paths("/namespaces/") == [TEAM_A]
         await follow.policies.find("team-a", modes={Mode.DEFAULT})
-        assert server.asked("/namespaces/") == [TEAM_A]
+        assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
 async def test_a_namespace_that_is_gone_is_not_managed(server: ApiServer, client: KubeClient) -> None:
     assert await source(client).policies.find("team-a") is None
-    assert server.asked("/namespaces/") == [TEAM_A]
+    assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_a_silent_api_server_is_an_error_after_the_deadline(
     policies = source(client).policies
     errors = await asyncio.gather(*(policies.find("team-a") for _ in range(20)), return_exceptions=True)
     assert {str(error) for error in errors} == {f"GET {TEAM_A}: no answer in time"}
-    assert server.asked("/namespaces/") == [TEAM_A]
+    assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
 async def test_an_absent_api_server_is_an_error(server: ApiServer, client: KubeClient) -> None:
@@ -194,9 +194,11 @@ async def test_the_cache_of_answers_is_bounded(
     lookups = NamespaceLookups(client, clock=lambda: 1.0)
     for name in ("a", "b", "a", "c", "a"):
         await lookups.find(name)
-    assert server.asked("/namespaces/") == [f"{PATH}/{name}" for name in ("a", "b", "c")]
+    assert server.requested_paths("/namespaces/") == [f"{PATH}/{name}" for name in ("a", "b", "c")]
     await lookups.find("b")
-    assert server.asked("/namespaces/")[-1] == f"{PATH}/b", "the one not used for longest was forgotten"
+    assert server.requested_paths("/namespaces/")[-1] == f"{PATH}/b", (
+        "the one not used for longest was forgotten"
+    )
 
 
 async def test_invented_names_send_a_bounded_number_of_requests(

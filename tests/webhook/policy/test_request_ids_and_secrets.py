@@ -38,7 +38,7 @@ async def test_invalid_bytes_get_one_line_and_an_id(live: Live, title: str) -> N
 
 
 async def test_every_answer_has_its_own_id_and_the_log_has_the_same_ids(
-    live: Live, held: HeldPolicies
+    live: Live, held_policies: HeldPolicies
 ) -> None:
     too_large = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
     namespace = json.dumps(review_of({}, kind={"kind": "Namespace"})).encode()

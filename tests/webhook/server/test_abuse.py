@@ -29,9 +29,9 @@ def errors_logged(live: Live) -> list[str]:
     return [line["message"] for line in live.log if line["level"] == "error"]
 
 
-async def test_slow_heads_end_and_others_are_answered(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_slow_heads_end_and_others_are_answered(tmp_path: Path, held_policies: HeldPolicies) -> None:
     limits = admission(head_seconds=0.2, sweep_seconds=0.1)
-    async with serving(tmp_path, held, limits=limits) as live:
+    async with serving(tmp_path, held_policies, limits=limits) as live:
         slow = [await live.connect() for _ in range(20)]
         silent, used = await live.connect(), await live.connect()
         for connection in (*slow[10:], used):
@@ -45,9 +45,11 @@ async def test_slow_heads_end_and_others_are_answered(tmp_path: Path, held: Held
             assert (await connection.post()).status == 200
 
 
-async def test_a_client_that_reads_no_answers_gets_no_more(tmp_path: Path, held: HeldPolicies) -> None:
+async def test_a_client_that_reads_no_answers_gets_no_more(
+    tmp_path: Path, held_policies: HeldPolicies
+) -> None:
     limits = admission(answer_seconds=0.3, sweep_seconds=0.1)
-    async with serving(tmp_path, held, limits=limits) as live:
+    async with serving(tmp_path, held_policies, limits=limits) as live:
         deaf = await live.connect(receive_buffer=4096)
         deaf.be_deaf()
         sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 6000))
@@ -95,10 +97,10 @@ async def test_a_body_may_come_in_pieces(live: Live) -> None:
 
 
 async def test_half_open_handshakes_end_and_the_oldest_is_closed_first(
-    tmp_path: Path, held: HeldPolicies
+    tmp_path: Path, held_policies: HeldPolicies
 ) -> None:
     limits = admission(max_handshakes=8, handshake_seconds=1.0)
-    async with serving(tmp_path, held, limits=limits) as live:
+    async with serving(tmp_path, held_policies, limits=limits) as live:
         half_open = [await live.connect_plainly() for _ in range(20)]
         for connection in half_open[:12]:
             await connection.ended()
@@ -125,9 +127,9 @@ async def test_a_connection_without_tls_is_closed_without_an_answer(live: Live, 
 
 
 async def test_a_connection_above_the_limit_closes_the_longest_idle_connection(
-    tmp_path: Path, held: HeldPolicies
+    tmp_path: Path, held_policies: HeldPolicies
 ) -> None:
-    async with serving(tmp_path, held, limits=FEW) as live:
+    async with serving(tmp_path, held_policies, limits=FEW) as live:
         first, *others = [await live.connect() for _ in range(4)]
         for connection in (first, *others):
             assert (await connection.post()).status == 200
@@ -139,8 +141,10 @@ async def test_a_connection_above_the_limit_closes_the_longest_idle_connection(
             assert (await connection.post()).status == 200
 
 
-async def test_connections_without_a_request_are_closed_first(tmp_path: Path, held: HeldPolicies) -> None:
-    async with serving(tmp_path, held, limits=FEW) as live:
+async def test_connections_without_a_request_are_closed_first(
+    tmp_path: Path, held_policies: HeldPolicies
+) -> None:
+    async with serving(tmp_path, held_policies, limits=FEW) as live:
         used = await live.connect()
         assert (await used.post()).status == 200
         silent = [await live.connect() for _ in range(20)]
@@ -150,31 +154,31 @@ async def test_connections_without_a_request_are_closed_first(tmp_path: Path, he
 
 
 async def test_a_connection_with_a_review_in_flight_is_never_closed(
-    tmp_path: Path, held: HeldPolicies
+    tmp_path: Path, held_policies: HeldPolicies
 ) -> None:
-    async with serving(tmp_path, held, limits=FEW) as live:
+    async with serving(tmp_path, held_policies, limits=FEW) as live:
         busy = [await live.connect() for _ in range(4)]
         for connection in busy:
             await connection.send(request(HELD))
-        await until(lambda: held.waiting == 4, "all are being answered")
+        await until(lambda: held_policies.waiting == 4, "all are being answered")
         await (await live.connect()).ended()
-        held.go.set()
+        held_policies.go.set()
         assert [(await connection.reply()).status for connection in busy] == [200] * 4
 
 
-async def test_resources_of_vanished_clients_are_freed(tmp_path: Path, held: HeldPolicies) -> None:
-    async with serving(tmp_path, held, limits=FEW) as live:
+async def test_resources_of_vanished_clients_are_freed(tmp_path: Path, held_policies: HeldPolicies) -> None:
+    async with serving(tmp_path, held_policies, limits=FEW) as live:
         for _ in range(3):
             vanishing = [await live.connect() for _ in range(4)]
             for connection in vanishing:
                 await connection.send(request(HELD))
-            await until(lambda: held.waiting == 4, "all are being answered")
+            await until(lambda: held_policies.waiting == 4, "all are being answered")
             for connection in vanishing:
                 connection.close()
             await until(lambda: live.server and not open_connections(live), "all are gone")
-            held.go.set()
-            await until(lambda: held.waiting == 0, "all are answered after their clients have gone")
-            held.go.clear()
+            held_policies.go.set()
+            await until(lambda: held_policies.waiting == 0, "all are answered after their clients have gone")
+            held_policies.go.clear()
         idle = [await live.connect() for _ in range(10)]
         for connection in idle[:6]:
             await connection.ended()

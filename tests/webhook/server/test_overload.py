@@ -31,13 +31,13 @@ IN_FLIGHT = "kaishare_webhook_in_flight"
 
 
 async def test_reviews_above_the_in_flight_limit_are_shed_with_retry_after(
-    tmp_path: Path, held: HeldPolicies
+    tmp_path: Path, held_policies: HeldPolicies
 ) -> None:
-    async with serving(tmp_path, held, max_in_flight=2) as live:
+    async with serving(tmp_path, held_policies, max_in_flight=2) as live:
         busy = [await live.connect() for _ in range(2)]
         for connection in busy:
             await connection.send(request(HELD))
-        await until(lambda: held.waiting == 2, "both are being answered")
+        await until(lambda: held_policies.waiting == 2, "both are being answered")
         assert await live.figure(IN_FLIGHT) == 2
         third = await live.connect()
         for count in (1, 2):
@@ -45,29 +45,31 @@ async def test_reviews_above_the_in_flight_limit_are_shed_with_retry_after(
             assert (reply.status, reply.headers["retry-after"]) == (503, "1")
             assert reply.body == b"too many reviews at once\n"
             assert await live.figure(SHED) == count
-        held.go.set()
+        held_policies.go.set()
         assert [(await connection.reply()).status for connection in busy] == [200, 200]
         assert (await third.post()).status == 200
         assert await live.figure(IN_FLIGHT) == 0
 
 
 async def test_large_reviews_are_shed_before_they_fill_the_memory(
-    live: Live, held: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+    live: Live, held_policies: HeldPolicies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.server.admission_server.MOST_BYTES_IN_FLIGHT", 2 * len(HELD))
     busy = [await live.connect() for _ in range(2)]
     for connection in busy:
         await connection.send(request(HELD))
-    await until(lambda: held.waiting == 2, "both are being answered")
+    await until(lambda: held_policies.waiting == 2, "both are being answered")
     third = await live.connect()
     assert (await third.post(HELD)).status == 503
-    held.go.set()
+    held_policies.go.set()
     assert [(await connection.reply()).status for connection in busy] == [200, 200]
     assert (await third.post(HELD)).status == 200
 
 
-async def test_a_request_without_its_whole_body_is_not_in_flight(tmp_path: Path, held: HeldPolicies) -> None:
-    async with serving(tmp_path, held, max_in_flight=2) as live:
+async def test_a_request_without_its_whole_body_is_not_in_flight(
+    tmp_path: Path, held_policies: HeldPolicies
+) -> None:
+    async with serving(tmp_path, held_policies, max_in_flight=2) as live:
         for _ in range(10):
             await (await live.connect()).send(request(REVIEW[:-1], length=len(REVIEW)))
         for path in PATHS:

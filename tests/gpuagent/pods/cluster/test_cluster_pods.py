@@ -73,7 +73,7 @@ async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
         assert run.inventory == inventory(*EVERYTHING)
         assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
-        (watch,) = server.watches_asked[:1]
+        (watch,) = server.watch_requests[:1]
         assert watch.query["fieldSelector"] == f"spec.nodeName={NODE}"
 
 
@@ -120,7 +120,7 @@ async def test_pods_come_change_and_go_with_their_related_objects(
         server.change("DELETED", versioned(fraction()))
         await until(lambda: run.names == set())
         assert run.inventory.bind_requests == {}
-        assert len(server.asked("bindrequests")) == 1, "once per pod"
+        assert len(server.requested_paths("bindrequests")) == 1, "once per pod"
 
 
 async def test_a_missing_bind_request_is_requested_again_a_few_times(
@@ -131,10 +131,10 @@ async def test_a_missing_bind_request_is_requested_again_a_few_times(
         await until(lambda: run.names == {"half", "late"})
         offer(server, bind_request("late", 2))
         await until(lambda: ("research", "late") in run.inventory.bind_requests)
-        await until(lambda: len(server.asked("bindrequests/half")) == 4)
-        requests = len(server.asked("bindrequests"))
+        await until(lambda: len(server.requested_paths("bindrequests/half")) == 4)
+        requests = len(server.requested_paths("bindrequests"))
         await asyncio.sleep(0.3)
-        assert len(server.asked("bindrequests")) == requests
+        assert len(server.requested_paths("bindrequests")) == requests
         assert run.pods.unavailable == ()
 
 
@@ -209,7 +209,7 @@ async def test_after_a_failed_request_a_bind_request_is_unknown(
     offer(server, fraction())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        await until(lambda: len(server.asked("bindrequests")) > 6)
+        await until(lambda: len(server.requested_paths("bindrequests")) > 6)
         assert run.inventory.bind_requests_unknown == UNKNOWN
         server.refusals = {}
         await until(lambda: not run.inventory.bind_requests_unknown)
@@ -288,7 +288,7 @@ async def test_bind_requests_are_requested_where_kai_may_have_placed_the_pod(
     offer(server, made)
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
-        assert bool(server.asked("bindrequests")) is is_asked_for
+        assert bool(server.requested_paths("bindrequests")) is is_asked_for
 
 
 @pytest.mark.parametrize(
@@ -316,10 +316,10 @@ async def test_config_maps_are_requested_for_the_container_with_the_share(
     offer(server, made, *(config_map(suffix=suffix, GPU_PORTION="0.50") for suffix in ("0", "1")))
     async with running(client, read_config_maps=True) as run:
         await until(lambda: run.pods.inventory)
-        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in requested]
+        assert server.requested_paths("configmaps") == [f"{CONFIG_MAPS}/{name}" for name in requested]
         stored = {(("research"), name) for name in requested[-1:]}
         assert run.inventory.config_maps.keys() == stored
-        assert not server.asked("secrets")
+        assert not server.requested_paths("secrets")
 
 
 async def test_of_several_config_maps_the_pods_own_counts(server: ApiServer, client: KubeClient) -> None:
@@ -348,14 +348,14 @@ async def test_an_edited_annotation_does_not_lead_to_another_config_map(
             )
         )
         await asyncio.sleep(0.2)
-        assert server.asked("configmaps") == [f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0"]
+        assert server.requested_paths("configmaps") == [f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0"]
 
 
 async def test_config_maps_are_requested_only_with_the_option(server: ApiServer, client: KubeClient) -> None:
     offer(server, *EVERYTHING)
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
-        assert not server.asked("configmaps")
+        assert not server.requested_paths("configmaps")
         assert run.inventory.config_maps == {}
 
 
@@ -391,10 +391,12 @@ async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
         lack = next(lack for lack in run.pods.unavailable if lack.resource == resource)
         assert lack.reason is UnavailableReason.DENIED
         assert lack.line.startswith(line)
-        await until(lambda: len(server.asked(part)) > 2)
-        assert run.said("resource unavailable").count(resource) == 1, "asked again and again, and said once"
+        await until(lambda: len(server.requested_paths(part)) > 2)
+        assert run.log_subjects("resource unavailable").count(resource) == 1, (
+            "asked again and again, and said once"
+        )
         server.refusals = {}
-        await until(lambda: resource in run.said("resource available again"))
+        await until(lambda: resource in run.log_subjects("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
         assert run.pods.unavailable == ()
 
@@ -406,10 +408,10 @@ async def test_a_missing_right_costs_few_requests_for_any_number_of_pods(
     server.refusals = {"bindrequests": FORBIDDEN}
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
-        assert len(server.asked("bindrequests")) <= 8
-        before = len(server.asked("bindrequests"))
+        assert len(server.requested_paths("bindrequests")) <= 8
+        before = len(server.requested_paths("bindrequests"))
         await asyncio.sleep(0.6)
-        assert len(server.asked("bindrequests")) - before <= 7
+        assert len(server.requested_paths("bindrequests")) - before <= 7
         assert len(run.inventory.pods) == 60
 
 
@@ -434,7 +436,7 @@ async def test_a_cluster_without_kais_resources_is_logged_once_and_costs_one_req
         (lack,) = run.pods.unavailable
         assert lack.reason is UnavailableReason.NOT_SERVED
         assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares come")
-        assert len(server.asked("bindrequests")) <= 8
+        assert len(server.requested_paths("bindrequests")) <= 8
         server.refusals = {}
         server.named |= {
             f"{BIND_REQUESTS}/pod-{number}": bind_request(f"pod-{number}", number) for number in range(60)
@@ -468,8 +470,8 @@ async def test_an_unreadable_answer_is_logged_once_and_requested_again(
         (lack,) = run.pods.unavailable
         assert lack.reason is UnavailableReason.ERROR
         assert line in lack.line
-        await until(lambda: len(server.asked("bindrequests")) > 4)
-        assert run.said("resource unavailable") == ["bindrequests.scheduling.run.ai"]
+        await until(lambda: len(server.requested_paths("bindrequests")) > 4)
+        assert run.log_subjects("resource unavailable") == ["bindrequests.scheduling.run.ai"]
         server.refusals = {}
         await until(lambda: run.inventory.bind_requests)
         await until(lambda: run.pods.unavailable == ())
@@ -484,10 +486,10 @@ async def test_an_unreachable_server_is_logged_by_the_watch_alone(
         await server.stop()
         await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
         assert run.pods.unavailable == ()
-        assert run.said("resource unavailable") == []
+        assert run.log_subjects("resource unavailable") == []
         assert run.names == {"half"}
         assert 0 < run.pods.seconds_since_contact() < 10
-        assert len(run.said("pod watch failing")) <= 2
+        assert len(run.log_subjects("pod watch failing")) <= 2
         await server.start()
         await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
@@ -503,7 +505,7 @@ async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
         server.tell(event("MODIFIED", broken))
         server.change("ADDED", versioned(pod("fine", 3)))
         await until(lambda: run.names == {"half", "fine"})
-        assert run.said("skipping invalid pod") == [
+        assert run.log_subjects("skipping invalid pod") == [
             "Pod research/broken: spec.containers: expected array | null, got str"
         ]
 
@@ -518,7 +520,7 @@ async def test_an_invalid_object_is_logged_once(server: ApiServer, client: KubeC
         await until(lambda: run.pods.inventory)
         server.change("ADDED", versioned(pod("fine", 3)))
         await until(lambda: run.names == {"half", "fine"})
-        (line,) = run.said("skipping invalid object")
+        (line,) = run.log_subjects("skipping invalid object")
         assert line.startswith(f"Node {NODE}: label nvidia.com/gpu.memory")
 
 
