@@ -10,7 +10,7 @@ from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
 from service.check_results import CheckResult, State
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Cluster, Namespace, Queue
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import PolicyMetadata
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,
@@ -78,7 +78,8 @@ def namespace(name: str, **labels: str) -> Namespace:
         for key, value in labels.items()
     }
     own = {key: value for key, value in own.items() if value != "-"} | {"kubernetes.io/metadata.name": name}
-    return Namespace(name, own, NamespacePolicy.from_labels(name, own))
+    metadata = PolicyMetadata(own)
+    return Namespace(name, own, metadata, metadata.policy(name))
 
 
 def queue(name: str, parent: str = "department") -> Queue:

@@ -137,7 +137,7 @@ def _own(metadata: _Metadata) -> PolicyMetadata:
 
 
 def _misspelt(after: _Metadata, before: _Metadata) -> Iterator[Finding]:
-    """Yield warnings for keys that the edit sets and whose prefix is nearly one of kaishare's."""
+    """Yield warnings for keys that the edit sets and whose prefix is nearly one of our own."""
     kinds = (("label", after.labels, before.labels), ("annotation", after.annotations, before.annotations))
     for kind, texts, texts_before in kinds:
         for key, prefix in near_prefixes(key for key in texts or () if key not in (texts_before or ())):

@@ -64,7 +64,7 @@ _MOST_OF_SIZES: Final = 8
 
 _LONGEST_PREFIX: Final = 40
 _IS_NEAR_OWN = re.compile("kai|share|size")
-"""A cheap condition for prefixes that may be misspelt ones of kaishare's."""
+"""A cheap condition for prefixes that may be misspellings of our own."""
 
 
 class Mode(StrEnum):
@@ -228,7 +228,7 @@ def changed_keys(after: Mapping[str, str], before: Mapping[str, str]) -> set[str
 
 
 def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Select the policy labels: the queue label, and every label with a prefix of kaishare's."""
+    """Select the policy labels: the queue label, and every label with one of our prefixes."""
     own = {key: value for key, value in labels.items() if key.startswith((PREFIX, SIZE_PREFIX))}
     if keys.QUEUE_LABEL in labels:
         own[keys.QUEUE_LABEL] = labels[keys.QUEUE_LABEL]
@@ -252,7 +252,7 @@ def idle_labels(labels: Mapping[str, str]) -> list[str]:
 
 
 def near_prefixes(keys_: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield keys whose prefix is nearly one of kaishare's, with the prefix that is probably meant.
+    """Yield keys whose prefix is nearly one of our own, with the prefix that is probably meant.
 
     At most eight prefixes are compared, because one comparison takes 20 µs.
     """
