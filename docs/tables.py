@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Group, Reason
+from webhook.policy.sizes import A_SIZE
 
 _PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -28,6 +29,7 @@ def written(document: str) -> str:
 
 def _labels() -> str:
     rows = [(f"`{label.key}`", label.allowed, label.absent) for label in LABELS.values()]
+    rows.append((f"`{SIZE_PREFIX}NAME`", A_SIZE, "no such size"))
     return _table(("namespace label", "allowed", "absent means"), rows)
 
 
@@ -48,6 +50,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "excluded-namespaces": _excluded,
     "reasons-left-alone": _reasons(Group.LEFT_ALONE),
     "reasons-share": _reasons(Group.SHARE),
+    "reasons-size": _reasons(Group.SIZE),
     "reasons-warnings": _reasons(Group.WARNING, Group.WARNING_OR_DENIAL),
     "reasons-denials": _reasons(Group.DENIED, Group.WARNING_OR_DENIAL),
     "reasons-admitted": _reasons(Group.ADMITTED),

@@ -96,7 +96,7 @@ async def test_an_unknown_label_is_refused_with_the_nearest_known_one(
         ours(mode="enforce", gpu_fraction="0.5", share_for="all", max_gpu_fraction="1", priority="train"),
         ours(gpu_memory="2000", max_gpu_memory="4000", gpu_toleration="inject"),
         ours(over_share="evict", over_share_grace="5m"),
-        {"kai.scheduler/other": "X", "example.com/kaishare.dev": "x", "kaishare.devx/mode": "x"},
+        {"kai.scheduler/other": "X", "example.com/kaishare.dev": "x", "kueue.x-k8s.io/mode": "x"},
     ],
 )
 async def test_good_labels_pass(webhook: RunningWebhook, labels: dict[str, str]) -> None:

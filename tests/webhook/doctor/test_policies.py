@@ -74,7 +74,7 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     many = [namespace(f"namespace-{number:05}", gpu_fraction="2", mode="x") for number in range(3000)]
     lines = result_lines(namespace_findings(but(namespaces=whole(*many))))
     assert len(lines) == 11
-    assert lines[-1] == "problem: policies: and 5990 more invalid labels"
+    assert lines[-1] == "problem: policies: and 5990 more invalid labels or selectors"
     assert max(map(len, lines)) < 300
 
 
