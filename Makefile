@@ -20,7 +20,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
