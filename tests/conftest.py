@@ -1,5 +1,7 @@
 """Fixtures of all tests, and markers by folder. The helpers behind them are in tests/support."""
 
+import gc
+
 import pytest
 from hypothesis import settings
 
@@ -25,6 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = marker_of(item.path)
         if marker:
             item.add_marker(marker)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what exists so far from garbage collection: a pass over the objects of all tests takes 0.15 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -145,7 +145,7 @@ async def test_a_webhook_that_hangs_costs_a_pod_its_time_limit_and_no_more(
             try:
                 began = time.monotonic()
                 assert is_unchanged(await canary.pod())
-                assert 0.9 < time.monotonic() - began < 4
+                assert 0.9 < time.monotonic() - began < 8, "the API server's usual limit is 10 s"
             finally:
                 webhook.process.send_signal(signal.SIGCONT)
             await canary.until_mutated()

@@ -230,7 +230,7 @@ async def test_who_does_not_answer_is_unreachable_after_the_limit(
         began = time.monotonic()
         with pytest.raises(Unreachable, match="GET /api/v1/pods: no answer in time"):
             await client.get(PODS, seconds=0.3)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 async def test_a_port_where_nobody_listens_is_unreachable(server: ApiServer, client: KubeClient) -> None:

@@ -43,13 +43,13 @@ FOUND = list(expressions())
 
 
 def seconds(pattern: re.Pattern[str], text: str, *, is_search: bool) -> float:
-    """Measure the shortest of a few matches."""
+    """Measure the CPU time of the cheapest of a few matches."""
     method = pattern.search if is_search else pattern.fullmatch
     taken = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.thread_time()
         method(text)
-        taken.append(time.perf_counter() - began)
+        taken.append(time.thread_time() - began)
         if taken[-1] < LONGEST_SECONDS:
             break
     return min(taken)
@@ -95,7 +95,7 @@ def test_a_slow_expression_is_known_by_its_degree(pattern: str, is_search: bool,
 def test_its_pump_makes_the_matcher_slow(pattern: str, is_search: bool, degree: str) -> None:
     """Eight times the text takes 64 times as long, and half as much again multiplies an exponential time.
 
-    The limits leave a factor of three for a busy machine; linear work would stay below them.
+    The limits leave a factor of three for a busy machine; linear work stays below them however often it is measured.
     """
     found = ambiguity(pattern, is_search=is_search)
     assert found is not None
@@ -106,7 +106,7 @@ def test_its_pump_makes_the_matcher_slow(pattern: str, is_search: bool, degree: 
         texts = [found.prefix + found.pump * (size // len(found.pump)) + end for end in ("\0", "\n\0")]
         return max(seconds(compiled, text, is_search=is_search) for text in texts)
 
-    assert worst(long) > limit * worst(short)
+    assert any(worst(long) > limit * worst(short) for _ in range(3))
 
 
 @pytest.mark.parametrize(("pattern", "is_search"), LINEAR)
