@@ -12,8 +12,8 @@ class ScheduleByFile(LoadScopeScheduling):
     """Gives each file to one worker, and all of tests/cluster to one worker.
 
     A file's fixtures of scope `module` are built once. One control plane serves all cluster tests, so that etcd and
-    kube-apiserver run once and no cluster test waits for another worker's. The largest group starts first, which is
-    tests/cluster; the other worker runs the remaining files meanwhile.
+    kube-apiserver run once and no cluster test waits for another worker's. Each worker meets its files in the order of
+    collection, so that no test runs after a file that comes later in a run without workers.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -22,4 +22,7 @@ class ScheduleByFile(LoadScopeScheduling):
 
 def scheduler(config: pytest.Config, log: object) -> ScheduleByFile | None:
     """Return the scheduler of `pytest -n`; None if the command line names another mode with --dist."""
-    return ScheduleByFile(config, log) if config.getoption("dist") == "load" else None
+    if config.getoption("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return ScheduleByFile(config, log)

@@ -257,9 +257,10 @@ def test_twice_the_bytes_take_no_more_than_a_few_times_as_long(field: str) -> No
         return encoded(fraction(**made[field]))
 
     small, large = data(4000), data(16_000)
+    # 4 times if linear, 16 times if quadratic
     assert any(
         seconds(lambda: read_pod(large)) < 0.02 + 12 * seconds(lambda: read_pod(small)) for _ in range(3)
-    )  # 4 times if linear, 16 times if quadratic
+    )
 
 
 def test_a_rebuild_reads_no_pod_again(monkeypatch: pytest.MonkeyPatch) -> None:
