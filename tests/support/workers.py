@@ -8,6 +8,11 @@ from xdist.scheduler import LoadScopeScheduling
 _CLUSTER: Final = "tests/cluster/"
 
 
+def unit_of(nodeid: str) -> str:
+    """Return the name of the unit that a test belongs to; one worker runs all tests of a unit."""
+    return _CLUSTER if nodeid.startswith(_CLUSTER) else nodeid.partition("::")[0]
+
+
 class ScheduleByFile(LoadScopeScheduling):
     """Gives each file to one worker, and all of tests/cluster to one worker.
 
@@ -17,7 +22,7 @@ class ScheduleByFile(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return _CLUSTER if nodeid.startswith(_CLUSTER) else nodeid.partition("::")[0]
+        return unit_of(nodeid)
 
 
 def scheduler(config: pytest.Config, log: object) -> ScheduleByFile | None:
