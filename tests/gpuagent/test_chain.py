@@ -647,7 +647,7 @@ def test_while_the_driver_hangs_figures_go_and_sigterm_still_ends_it(
         running.until(lambda: len(running.said("problem appeared")) == 2)
         began = time.monotonic()
         assert running.stop(signal.SIGTERM) == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15, "a kubelet waits for 30 s"
         assert [line["hung"] for line in running.said("stopped")] == [True]
         assert [line["reason"] for line in running.said("problem appeared")] == ["sample-stale"] * 2
 

@@ -169,7 +169,7 @@ async def test_a_call_that_hangs_shows_and_holds_up_nobody(simulated, clock):
         assert run.samples == []
         began = time.monotonic()
         run.sampler.stop()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         release.set()
         await run.until(lambda: not source.proc_root.exists())
 
