@@ -8,7 +8,7 @@ STAMP := $(VENV)/.requirements-installed
 
 help:
 	@echo "make demo       run the webhook and the agent on the examples and print the resulting pods (KEEP=1 keeps both running)"
-	@echo "make test       run the tests"
+	@echo "make test       run the tests in two processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make lint       run ruff, mypy, import-linter and the check of regular expressions"
 	@echo "make docs       generate the tables of the documentation from the code"
 	@echo "make manifests  generate the plain manifests and the tables of rights from the chart (needs helm)"
@@ -20,7 +20,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

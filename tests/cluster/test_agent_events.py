@@ -17,7 +17,7 @@ from tests.support.gpu_node import GRACE, INTERVAL, RIGHTS, GpuNode, counted, un
 from tests.support.kube_objects import GPU_0, fraction, reservation
 
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
-SLOW = 1.5  # what a busy machine may take beside grace and interval
+SLOW = 5  # what a busy machine may take beside grace and interval
 BY_THE_SERVER = {"uid", "resourceVersion", "creationTimestamp", "managedFields"}
 
 

@@ -19,8 +19,9 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.free_ports import free_port
 from tests.support.other_webhooks import others_configuration
-from tests.support.prometheus_server import Prometheus, free_port, prometheus
+from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
 from webhook.registration.configurations import UrlTarget

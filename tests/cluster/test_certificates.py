@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import socket
 import ssl
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from tests.support.cluster_webhook import (
     start_serving,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.free_ports import free_port
 from tests.support.kube_user import account
 from tests.support.self_policy import self_policy_on
 from tests.support.webhook_in_a_pod import in_a_pod
@@ -158,12 +158,6 @@ async def rotations(replica: Serving) -> dict[str, float]:
     return {result: value for result, value in counts.items() if result != "renewed"}
 
 
-def unused_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def leaf_of(replica: Serving) -> bytes:
     """Return the certificate that a replica serves now, in DER."""
     address = (replica.admission.host, replica.admission.port)
@@ -249,7 +243,7 @@ async def test_without_a_secret_readyz_has_the_command_and_no_review_is_accepted
     await admin.delete(SECRET)
     pod = in_a_pod(plane, await admin.token("early", *RIGHTS), tmp_path)
     options = f"--policies {tmp_path}/policies.yaml --namespace {NAMESPACE} --drain 200ms"
-    port = unused_port()
+    port = free_port()
     ports = f"--listen 127.0.0.1:{port} --ops-listen 127.0.0.1:0"
     log = tmp_path / "early"
     with log.open("wb") as stream:

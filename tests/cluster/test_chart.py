@@ -29,6 +29,7 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.free_ports import free_port
 from tests.support.gpu_node import GpuNode
 from tests.support.gpu_node import until as until_agent
 from tests.support.helm_chart import EVERYTHING, NAMESPACE, find_object, rendered
@@ -49,7 +50,6 @@ CONFIGURATIONS = [
     for kind in ("mutating", "validating")
 ]
 CA_SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kaishare-webhook-ca"
-PORT = 29443  # API servers call the Service's port, and here nothing stands in between
 STRATEGIC = "application/strategic-merge-patch+json"
 BUNDLE = base64.b64encode(Authority.create(now=datetime.now(UTC)).pair.certificate_pem).decode()
 
@@ -65,7 +65,8 @@ def release(plane: ControlPlane) -> Iterator[Release]:
             await let_go(client, AGENT_NAMESPACE)
 
     asyncio.run(prepare())
-    values = {**EVERYTHING, "webhook": {**EVERYTHING.get("webhook", {}), "servicePort": PORT}}
+    # API servers call the Service's port, and here nothing stands in between.
+    values = {**EVERYTHING, "webhook": {**EVERYTHING.get("webhook", {}), "servicePort": free_port()}}
     installed = Release(plane=plane, values=values)
     installed.install()
     try:
@@ -213,7 +214,11 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
     pod = in_a_pod(plane, await token_of(client, "kaishare-webhook", NAMESPACE), tmp_path)
     canary = Canary(client, "chart-users")
     async with serving(
-        tmp_path / "log", *options, listen=PORT, program=pod.program, environment=pod.environment
+        tmp_path / "log",
+        *options,
+        listen=release.values["webhook"]["servicePort"],
+        program=pod.program,
+        environment=pod.environment,
     ) as webhook:
         await canary.until_mutated()
         await admin.client.request(

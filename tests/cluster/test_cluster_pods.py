@@ -226,8 +226,8 @@ async def test_a_silently_dead_connection_is_replaced(
         await until(lambda: run.names == {"half"})
         hostile.link.fall_silent()
         await admin.create(pod("more", 2))
-        took = await until(lambda: run.pods.watch.restarts["unreachable"], 8)
-        assert took < 3.5
+        took = await until(lambda: run.pods.watch.restarts["unreachable"], 15)
+        assert took < 10
         assert run.pods.seconds_since_contact() > 1
         assert run.names == {"half"}
         hostile.link.recover()

@@ -115,9 +115,9 @@ def groups(faults: dict[str, Fault], size: int = 9) -> Any:
 
 @pytest.fixture(autouse=True)
 def _short_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kube.client._SECONDS", 0.5)
-    monkeypatch.setattr("kube.client._LIST_SECONDS", 0.5, raising=False)
-    monkeypatch.setitem(KubeClient.request.__kwdefaults__, "seconds", 0.5)
+    monkeypatch.setattr("kube.client._SECONDS", 1.0)
+    monkeypatch.setattr("kube.client._LIST_SECONDS", 1.0, raising=False)
+    monkeypatch.setitem(KubeClient.request.__kwdefaults__, "seconds", 1.0)
 
 
 @pytest.fixture

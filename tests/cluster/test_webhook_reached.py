@@ -145,7 +145,7 @@ async def test_a_hanging_webhook_delays_a_pod_by_its_time_limit_only(
             try:
                 began = time.monotonic()
                 assert is_unchanged(await canary.pod())
-                assert 0.9 < time.monotonic() - began < 4
+                assert 0.9 < time.monotonic() - began < 8, "the API server's usual limit is 10 s"
             finally:
                 webhook.process.send_signal(signal.SIGCONT)
             await canary.until_mutated()

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from certs.authority import Authority
+from tests.support.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("webhook", "agent")
@@ -200,12 +200,6 @@ def read(url: str, program: Running, trust: ssl.SSLContext | None = None, body: 
             if time.monotonic() > ends:
                 raise AssertionError(f"{url}: {error}") from None
             time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(

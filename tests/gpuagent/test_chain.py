@@ -605,7 +605,7 @@ def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
         running.until(lambda: len(running.log_lines("problem appeared")) == 2)
         began = time.monotonic()
         assert running.stop(signal.SIGTERM) == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15, "a kubelet waits for 30 s"
         assert [line["hung"] for line in running.log_lines("stopped")] == [True]
         assert [line["reason"] for line in running.log_lines("problem appeared")] == ["sample-stale"] * 2
 

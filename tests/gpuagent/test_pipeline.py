@@ -199,7 +199,9 @@ def test_without_a_list_of_pods_nothing_is_judged(pods: Pods, detail: str) -> No
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
+    # A server that stops waits up to 1 s for idle connections.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session:
         yield session
 
 

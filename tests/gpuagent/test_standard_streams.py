@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_process import Agent
+from tests.support.free_ports import free_ports
 from tests.support.standard_streams import (
     FOREIGN,
     LOSING,
     STREAMS,
-    free_ports,
     process_with,
     standard_descriptors,
 )

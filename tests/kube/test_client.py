@@ -232,7 +232,7 @@ async def test_a_server_that_does_not_answer_is_unreachable_after_the_limit(
         began = time.monotonic()
         with pytest.raises(Unreachable, match="GET /api/v1/pods: no answer in time"):
             await client.get(PODS, seconds=0.3)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 async def test_a_port_without_a_listener_is_unreachable(server: ApiServer, client: KubeClient) -> None:

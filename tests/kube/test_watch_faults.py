@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -23,6 +24,11 @@ from tests.support.api_server import (
 from tests.support.watches import QUICK, running, until
 
 GONE = status_object(410, "Expired", "too old resource version: 1 (5)")
+
+
+def least_seconds(tries: int) -> float:
+    """The bound for the pace of tries: a pause is at least half as long as the longest from the fourth one on."""
+    return (tries - 4) * QUICK.longest_pause / 2
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +82,7 @@ async def test_repeated_410_is_reported_and_retried_with_growing_pauses(
 ) -> None:
     server.always = refuses(410, "Expired", "always")
     async with running(client) as run:
-        await asyncio.sleep(0.5)
-        assert len(server.requests) < 30
+        assert await until(lambda: len(server.requests) >= 25) > least_seconds(25)
         assert run.troubles == [f"GET {PODS}: 410 Expired: always"]
 
 
@@ -102,10 +107,8 @@ async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
 ) -> None:
     server.answers = [lists(pod("a"))]
     server.always = streams()
-    async with running(client) as run:
-        await asyncio.sleep(0.5)
-        # A pause is 20 to 40 ms here, once it has grown; at the usual pace, 15 to 30 s.
-        assert 8 < len(server.watch_requests) < 35
+    async with running(client, timing=replace(QUICK, healthy_after=20)) as run:
+        assert await until(lambda: len(server.watch_requests) >= 25) > least_seconds(25)
         assert run.troubles == [f"watch {PODS}: the server closes every stream at once"]
         assert run.names == {"a"}
 
@@ -231,7 +234,7 @@ async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, cl
     server.pods = {"a": pod("a")}
     async with running(client) as run:
         took = await until(lambda: run.troubles)
-        assert QUICK.watch + QUICK.grace - 0.1 < took < QUICK.watch + QUICK.grace + 1.5
+        assert QUICK.watch + QUICK.grace - 0.1 < took < QUICK.watch + QUICK.grace + 5
         assert run.watch.restarts == {"unreachable": 1}
         await until(lambda: len(server.watch_requests) == 2)
 
@@ -247,7 +250,7 @@ async def test_a_request_without_any_answer_is_given_up(
 
     server.answers = [lists(pod("a")), never]
     async with running(client, timing=WatchTiming(watch=40, first_pause=0.01)) as run:
-        assert await until(lambda: run.troubles) < 2
+        assert await until(lambda: run.troubles) < 10
         assert run.troubles == [f"GET {PODS}: no answer in time"]
         await until(lambda: len(server.watch_requests) == 2)
 
@@ -259,23 +262,21 @@ async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_i
     async with running(client) as run:
         await until(lambda: server.watch_requests)
         await server.stop()
-        # Ten minutes are 20 of the longest pauses at the usual pace; here, 0.8 s.
-        await asyncio.sleep(0.8)
-        tries = run.watch.restarts["unreachable"]
-        assert 15 < tries < 60
+        # Ten minutes are 20 of the longest pauses at the usual pace.
+        assert await until(lambda: run.watch.restarts["unreachable"] >= 25) > least_seconds(25)
         errors = [
             f"GET {PODS}: {why}"
             for why in ("the answer was cut short", f"127.0.0.1:{server.port}: Connection refused")
         ]
         assert run.troubles == errors, "one line, however many tries"
         assert run.names == {"a"}, "what was known stays"
-        assert run.watch.seconds_since_contact() > 0.7
+        assert run.watch.seconds_since_contact() > least_seconds(25)
         server.pods = {"b": pod("b")}
         server.version = 9
         server.answers = [refuses(410, "Expired")]
         await server.start()
-        assert await until(lambda: run.names == {"b"}) < 1
-        assert run.watch.seconds_since_contact() < 1
+        assert await until(lambda: run.names == {"b"}) < 5
+        assert run.watch.seconds_since_contact() < 5
         await until(lambda: len(run.troubles) == 3)
         assert run.troubles[2] == "", "the problem has ended"
         assert run.watch.problem == ""
@@ -286,8 +287,7 @@ async def test_a_watch_that_rbac_denies_is_retried_slowly_and_reported_once(
 ) -> None:
     server.always = refuses(403, "Forbidden", 'pods is forbidden: User "x" cannot list resource "pods"')
     async with running(client) as run:
-        await asyncio.sleep(0.5)
-        assert 8 < len(server.requests) < 35
+        assert await until(lambda: len(server.requests) >= 25) > least_seconds(25)
         assert run.troubles == [
             f'GET {PODS}: 403 Forbidden: pods is forbidden: User "x" cannot list resource "pods"'
         ]

@@ -43,13 +43,13 @@ FOUND = list(expressions())
 
 
 def seconds(pattern: re.Pattern[str], text: str, *, is_search: bool) -> float:
-    """Measure the shortest of a few matches."""
+    """Measure the CPU time of the cheapest of a few matches."""
     method = pattern.search if is_search else pattern.fullmatch
     taken = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.thread_time()
         method(text)
-        taken.append(time.perf_counter() - began)
+        taken.append(time.thread_time() - began)
         if taken[-1] < LONGEST_SECONDS:
             break
     return min(taken)
@@ -101,7 +101,7 @@ def test_the_repeated_part_of_a_slow_expression_makes_the_matcher_slow(
 ) -> None:
     """Eight times the text takes 64 times as long, and half as much again multiplies an exponential time.
 
-    The limits leave a factor of three for a busy machine; linear work would stay below them.
+    The limits leave a factor of three for a busy machine; linear work stays below them however often it is measured.
     """
     slowness = ambiguity(pattern, is_search=is_search)
     assert slowness is not None
@@ -114,7 +114,7 @@ def test_the_repeated_part_of_a_slow_expression_makes_the_matcher_slow(
         ]
         return max(seconds(compiled, text, is_search=is_search) for text in texts)
 
-    assert worst(long) > limit * worst(short)
+    assert any(worst(long) > limit * worst(short) for _ in range(3))
 
 
 @pytest.mark.parametrize(("pattern", "is_search"), LINEAR)

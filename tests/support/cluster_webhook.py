@@ -126,17 +126,22 @@ class Canary:
         """Whether the webhook changes pods."""
         return bool((await self.pod())["spec"]["schedulerName"] == keys.SCHEDULER_NAME)
 
+    async def _answers(self, *, is_mutated: bool) -> bool:
+        """Whether pods are changed, or not; False while the API server knows the validating configuration alone."""
+        try:
+            return await self.is_mutated() is is_mutated
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return False
+
     async def until_mutated(self) -> None:
         """Wait until the API server calls the webhook, and it answers."""
-        await until(self.is_mutated, "the configuration is taken up")
+        await until(lambda: self._answers(is_mutated=True), "the configuration is taken up")
 
     async def until_unchanged(self) -> None:
         """Wait until the API server no longer calls the webhook."""
-
-        async def is_unchanged() -> bool:
-            return not await self.is_mutated()
-
-        await until(is_unchanged, "the end of the configuration is taken up")
+        await until(lambda: self._answers(is_mutated=False), "the end of the configuration is taken up")
 
     async def until_called(self, other: Recorder) -> None:
         """Wait until another component's webhook is called."""

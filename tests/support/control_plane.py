@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -23,6 +22,7 @@ from certs.authority import Authority
 from kube.access import InCluster
 from tests.support.api_faults import Upstream
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
+from tests.support.free_ports import free_ports
 
 ADMIN_TOKEN = "admin-of-this-test"
 _READY_SECONDS = 60.0
@@ -186,7 +186,7 @@ def control_plane(
         options: further options of kube-apiserver.
         since: initial state and keys, as after a restore; None for an empty etcd.
     """
-    port, etcd_port, peer_port = _free_ports(3)
+    port, etcd_port, peer_port = free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = Program(
         name="etcd",
@@ -250,7 +250,7 @@ def controller_manager(
     assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS
 ) -> Iterator[Program]:
     """Run kube-controller-manager with these controllers, each with its own service account."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     kubeconfig = plane.kubeconfig()
     manager = Program(
         name="kube-controller-manager",
@@ -292,14 +292,6 @@ def _write_keys(folder: Path) -> None:
         signing.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
     (folder / "tokens.csv").write_text(f"{ADMIN_TOKEN},admin,admin,{json.dumps('system:masters')}\n")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
 
 
 def assets_folder() -> Path | None:

@@ -1,7 +1,6 @@
 """Runs a real Prometheus that scrapes the programs of a test, and serves pages for it."""
 
 import json
-import socket
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from tests.support.free_ports import free_port
 from tests.support.promtool import ALERTS, needed
 
 PATIENCE_SECONDS = 60
@@ -112,14 +112,6 @@ def _answers(url: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def free_port() -> int:
-    """Return a free port; Prometheus does not report a port that the kernel selects."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 _SETTLE_SECONDS = 0.03
 """The log thread writes a line at most this long after the event under load (service/log_writer.py)."""
 
-_PATIENCE_SECONDS = 0.2
+_PATIENCE_SECONDS = 0.5
 
 
 def log_lines(log: Path, message: str = "") -> list[dict[str, Any]]:

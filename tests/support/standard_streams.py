@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -118,12 +117,3 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
 def standard_descriptors(process: subprocess.Popen[bytes]) -> list[str]:
     """Return the targets of a process' descriptors 0 to 2."""
     return [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports of loopback."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

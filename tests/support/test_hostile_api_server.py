@@ -61,7 +61,7 @@ async def session(hostile: HostileApiServer) -> AsyncIterator[aiohttp.ClientSess
 
 
 BODY = bytes(range(256)) * 1024
-AT_ONCE = aiohttp.ClientTimeout(sock_read=0.2)
+AT_ONCE = aiohttp.ClientTimeout(sock_read=0.5)
 GET_BY_ACCOUNT = """
 import ssl, sys, urllib.request
 from pathlib import Path

@@ -16,7 +16,7 @@ QUICK = WatchTiming(watch=1, grace=0.2, first_pause=0.01, longest_pause=0.04, he
 """Timing about 500 times as fast as in production."""
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
     """Wait for a condition; return the seconds it took."""
     began = time.monotonic()
     while not condition():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.http.listeners import Address
+from tests.support.free_ports import free_ports
 from tests.support.pods import gpu_container, pod
 from tests.support.standard_streams import (
     FOREIGN,
@@ -17,7 +18,6 @@ from tests.support.standard_streams import (
     PATIENCE_SECONDS,
     ROOT,
     STREAMS,
-    free_ports,
     process_with,
     standard_descriptors,
 )

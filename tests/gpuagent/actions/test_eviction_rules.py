@@ -130,7 +130,9 @@ def test_the_worst_comes_first_and_each_pod_once() -> None:
     assert names(judged) == ["two", "small", "train"]
 
 
-@pytest.mark.parametrize("reason", set(FlagReason) - {FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
+@pytest.mark.parametrize(
+    "reason", sorted(set(FlagReason) - {FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
+)
 def test_flags_other_than_over_share_and_limit_bypassed_make_no_candidate(reason: FlagReason) -> None:
     made = {
         FlagReason.UNASSIGNED_GPU: pod_share("train", SHARE, gpus=(B,)),

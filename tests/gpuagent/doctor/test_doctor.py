@@ -31,6 +31,8 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster, and a driver that is not there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    # Another test may have loaded a library in this process.
+    monkeypatch.setattr("gpuagent.doctor.driver.loaded_library", lambda _host: ("", ""))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
 

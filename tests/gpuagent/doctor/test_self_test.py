@@ -130,7 +130,8 @@ def test_mig_and_no_gpu_are_not_tried() -> None:
         ("import time; time.sleep(60)", "not checked: the test process allocated no memory within 1 s"),
     ],
 )
-def test_a_process_without_gpu_memory(script: str, text: str) -> None:
+def test_a_process_without_gpu_memory(script: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuagent.doctor.self_test._LEAVE_SECONDS", 0.2)
     began = time.monotonic()
     result = self_test_result(READY, lambda: READY, HERE, program=(sys.executable, "-c", script), seconds=0.8)
     assert (result.state, result.what) == (State.UNKNOWN, text)

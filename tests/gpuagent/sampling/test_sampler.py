@@ -169,7 +169,7 @@ async def test_a_hanging_call_is_visible_and_does_not_delay_the_stop(simulated, 
         assert run.samples == []
         began = time.monotonic()
         run.sampler.stop()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         release.set()
         await run.until(lambda: not source.proc_root.exists())
 

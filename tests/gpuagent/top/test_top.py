@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -38,6 +37,7 @@ from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
 from gpuagent.verdicts.judge import Judge, Verdicts
 from service.text import width
+from tests.support.free_ports import free_port
 from tests.support.samples import GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import pod as node_pod
 
@@ -348,13 +348,6 @@ def serving(answer: Answer, port: int = 0) -> Iterator[str]:
 
 def body_of(status: Status, **options: Any) -> bytes:
     return shares_json(status, **{"node": "node-1", "is_simulated": False, **options})
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 GOOD = gives(body_of(judged(180.0)))

@@ -59,7 +59,7 @@ async def test_part_of_a_head_and_silence_ends_the_connection(prepare: Prepare) 
 
 
 async def test_a_silent_connection_may_wait_before_and_between_requests() -> None:
-    async with serving(limits(head_seconds=0.05)) as running:
+    async with serving(limits(head_seconds=0.25)) as running:
         client, other = await running.connect(), await running.connect()
         await one_request(client)
         await other.send(b"GET")

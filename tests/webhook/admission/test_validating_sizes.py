@@ -113,7 +113,7 @@ async def test_an_edit_that_is_allowed(
 
 async def test_thousands_of_sizes_are_refused_in_few_words(webhook: RunningWebhook) -> None:
     sizes = {f"size.kaishare.dev/s{number:05}": "0.5" for number in range(5000)}
-    selectors = {key: "app in (" for key in sizes}
+    selectors = dict.fromkeys(sizes, "app in (")
     response = await answer(webhook, QUEUE | sizes, selectors)
     message = response["status"]["message"]
     assert len(message) < 4000
