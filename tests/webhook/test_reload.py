@@ -15,7 +15,8 @@ from tests.support.pods import gpu_container, pod
 from tests.support.webhook_process import Connection, Live, running, until
 from tests.support.webhook_server import review_of
 from webhook.certificates.files import FileSettings
-from webhook.namespaces.documents import Labels, read_namespaces
+from webhook.namespaces.documents import read_namespaces
+from webhook.policy.labels import PolicyMetadata
 
 NOT_TAKEN_UP = "policies not reloaded, keeping the last valid ones"
 CERTIFICATE_NOT_TAKEN_UP = "certificate not reloaded, keeping the last valid one"
@@ -144,7 +145,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
 ) -> None:
     failures = [OSError("the disk is slow today")]
 
-    def read(path: Path) -> Mapping[str, Labels]:
+    def read(path: Path) -> Mapping[str, PolicyMetadata]:
         if failures and "0.25" in path.read_text():
             raise failures.pop()
         return read_namespaces(path)
