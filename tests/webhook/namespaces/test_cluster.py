@@ -35,6 +35,29 @@ async def test_label_changes_change_the_policy_at_once(server: ApiServer, client
         assert server.requested_paths("/namespaces/") == []
 
 
+async def test_selectors_come_from_annotations_and_only_those_are_kept(
+    server: ApiServer, client: KubeClient
+) -> None:
+    vision = namespace("vision")
+    vision["metadata"]["labels"]["size.kaishare.dev/train"] = "0.5"
+    serve_namespaces(server, vision)
+
+    async with following(client) as follow:
+
+        def selectors() -> list[str]:
+            policy = (follow.policies.all() or {})["vision"]
+            return [size.selector.text for size in policy.sizes.selecting if size.selector]
+
+        await until(lambda: follow.policies.watch.is_synced and server.watch_requests)
+        assert selectors() == []
+        annotated = copy.deepcopy(vision)
+        annotated["metadata"]["annotations"] = {"size.kaishare.dev/train": "job", "note": "x" * 100_000}
+        server.change("MODIFIED", annotated)
+        await until(lambda: selectors() == ["job"])
+        (known,) = follow.policies.watch.objects.values()
+        assert len(repr(known)) < 5000
+
+
 async def test_the_watch_requests_only_metadata_of_managed_namespaces(
     server: ApiServer, client: KubeClient
 ) -> None:

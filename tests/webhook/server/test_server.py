@@ -15,8 +15,10 @@ from service.http.listeners import Address
 from tests.support.pods import container, gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.decide import Decision
+from webhook.policy.labels import NamespacePolicy
 from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.bodies import LARGEST_BODY
+from webhook.server.ops_server import policy_json
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
@@ -281,7 +283,31 @@ async def test_the_plain_port(webhook: RunningWebhook) -> None:
     by_name = {policy["namespace"]: policy for policy in json.loads(text)}
     assert sorted(by_name) == ["broken", "guarded", "team-a", "watched"]
     assert by_name["team-a"]["share"] == {"gpu-fraction": "0.5"}
+    assert (by_name["team-a"]["sizes"], by_name["team-a"]["announce"]) == ([], True)
     assert by_name["broken"]["problems"][0]["label"] == "kaishare.dev/gpu-fraction"
+
+
+def test_sizes_in_the_list_of_policies() -> None:
+    policy = NamespacePolicy.from_labels(
+        "vision",
+        {
+            "kai.scheduler/queue": "vision",
+            "size.kaishare.dev/train": "0.5",
+            "size.kaishare.dev/serve": "8Gi",
+            "size.kaishare.dev/full": "1",
+            "size.kaishare.dev/bad": "7",
+            "kaishare.dev/announce": "false",
+        },
+        {"size.kaishare.dev/train": "app=web"},
+    )
+    assert policy is not None
+    fields = policy_json(policy)
+    assert fields["announce"] is False
+    assert fields["sizes"] == [
+        {"name": "full", "share": None, "selector": None},
+        {"name": "serve", "share": {"gpu-memory": "8192"}, "selector": None},
+        {"name": "train", "share": {"gpu-fraction": "0.5"}, "selector": "app=web"},
+    ]
 
 
 async def test_large_pages_are_written_one_at_a_time(
