@@ -13,7 +13,7 @@ from fractions import Fraction
 from kai import keys
 from kai.pod import Container, PodView
 from kai.quantity import is_quantity, parse_quantity
-from kai.share import Share, fraction_of
+from kai.share import fraction_of
 from kai.version import Version
 
 
@@ -158,7 +158,7 @@ def _validate_annotations(
         if message:
             return message
     try:
-        Share.from_annotations(annotations)
+        _ = pod.share_request
     except ValueError as error:
         return str(error)
     return None

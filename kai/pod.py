@@ -7,6 +7,7 @@ pod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ from msgspec import Raw, Struct
 from kai import keys
 from kai.command_lines import LONGEST_COMMAND_LINE, first_words
 from kai.gpu_resources import NVIDIA_PREFIX, names_device_class, names_gpu
+from kai.share import Share
 
 Quantity = str | float
 """A quantity in JSON. API servers write strings, manifests may have numbers. An integer is decoded as a
@@ -194,10 +196,15 @@ class ContainerFacts(Struct, frozen=True):
         return cls(gpu_resources, use_claims)
 
 
+class _Unread(Enum):
+    UNREAD = 0
+
+
 class PodView:
     """A decoded pod with defaults in place of null and absent fields."""
 
     __slots__ = (
+        "_share",
         "all_containers",
         "annotations",
         "container_facts",
@@ -235,6 +242,8 @@ class PodView:
         """Names of the GPU resources that any container limits or requests."""
         self.nvidia_annotations = [key for key in self.annotations if key.startswith(NVIDIA_PREFIX)]
         """Keys of the annotations with the prefix `nvidia.com/`."""
+        self._share: Share | str | _Unread | None = _Unread.UNREAD
+        """The share, or the message of the error."""
 
     @property
     def name(self) -> str:
@@ -275,6 +284,18 @@ class PodView:
     def owner_name(self) -> str:
         """The first owner's name; empty for a pod without owners."""
         return (self.owners[0].name or "") if self.owners else ""
+
+    @property
+    def share_request(self) -> Share | None:
+        """The share that the annotations request, read once; raises as `Share.from_annotations`."""
+        if self._share is _Unread.UNREAD:
+            try:
+                self._share = Share.from_annotations(self.annotations)
+            except ValueError as error:
+                self._share = str(error)
+        if isinstance(self._share, str):
+            raise ValueError(self._share)
+        return self._share
 
     @property
     def uses_mig(self) -> bool:

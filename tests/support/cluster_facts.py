@@ -1,6 +1,6 @@
 """Clusters as the doctor reads them: a correct one, and functions that change it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -70,15 +70,14 @@ def other(name: str, **changes: Any) -> WebhookConfiguration:
     return of_kai(name, "", clientConfig={"url": "https://10.0.0.1/"}, **changes)
 
 
-def namespace(name: str, **labels: str) -> Namespace:
+def namespace(name: str, annotations: Mapping[str, str] | None = None, **labels: str) -> Namespace:
     """Return a namespace, managed unless the queue is removed; `gpu_fraction="0.5"` is
     kaishare.dev/gpu-fraction."""
     own = {"kai.scheduler/queue": "team-a"} | {
-        key if key == "kai.scheduler/queue" else f"kaishare.dev/{key.replace('_', '-')}": value
-        for key, value in labels.items()
+        key if "/" in key else f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
     }
     own = {key: value for key, value in own.items() if value != "-"} | {"kubernetes.io/metadata.name": name}
-    metadata = PolicyMetadata(own)
+    metadata = PolicyMetadata(own, annotations or {})
     return Namespace(name, own, metadata, metadata.policy(name))
 
 

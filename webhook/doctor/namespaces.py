@@ -1,6 +1,6 @@
 """Checks of namespaces: their policy labels, and whether the API server calls the webhook for them. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kai import keys
@@ -8,6 +8,7 @@ from service.check_results import CheckResult, ok, problem, warning
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy.labels import Mode, idle_labels, label_problems
+from webhook.policy.sizes import selector_overlaps
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
@@ -107,5 +108,22 @@ def _invalid(cluster: Cluster) -> Iterator[CheckResult]:
             f"{listed(idle)}: kaishare labels have no effect without {keys.QUEUE_LABEL}",
             f"add {keys.QUEUE_LABEL}, or remove the labels",
         )
+    yield from _overlaps(namespaces)
     if not invalid and any(namespace.policy for namespace in namespaces):
         yield ok(_POLICIES, "all labels are valid")
+
+
+def _overlaps(namespaces: Sequence[Namespace]) -> Iterator[CheckResult]:
+    """Yield a warning about sizes whose selectors probably select the same pods."""
+    overlaps = [
+        f"{one_line(namespace.name)} ({first.name} and {second.name}: {what})"
+        for namespace in namespaces
+        if namespace.policy is not None
+        for first, second, what in selector_overlaps(namespace.policy.sizes)
+    ]
+    if overlaps:
+        yield warning(
+            _POLICIES,
+            f"{listed(overlaps)}: a pod that both sizes select gets no share",
+            "make the selectors exclude each other",
+        )

@@ -146,7 +146,7 @@ def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> I
     if version is None and asks_for_share(pod) and "." in (pod.owner_name or pod.name):
         yield Finding(Reason.NAME_UNSUPPORTED, {"what": DOTTED_NAME})
     try:
-        share = Share.from_annotations(pod.annotations)
+        share = pod.share_request
     except ValueError:
         return  # the pod has no containers: KAI ignores it, and the API server refuses it
     if share is None:
@@ -194,8 +194,7 @@ def hints(
                 return
             container = share_container(pod, version or NEWEST_READ)
         if may_run_framework(container):
-            annotations = {injected.annotation: injected.value} if injected else pod.annotations
-            share = Share.from_annotations(annotations)
+            share = injected.request if injected else pod.share_request
             if share is not None:
                 yield from framework_findings(container, share)
     except (LookupError, ValueError):
@@ -211,7 +210,7 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: PolicyShare | 
     if policy.max_fraction is None and policy.max_memory_mib is None:
         return
     annotations = {injected.annotation: injected.value} if injected else pod.annotations
-    share = _readable(lambda: Share.from_annotations(annotations))
+    share = _readable(lambda: injected.request if injected else pod.share_request)
     whole = 0 if injected else _readable(lambda: whole_gpus(pod))  # an injected share replaces them
     if whole is None:  # the API server parses more forms of a quantity
         yield _not_comparable(policy, f"an unreadable amount of {keys.GPU_RESOURCE}")

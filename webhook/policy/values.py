@@ -5,9 +5,11 @@ Each reader takes the text of one value and returns None if the value is not all
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from kai import keys
+from kai.share import Share
 from service.text import quoted
 
 A_NAME: Final = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
@@ -42,12 +44,17 @@ class LabelProblem:
         return f"{kind}{self.label}: {quoted(self.value)} {self.wrong}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PolicyShare:
     """A share that a policy gives to pods: the annotation to write, and its value."""
 
     annotation: str
     value: str
+
+    @cached_property
+    def request(self) -> Share | None:
+        """The share that KAI reads from the annotation."""
+        return Share.from_annotations({self.annotation: self.value})
 
     def __str__(self) -> str:
         unit = " MiB" if self.annotation == keys.GPU_MEMORY else ""

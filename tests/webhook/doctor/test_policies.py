@@ -46,6 +46,13 @@ def test_a_healthy_cluster_has_no_problem() -> None:
     ]
 
 
+SIZED = namespace(
+    "sized",
+    annotations={"size.kaishare.dev/a": "app=web", "size.kaishare.dev/b": "app==web"},
+    **{"size.kaishare.dev/a": "0.5", "size.kaishare.dev/b": "0.25"},
+)
+
+
 @pytest.mark.parametrize(
     ("cluster", "expected"),
     [
@@ -61,6 +68,7 @@ def test_a_healthy_cluster_has_no_problem() -> None:
         (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, mode="observe"))), "warning: policies: a: kaishare labels have no effect without"),
         (but(namespaces=whole(namespace("vision"), namespace("a", **{"kai.scheduler/queue": "-"}, over_share="evict"))), ""),
         (but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
+        (but(namespaces=whole(SIZED)), "warning: policies: sized (a and b: the same selector): a pod that both sizes select gets no share"),
         (but(namespaces=ListResult()), ""),
     ],
 )  # fmt: skip
