@@ -11,7 +11,6 @@ from gpuagent.simulation.loading import load_scenario
 from service.documents import load_path
 from webhook.explain.manifests import find_pods
 from webhook.namespaces.documents import read_namespaces
-from webhook.policy.labels import NamespacePolicy
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -66,7 +65,7 @@ def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
     }
     for pod in node.pods:
         namespace, _, name = pod.name.partition("/")
-        policy = NamespacePolicy.from_labels(namespace, dict(namespaces)[namespace])
+        policy = namespaces[namespace].policy(namespace)
         assert policy is not None
         assert pods[name].namespace == namespace
         assert policy.queue == pod.queue

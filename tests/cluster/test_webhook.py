@@ -223,7 +223,7 @@ async def test_a_bare_pod_with_a_generated_name_keeps_its_gpu_and_has_a_warning(
     await admin.delete(f"{PODS.format('managed')}/{kept['metadata']['name']}")
     assert kept["spec"]["schedulerName"] == "kai-scheduler"
     assert kept["metadata"]["labels"]["kai.scheduler/queue"] == "queue-a"
-    assert "annotations" not in kept["metadata"]
+    assert kept["metadata"]["annotations"] == {"kaishare.dev/reason": "name-unsupported"}
     assert kept["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert result.errors.startswith("Warning: ")
 

@@ -249,7 +249,8 @@ async def test_a_write_waits_for_a_missing_permission_up_to_the_limit(
     server: ApiServer, client: KubeClient, kept: Kept
 ) -> None:
     server.answers = [refuses(403, "Forbidden")]
-    async with writing(client) as run:
+    timing = EventTiming(per_second=1000.0, give_up_after_forbidden=0.5, first_pause=0.01, longest_pause=0.02)
+    async with writing(client, timing) as run:
         run.writer.emit(over())
         await run.settled(created=1)
         server.always = refuses(403, "Forbidden")

@@ -33,7 +33,7 @@ async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeCli
         server.change("MODIFIED", pod("a", status={"phase": "Running"}))
         await until(lambda: "status" in run.watch.objects["team-a", "a"])
         server.change("DELETED", pod("b"))
-        await until(lambda: run.names == {"a", "c"})
+        await until(lambda: run.names == {"a", "c"} and len(run.changes) == 4)
         assert run.changes == [{"a", "b"}, {"a", "b", "c"}, {"a", "b", "c"}, {"a", "c"}]
         assert run.troubles == []
 

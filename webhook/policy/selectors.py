@@ -18,8 +18,8 @@ LONGEST: Final = 1024
 
 _LONGEST_PREFIX = 253
 _LONGEST_NAME = 63
-_SPACE = " \t\r\n"
-_TOKEN = re.compile(r"==|!=|[=!(),<>]|[^ \t\r\n=!(),<>]+")
+_SPACES = frozenset(" \t\r\n")
+_SEPARATOR = re.compile(r"(==|!=|[=!(),<> \t\r\n])")
 _PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _INTEGER = re.compile(r"[0-9]+")
@@ -34,7 +34,7 @@ class SelectorError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class LabelRequirement:
     """A condition on the value of one label. The value of a label that an object lacks is None."""
 
     key: str
@@ -62,7 +62,7 @@ class Selector:
     """A parsed label selector: all its conditions must be met."""
 
     text: str
-    requirements: tuple[Requirement, ...]
+    requirements: tuple[LabelRequirement, ...]
     comparisons: tuple[Comparison, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -78,7 +78,7 @@ class Selector:
         return frozenset(condition.key for condition in self.conditions)
 
     @cached_property
-    def conditions(self) -> frozenset[Requirement | Comparison]:
+    def conditions(self) -> frozenset[LabelRequirement | Comparison]:
         """The conditions without order and repetitions; equal for selectors of equal meaning in this form."""
         return frozenset((*self.requirements, *self.comparisons))
 
@@ -144,12 +144,13 @@ def parse_selector(text: str) -> Selector:
         raise SelectorError(f"has {len(text)} characters; allowed: {LONGEST}")
     if "\0" in text:
         raise SelectorError("contains a null character")
-    conditions = _Parser([token for token in _TOKEN.findall(text) if token not in _SPACE]).parse()
+    tokens = [token for token in _SEPARATOR.split(text) if token and token not in _SPACES]
+    conditions = _Parser(tokens).parse()
     if not conditions:
         raise SelectorError("is empty, and an empty selector selects nothing")
     return Selector(
         text,
-        tuple(condition for condition in conditions if isinstance(condition, Requirement)),
+        tuple(condition for condition in conditions if isinstance(condition, LabelRequirement)),
         tuple(condition for condition in conditions if isinstance(condition, Comparison)),
     )
 
@@ -161,8 +162,8 @@ class _Parser:
         self._tokens = tokens
         self._position = 0
 
-    def parse(self) -> list[Requirement | Comparison]:
-        conditions: list[Requirement | Comparison] = []
+    def parse(self) -> list[LabelRequirement | Comparison]:
+        conditions: list[LabelRequirement | Comparison] = []
         if self._next == _END:
             return conditions
         while True:
@@ -194,24 +195,24 @@ class _Parser:
             raise self._unexpected(expected)
         return self._take()
 
-    def _condition(self) -> Requirement | Comparison:
+    def _condition(self) -> LabelRequirement | Comparison:
         is_negated = self._next == "!"
         if is_negated:
             self._take()
         key = _checked_key(self._word("a label key"))
         if is_negated:
-            return Requirement(key, frozenset({None}), is_in=True)
+            return LabelRequirement(key, frozenset({None}), is_in=True)
         if self._next in (_END, ","):
-            return Requirement(key, frozenset({None}), is_in=False)
+            return LabelRequirement(key, frozenset({None}), is_in=False)
         if self._next not in _BINARY:
             raise self._unexpected("one of = == != in notin < >")
         operator = self._take()
         if operator in ("in", "notin"):
-            return Requirement(key, frozenset(self._values()), is_in=operator == "in")
+            return LabelRequirement(key, frozenset(self._values()), is_in=operator == "in")
         value = _checked_value("" if self._next in (_END, ",") else self._word("a label value"))
         if operator in ("<", ">"):
             return Comparison(key, _bound(value), is_above=operator == ">")
-        return Requirement(key, frozenset({value}), is_in=operator != "!=")
+        return LabelRequirement(key, frozenset({value}), is_in=operator != "!=")
 
     def _values(self) -> list[str]:
         """Read a list in parentheses. `()`, `(,)` and `(a,)` contain the empty value; `(a,,)` is refused."""
