@@ -1,19 +1,13 @@
-"""Finds forbidden phrases and names in the repository: `python -m tests.project.language`.
+"""Finds forbidden phrases and names in the repository: `python -m tests.project.language [FILE_OR_FOLDER ...]`.
 
-    python -m tests.project.language FILE_OR_FOLDER ...   print every finding below these paths
-    python -m tests.project.language --update             lower the bounds of language_debt.json to today's counts
-    python -m tests.project.language --update --raise     also raise them, for example after a new forbidden phrase
-
-`forbidden_phrases` has the tables, `language_debt.json` the folders and files that may still have findings.
+`forbidden_phrases` has the tables. No file may have a finding.
 """
 
 import argparse
 import io
-import json
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +17,6 @@ from typing import Final
 from tests.project.forbidden_phrases import NAMES, PHRASES
 
 ROOT: Final = Path(__file__).parents[2]
-DEBT: Final = Path(__file__).with_name("language_debt.json")
 
 _SUFFIXES: Final = frozenset(
     {".c", ".css", ".js", ".json", ".md", ".py", ".sh", ".toml", ".tpl", ".txt", ".yaml"}
@@ -112,37 +105,6 @@ def repository_findings() -> list[LanguageFinding]:
     ]
 
 
-def load_debt() -> dict[str, int]:
-    """Return the upper bound of findings for each folder or file that is not held to zero."""
-    bounds: dict[str, int] = json.loads(DEBT.read_text(encoding="utf-8"))
-    return bounds
-
-
-def debt_of(file: str, bounds: dict[str, int]) -> str | None:
-    """Return the longest entry of the debt that covers a file; None if the file must have no finding."""
-    covering = [entry for entry in bounds if file == entry or file.startswith(f"{entry}/")]
-    return max(covering, key=len, default=None)
-
-
-def count_by_debt(findings: Sequence[LanguageFinding], bounds: dict[str, int]) -> Counter[str | None]:
-    """Count findings by the entry of the debt that covers them; None counts those that no entry covers."""
-    return Counter(debt_of(finding.file, bounds) for finding in findings)
-
-
-def lowered(bounds: dict[str, int], counts: Counter[str | None], *, may_raise: bool) -> dict[str, int]:
-    """Return new bounds: today's counts, without the entries that have no findings left.
-
-    Args:
-        bounds: the present bounds.
-        counts: today's counts by entry.
-        may_raise: whether a bound may become larger.
-    """
-    new = {
-        entry: counts[entry] if may_raise else min(bound, counts[entry]) for entry, bound in bounds.items()
-    }
-    return {entry: bound for entry, bound in sorted(new.items()) if bound}
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(
@@ -151,25 +113,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "paths", nargs="*", type=Path, help="print the findings below these files and folders"
     )
-    parser.add_argument("--update", action="store_true", help="lower the bounds of language_debt.json")
-    parser.add_argument(
-        "--raise", action="store_true", dest="may_raise", help="with --update: also raise bounds"
-    )
     options = parser.parse_args(arguments)
-    findings, bounds = repository_findings(), load_debt()
-    if options.update:
-        new = lowered(bounds, count_by_debt(findings, bounds), may_raise=options.may_raise)
-        DEBT.write_text(json.dumps(new, indent=2) + "\n", encoding="utf-8")
-        return 0
     prefixes = [str(path.resolve().relative_to(ROOT)) for path in options.paths]
-    selected = [
-        finding
-        for finding in findings
-        if any(prefix == "." or debt_of(finding.file, {prefix: 0}) for prefix in prefixes or ["."])
-    ]
+    selected = [finding for finding in repository_findings() if _is_below(finding.file, prefixes)]
     for finding in selected:
         print(finding)  # noqa: T201
     return 1 if selected else 0
+
+
+def _is_below(file: str, prefixes: Sequence[str]) -> bool:
+    return not prefixes or any(prefix in (".", file) or file.startswith(f"{prefix}/") for prefix in prefixes)
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -1,53 +1,29 @@
-"""The language of the repository: no forbidden phrase or name outside of the folders that still have a debt.
+"""The language of the repository: no forbidden phrase or name, in any file.
 
-`forbidden_phrases.py` has the tables with the replacements. `language_debt.json` lists the folders and files that
-may still have findings, each with an upper bound that must not grow. To see the findings, and to lower the bounds
-after mending some:
-
-    python -m tests.project.language FOLDER
-    python -m tests.project.language --update
-
-An entry without findings disappears from the list, and its folder is then held to zero. `--update --raise` also
-raises bounds, which is needed only after adding a phrase or an entry.
+`forbidden_phrases.py` has the tables with the replacements. `python -m tests.project.language FOLDER` prints the
+findings below a folder.
 """
-
-from collections import Counter
 
 import pytest
 
 from tests.project.forbidden_phrases import NAMES, PHRASES
-from tests.project.language import (
-    ROOT,
-    count_by_debt,
-    debt_of,
-    files,
-    findings_in,
-    load_debt,
-    lowered,
-    repository_findings,
-)
-
-BOUNDS = load_debt()
+from tests.project.language import LanguageFinding, files, findings_in, main, repository_findings
 
 
-@pytest.fixture(scope="module")
-def findings():
-    return repository_findings()
+def test_no_file_has_a_finding() -> None:
+    findings = repository_findings()
+    assert not findings, "\n".join(map(str, findings))
 
 
-def test_no_folder_without_a_debt_has_a_finding(findings) -> None:
-    free = [finding for finding in findings if debt_of(finding.file, BOUNDS) is None]
-    assert not free, "\n".join(map(str, free))
-
-
-@pytest.mark.parametrize("entry", BOUNDS)
-def test_no_debt_grows(findings, entry: str) -> None:
-    count = count_by_debt(findings, BOUNDS)[entry]
-    assert count <= BOUNDS[entry], f"{entry} has {count} findings: python -m tests.project.language {entry}"
-
-
-def test_every_debt_is_of_an_existing_folder_or_file() -> None:
-    assert [entry for entry in BOUNDS if not (ROOT / entry).exists()] == []
+def test_the_command_selects_by_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [LanguageFinding(file, 1, "anew", "again") for file in ("kube/a.py", "kube_other.py", "README.md")]
+    monkeypatch.setattr("tests.project.language.repository_findings", lambda: made)
+    assert main(["kube", "README.md"]) == 1
+    assert capsys.readouterr().out.splitlines() == [str(made[0]), str(made[2])]
+    assert main(["docs"]) == 0
+    assert main([]) == 1
 
 
 def test_every_kind_of_file_is_checked() -> None:
@@ -93,20 +69,6 @@ def test_findings_of_a_text(file: str, text: str, expected: list[tuple[int, str]
 def test_a_finding_names_its_place_and_the_replacement() -> None:
     (finding,) = findings_in("a.md", "It begins anew.\n")
     assert str(finding) == "a.md:1: 'anew'; instead: again; restart"
-
-
-def test_the_longest_entry_covers_a_file() -> None:
-    bounds = {"tests": 5, "tests/kube": 3, "README.md": 1}
-    assert debt_of("tests/kube/test_watch.py", bounds) == "tests/kube"
-    assert debt_of("tests/kube_other.py", bounds) == "tests"
-    assert debt_of("README.md", bounds) == "README.md"
-    assert debt_of("kube/watch.py", bounds) is None
-
-
-def test_an_update_lowers_bounds_and_drops_empty_entries() -> None:
-    bounds, counts = {"docs": 5, "kube": 3, "webhook": 2}, Counter({"docs": 4, "webhook": 6})
-    assert lowered(bounds, counts, may_raise=False) == {"docs": 4, "webhook": 2}
-    assert lowered(bounds, counts, may_raise=True) == {"docs": 4, "webhook": 6}
 
 
 def test_every_entry_has_a_replacement() -> None:
