@@ -7,7 +7,7 @@ findings below a folder.
 import pytest
 
 from tests.project.forbidden_phrases import NAMES, PHRASES
-from tests.project.language import LanguageFinding, files, findings_in, main, repository_findings
+from tests.project.language import ROOT, LanguageFinding, files, findings_in, main, repository_findings
 
 
 def test_no_file_has_a_finding() -> None:
