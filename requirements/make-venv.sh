@@ -18,5 +18,4 @@ if ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
   exit 1
 fi
 "$python" -m venv --clear "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$requirements"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+exec "$venv/bin/python" "$(dirname "$0")/install.py" "$requirements"
