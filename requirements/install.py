@@ -7,6 +7,7 @@ On a terminal one line shows the progress. Otherwise a line appears at most ever
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -40,7 +41,7 @@ class Progress:
         self._step = step
 
     def print(self, text: str) -> None:
-        """Print a line of pip's."""
+        """Print an error or warning of pip."""
         with self._lock:
             self._clear()
             self._stream.write(text)
@@ -90,26 +91,26 @@ def step_of(line: str, collected: int, count: int) -> str | None:
 
 def run_pip(arguments: Sequence[str], progress: Progress, count: int) -> int:
     """Run `pip install`, show its steps and errors; return its exit status."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*_PIP, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         text=True,
         errors="replace",
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    errors = threading.Thread(target=_print_errors, args=(process.stderr, progress))
-    errors.start()
-    collected = 0
-    for line in process.stdout:
-        step = step_of(line, collected, count)
-        if step is not None:
-            collected += 1
-            progress.set_step(step)
-    errors.join()
-    return process.wait()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        errors = threading.Thread(target=_print_errors, args=(process.stderr, progress))
+        errors.start()
+        collected = 0
+        for line in process.stdout:
+            step = step_of(line, collected, count)
+            if step is not None:
+                collected += 1
+                progress.set_step(step)
+        errors.join()
+    return process.returncode
 
 
 def _print_errors(stream: IO[str], progress: Progress) -> None:
@@ -118,7 +119,7 @@ def _print_errors(stream: IO[str], progress: Progress) -> None:
 
 
 def main(requirements: str) -> int:
-    """Install everything; return pip's first exit status that is not 0."""
+    """Install everything; return the first exit status of pip that is not 0."""
     pins = len(_PIN.findall(Path(requirements).read_text()))
     print(f"Installing Python packages into {Path(sys.prefix).name} (about a minute):", file=sys.stderr)
     progress = Progress(sys.stderr, "starting pip")
@@ -127,6 +128,8 @@ def main(requirements: str) -> int:
         if status == 0:
             progress.set_step("installing kaishare")
             status = run_pip(["--no-deps", "--no-build-isolation", "-e", "."], progress, pins)
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
     finally:
         seconds = progress.close()
     if status == 0:
