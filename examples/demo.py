@@ -73,7 +73,8 @@ def print_next_steps(style: Style, *, is_kept: bool) -> None:
     policies, files = scene.namespace_file.relative_to(ROOT), scene.workloads_file.relative_to(ROOT)
     print(f"\n{style.heading('Try next')}")
     print("  print the changes to each pod of an example, or of your own manifest:")
-    print(style.paint(f"    {shortest} explain --policies {policies} -f {files}", "cyan"))
+    print(style.paint(f"    {shortest} explain --policies {policies} \\", "cyan"))
+    print(style.paint(f"      -f {files}", "cyan"))
     if not is_kept:
         print("  keep both programs running, and open the agent's page in a browser:")
         print(style.paint("    make demo KEEP=1", "cyan"))

@@ -61,9 +61,8 @@ def scene_lines(
         style: the style of the lines.
     """
     yield style.heading(scene.title)
-    yield style.paint(
-        f"  {scene.folder.relative_to(FOLDER.parents[1])}, namespace {policy['namespace']}", "dim"
-    )
+    folder = scene.folder.relative_to(FOLDER.parents[1])
+    yield style.paint(f"  {folder}, namespace {policy['namespace']}; kubectl prints the warnings", "dim")
     sizes = {size["name"]: size for size in policy["sizes"]}
     for size in sizes.values():
         share = share_in_words(size["share"] or {}) or "a whole GPU"
@@ -73,7 +72,7 @@ def scene_lines(
         why = f"size {size['name']}, selected by {size['selector']}"
         yield f"  {pod.title:24}  {style.paint(f'{in_words(pod.document):25}', 'green')}  {why}"
         for warning in pod.warnings:
-            yield style.paint(f"    kubectl prints: Warning: {warning}", "dim")
+            yield style.paint(f"    Warning: {warning}", "dim")
     yield f"  {_sum_in_words(pods)}"
 
 

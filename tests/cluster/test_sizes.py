@@ -200,10 +200,10 @@ SIZE_LABEL, SIZE_SELECTOR = "size.kaishare.dev/edited", "size.kaishare.dev/other
         ),
         pytest.param(
             [
-                {"annotations": {SIZE_LABEL: "app=a", SIZE_SELECTOR: "app=b"}},
                 {"annotations": {SIZE_LABEL: "app=b", SIZE_SELECTOR: "app=a"}},
+                {"annotations": {SIZE_LABEL: "app=a", SIZE_SELECTOR: "app=b"}},
             ],
-            ["0.3", "0.7"],
+            ["0.7", "0.3"],
             id="selector",
         ),
     ],
@@ -228,6 +228,7 @@ async def test_an_edited_size_counts_within_100_ms(
         creators = [asyncio.create_task(reviewed_sizes(create, seen, end)) for _ in range(2)]
         try:
             await until(lambda seen=seen: len(seen) > 2, "pods are created")
+            assert share not in {value for _, _, value in seen}
             await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": edit})
             answered = time.monotonic()
             await until(
