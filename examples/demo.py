@@ -52,7 +52,7 @@ async def admit_scenes(session: aiohttp.ClientSession, webhook: Service, style: 
     policies = await fetch_policies(session, webhook)
     for scene in scenes():
         pods = [await admit(session, webhook, pod) for pod in scene.pods()]
-        for line in scene_lines(scene, policies[pods[0].source.namespace], pods, style):
+        for line in scene_lines(scene, policies, pods, style):
             print(line)
         print()
 

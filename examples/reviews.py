@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from examples.services import Service, start
 from kai import keys
@@ -18,9 +18,6 @@ from webhook.policy.patch import apply_to_document
 
 JOB_NAME = "batch.kubernetes.io/job-name"
 """Label that the Job controller adds to its pods."""
-
-_COUNT = re.compile(r"kaishare_webhook_requests_total\{(.*)\} ([0-9.e+]+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +138,9 @@ async def review_counts(session: aiohttp.ClientSession, webhook: Service) -> Ite
     """Return count, action and reason of the reviews of pods, by the webhook's metrics."""
     async with session.get(f"{webhook.serving['ops']}/metrics") as response:
         metrics = await response.text()
-    counts = ((dict(_LABEL.findall(match[1])), match[2]) for match in _COUNT.finditer(metrics))
-    return ((int(float(count)), labels["action"], labels["reason"]) for labels, count in counts)
+    return (
+        (int(sample.value), sample.labels["action"], sample.labels["reason"])
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+        if sample.name == "kaishare_webhook_requests_total"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from examples.reviews import AdmittedPod, in_words, share_in_words
 from examples.terminal import Style
 from kai import keys
-from kai.own_labels import SIZE
+from kai.own_labels import REASON, SIZE
 from service.documents import flatten_lists, load_path
 from webhook.explain.manifests import FoundPod, find_pods
 
@@ -50,34 +50,46 @@ def scenes() -> list[Scene]:
 
 
 def scene_lines(
-    scene: Scene, policy: Mapping[str, Any], pods: Sequence[AdmittedPod], style: Style
+    scene: Scene, policies: Mapping[str, Mapping[str, Any]], pods: Sequence[AdmittedPod], style: Style
 ) -> Iterator[str]:
     """Yield the lines about a scene: the sizes, each pod with its size, and the sum of the shares.
 
     Args:
         scene: the scene.
-        policy: the namespace's policy by the webhook's `/policies`.
+        policies: the policies by namespace, as the webhook's `/policies` shows them.
         pods: the pods after their reviews.
         style: the style of the lines.
     """
     yield style.heading(scene.title)
     folder = scene.folder.relative_to(FOLDER.parents[1])
-    yield style.paint(f"  {folder}, namespace {policy['namespace']}; kubectl prints the warnings", "dim")
-    sizes = {size["name"]: size for size in policy["sizes"]}
-    for size in sizes.values():
-        share = share_in_words(size["share"] or {}) or "a whole GPU"
-        yield f"    size {size['name']:6} {share:14} for pods with {size['selector']}"
+    yield style.paint(f"  {folder}; kubectl prints the warnings", "dim")
+    for namespace in dict.fromkeys(pod.source.namespace for pod in pods):
+        yield f"  namespace {namespace}"
+        for size in policies.get(namespace, {}).get("sizes", ()):
+            share = share_in_words(size["share"] or {}) or "a whole GPU"
+            yield f"    size {size['name']:6} {share:14} for pods with {size['selector']}"
     for pod in pods:
-        size = sizes[pod.annotations[SIZE]]
-        why = f"size {size['name']}, selected by {size['selector']}"
-        yield f"  {pod.title:24}  {style.paint(f'{in_words(pod.document):25}', 'green')}  {why}"
+        outcome = style.paint(f"{in_words(pod.document):25}", "green")
+        yield f"  {pod.title:24}  {outcome}  {_cause(pod, policies)}"
         for warning in pod.warnings:
             yield style.paint(f"    Warning: {warning}", "dim")
     yield f"  {_sum_in_words(pods)}"
 
 
+def _cause(pod: AdmittedPod, policies: Mapping[str, Mapping[str, Any]]) -> str:
+    """Describe the size that gave the pod its share, or the reason for none."""
+    name = pod.annotations.get(SIZE)
+    for size in policies.get(pod.source.namespace, {}).get("sizes", ()):
+        if size["name"] == name:
+            return f"size {name}, selected by {size['selector']}"
+    return pod.annotations.get(REASON, "unchanged")
+
+
 def _sum_in_words(pods: Sequence[AdmittedPod]) -> str:
-    fractions = [Decimal(pod.annotations[keys.GPU_FRACTION]) for pod in pods]
-    total = sum(fractions)
+    fractions = [pod.annotations.get(keys.GPU_FRACTION) for pod in pods]
+    written = [fraction for fraction in fractions if fraction is not None]
+    if len(written) < len(pods):
+        return "a pod has no fraction of a GPU"
+    total = sum(map(Decimal, written))
     fit = "the pods fit on one GPU" if total <= 1 else "the pods do not fit on one GPU"
-    return f"{' + '.join(map(str, fractions))} = {total} of a GPU: {fit}"
+    return f"{' + '.join(written)} = {total} of a GPU: {fit}"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.reviews import AdmittedPod
+from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from gpuagent.simulation.loading import load_scenario
 from service.documents import load_path
@@ -161,3 +163,29 @@ def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
         assert policy.queue == pod.queue
         assert policy.share is not None
         assert {policy.share.annotation: policy.share.value} == pod.share_annotations
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policies", "expected"),
+    [
+        ({}, {}, ["no GPU  ", "unchanged", "a pod has no fraction of a GPU"]),
+        ({"kaishare.dev/reason": "size-ambiguous"}, {"chat": {"sizes": []}}, ["size-ambiguous"]),
+        (
+            {"gpu-fraction": "0.7"},
+            {},
+            ["0.7 of a GPU", "0.7 + 0.7 = 1.4 of a GPU: the pods do not fit on one GPU"],
+        ),
+    ],
+)
+def test_an_edited_scene_without_sizes_is_described(
+    annotations: dict[str, str], policies: dict[str, dict[str, list[str]]], expected: list[str]
+) -> None:
+    scene = scenes()[1]
+    document = {
+        "metadata": {"annotations": annotations},
+        "spec": {"schedulerName": "kai-scheduler", "containers": []},
+    }
+    pods = [AdmittedPod(pod, document, ()) for pod in scene.pods()]
+    text = "\n".join(scene_lines(scene, policies, pods, Style(has_colour=False)))
+    for part in expected:
+        assert part in text
