@@ -96,7 +96,9 @@ def size_of(pod: dict[str, Any]) -> tuple[str, str]:
     return annotations[SIZE], annotations[keys.GPU_FRACTION]
 
 
-@pytest.mark.parametrize(("kind", "group", "spec", "expected"), CONTROLLED, ids=lambda value: str(value)[:12])
+@pytest.mark.parametrize(
+    ("kind", "group", "spec", "expected"), CONTROLLED, ids=[case[0] for case in CONTROLLED]
+)
 async def test_the_labels_of_a_controller_select_the_size_of_its_pods(
     admin: Administrator,
     controllers: None,
@@ -132,6 +134,7 @@ async def test_the_labels_of_a_controller_select_the_size_of_its_pods(
         ("train-and-serve", {"train-detector": ("train", "0.5"), "detector-api": ("serve", "0.25")}),
         ("two-vllm-servers", {"assistant": ("large", "0.7"), "autocomplete": ("small", "0.2")}),
     ],
+    ids=["train-and-serve", "two-vllm-servers"],
 )
 async def test_the_pods_of_a_scene_fit_on_one_gpu(
     plane: ControlPlane,
