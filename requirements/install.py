@@ -121,7 +121,7 @@ def _print_errors(stream: IO[str], progress: Progress) -> None:
 def main(requirements: str) -> int:
     """Install everything; return the first exit status of pip that is not 0."""
     pins = len(_PIN.findall(Path(requirements).read_text()))
-    print(f"Installing Python packages (about a minute):", file=sys.stderr)
+    print("Installing Python packages (about a minute):", file=sys.stderr)
     progress = Progress(sys.stderr, "starting pip")
     try:
         status = run_pip(["--require-hashes", "-r", requirements], progress, pins)
