@@ -154,7 +154,8 @@ def test_the_readme_quotes_the_output_of_explain() -> None:
 
 
 def test_every_link_of_the_documents_has_a_target() -> None:
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    folders = [ROOT / "docs", ROOT / "deploy", ROOT / "examples"]
+    documents = [*ROOT.glob("*.md"), *(file for folder in folders for file in folder.rglob("*.md"))]
     broken = [
         f"{document.relative_to(ROOT)}: {link}"
         for document in documents

@@ -31,6 +31,9 @@ LONGEST_DELAY_SECONDS = 0.1
 TRIES = 12
 """Maximum number of edits until one takes effect in time. Other programs delay single edits on a busy machine."""
 
+SIZE_COLUMN = r"custom-columns=SIZE:.metadata.annotations.kaishare\.dev/size"
+"""The column of examples/README.md."""
+
 PODS = "/api/v1/namespaces/{}/pods"
 MANY_REPLICAS = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}
 CONTROLLED: list[tuple[str, str, dict[str, Any], set[tuple[str, str]]]] = [
