@@ -27,7 +27,7 @@ class AdmittedPod:
     source: FoundPod
     document: dict[str, Any]
     warnings: tuple[str, ...]
-    """Warnings that kubectl prints for the pod's author."""
+    """Warnings for the client that creates the pod: kubectl, or a controller."""
 
     @property
     def annotations(self) -> Mapping[str, str]:

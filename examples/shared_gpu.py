@@ -62,7 +62,7 @@ def scene_lines(
     """
     yield style.heading(scene.title)
     folder = scene.folder.relative_to(FOLDER.parents[1])
-    yield style.paint(f"  {folder}; kubectl prints the warnings", "dim")
+    yield style.paint(f"  {folder}; the API server sends the warnings to the creator of the pod", "dim")
     for namespace in dict.fromkeys(pod.source.namespace for pod in pods):
         yield f"  namespace {namespace}"
         for size in policies.get(namespace, {}).get("sizes", ()):
