@@ -7,7 +7,7 @@ STAMP := $(VENV)/.requirements-installed
 .PHONY: help test demo lint docs manifests lock clean
 
 help:
-	@echo "make demo       run the webhook and the agent on the examples and print the resulting pods (KEEP=1 keeps both running)"
+	@echo "make demo       run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
 	@echo "make test       run the tests in two processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make lint       run ruff, mypy, import-linter and the check of regular expressions"
 	@echo "make docs       generate the tables of the documentation from the code"

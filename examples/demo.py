@@ -7,93 +7,27 @@ node. Both programs are the real ones. The demo ends on its own, except with `--
 
 import argparse
 import asyncio
-import base64
-import json
 import signal
 import ssl
+import sys
 import tempfile
-import uuid
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
-from examples.services import Service, start
+from examples.reviews import admit, fetch_policies, in_words, review_counts, start_webhook
+from examples.services import Service
+from examples.shared_gpu import scene_lines, scenes
+from examples.terminal import Style
 from examples.watching import start_agent, watch
-from kai import keys
 from service.documents import flatten_lists, load_path
 from webhook.explain.manifests import FoundPod, find_pods
-from webhook.policy.patch import apply_to_document
 
 FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent
 POLICIES = FOLDER / "namespaces.yaml"
 WORKLOADS = FOLDER / "workloads"
-
-
-async def start_webhook(folder: Path) -> Service:
-    """Start `kaishare-webhook serve` on free ports."""
-    return await start(
-        folder / "webhook.log",
-        f"webhook serve --policies {POLICIES} --certs {folder}/tls --drain 0s"
-        " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
-    )
-
-
-def review_of(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the review that kube-apiserver sends for the creation of a pod."""
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": str(uuid.uuid4()),
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "operation": "CREATE",
-            "namespace": pod["metadata"]["namespace"],
-            "userInfo": {"username": "demo"},
-            "object": pod,
-        },
-    }
-
-
-def in_words(pod: Mapping[str, Any]) -> str:
-    """Describe how a pod will be scheduled, on one line."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    if spec.get("schedulerName", keys.DEFAULT_SCHEDULER) == keys.DEFAULT_SCHEDULER:
-        return "stays with the default scheduler"
-    parts = [f"queue {labels.get(keys.QUEUE_LABEL)}"]
-    if keys.PRIORITY_LABEL in labels:
-        parts.append(f"priority {labels[keys.PRIORITY_LABEL]}")
-    whole = sum(
-        int((container.get("resources") or {}).get("limits", {}).get(keys.GPU_RESOURCE, 0))
-        for container in spec["containers"]
-    )
-    if keys.GPU_FRACTION in annotations:
-        parts.append(f"{annotations[keys.GPU_FRACTION]} of a GPU")
-    elif keys.GPU_MEMORY in annotations:
-        parts.append(f"{annotations[keys.GPU_MEMORY]} MiB of a GPU")
-    else:
-        parts.append(f"{whole} whole GPU" if whole else "no GPU")
-    if any(toleration.get("key") == keys.GPU_TAINT for toleration in spec.get("tolerations") or ()):
-        parts.append("tolerates nvidia.com/gpu")
-    return ", ".join(parts)
-
-
-async def admit(session: aiohttp.ClientSession, url: str, pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a pod to the webhook; return the changed pod.
-
-    Raises:
-        SystemExit: the webhook refused the pod.
-    """
-    async with session.post(f"{url}/mutate?timeout=2s", json=review_of(pod)) as response:
-        answer = (await response.json())["response"]
-    if not answer["allowed"]:
-        raise SystemExit(f"defect: the mutating webhook refused pod {pod['metadata']['name']}")
-    patch = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
-    return apply_to_document(patch, pod)
 
 
 def workloads() -> list[FoundPod]:
@@ -101,42 +35,79 @@ def workloads() -> list[FoundPod]:
     return [pod for document in flatten_lists(load_path(WORKLOADS)) for pod in find_pods(document)]
 
 
-async def admit_all(session: aiohttp.ClientSession, webhook: Service) -> None:
-    """Print the queue and share of each pod, and the webhook's counts."""
-    admission, ops = webhook.serving["admission"], webhook.serving["ops"]
-    print(f"kaishare-webhook serves {POLICIES.relative_to(FOLDER.parent)} at {admission}\n")
+async def admit_workloads(session: aiohttp.ClientSession, webhook: Service, style: Style) -> None:
+    """Print the queue and the share of each pod of the workloads."""
+    print(style.heading("The webhook adds queue and share to pods, by the labels of their namespaces"))
+    print(style.paint(f"  examples/namespaces.yaml, served at {webhook.serving['admission']}", "dim"))
     for pod in workloads():
-        changed = await admit(session, admission, pod.as_created(pod.namespace))
-        print(f"{pod.kind + ' ' + pod.name:24} in {pod.namespace:10}  {in_words(changed)}")
-    async with session.get(f"{ops}/metrics") as response:
-        metrics = await response.text()
-    print("\nReviews, by the webhook's metrics:")
-    for line in metrics.splitlines():
-        if line.startswith("kaishare_webhook_requests_total{"):
-            print(f"  {line}")
+        admitted = await admit(session, webhook, pod)
+        print(
+            f"{admitted.title:24} in {pod.namespace:10}  {style.paint(in_words(admitted.document), 'green')}"
+        )
     print()
+
+
+async def admit_scenes(session: aiohttp.ClientSession, webhook: Service, style: Style) -> None:
+    """Print the scenes: two workloads in one namespace that fit on one GPU."""
+    policies = await fetch_policies(session, webhook)
+    for scene in scenes():
+        pods = [await admit(session, webhook, pod) for pod in scene.pods()]
+        for line in scene_lines(scene, policies, pods, style):
+            print(line)
+        print()
+
+
+async def print_counts(session: aiohttp.ClientSession, webhook: Service, style: Style) -> None:
+    """Print the number of reviews by action and reason."""
+    print(style.heading("The webhook's reviews, by action and reason"))
+    for count, action, reason in await review_counts(session, webhook):
+        print(f"  {count:3}  {action:10} {reason}")
+    print()
+
+
+def print_next_steps(style: Style, *, is_kept: bool) -> None:
+    """Print commands to try and pages to read."""
+    command = Path(sys.executable).with_name("kaishare-webhook")
+    shortest = command.relative_to(ROOT) if command.is_relative_to(ROOT) else command
+    scene = scenes()[0]
+    policies, files = scene.namespace_file.relative_to(ROOT), scene.workloads_file.relative_to(ROOT)
+    print(f"\n{style.heading('Try next')}")
+    print("  print the changes to each pod of an example, or of your own manifest:")
+    print(style.paint(f"    {shortest} explain --policies {policies} \\", "cyan"))
+    print(style.paint(f"      -f {files}", "cyan"))
+    if not is_kept:
+        print("  keep both programs running, and open the agent's page in a browser:")
+        print(style.paint("    make demo KEEP=1", "cyan"))
+    print(
+        "  read README.md, docs/concepts.md for the terms, and docs/policy.md for all labels of a namespace"
+    )
 
 
 async def demo(*, keep: bool) -> None:
     """Run the webhook and the agent, and print their results; with `keep`, wait for Ctrl-C."""
+    style = Style.of_output()
     with tempfile.TemporaryDirectory(prefix="kaishare-demo-") as name:
         folder = Path(name)
         async with AsyncExitStack() as started:
-            webhook = await start_webhook(folder)
+            webhook = await start_webhook(folder, [POLICIES, *(scene.namespace_file for scene in scenes())])
             started.push_async_callback(webhook.stop)
             trust = ssl.create_default_context(cafile=folder / "tls" / "ca.crt")
             connector = aiohttp.TCPConnector(ssl=trust)
             session = await started.enter_async_context(aiohttp.ClientSession(connector=connector))
-            await admit_all(session, webhook)
+            await admit_workloads(session, webhook, style)
+            await admit_scenes(session, webhook, style)
+            await print_counts(session, webhook, style)
             agent = await start_agent(folder)
             started.push_async_callback(agent.stop)
-            await watch(session, agent.serving["url"])
+            await watch(session, agent.serving["url"], style)
+            print_next_steps(style, is_kept=keep)
             if keep:
                 ops, url = webhook.serving["ops"], agent.serving["url"]
-                print("\nBoth programs are running; press Ctrl-C to end them.")
+                print(f"\nBoth programs are running. Open {style.paint(f'{url}/', 'cyan')} in a browser.")
+                print(f"  agent    {url}/api/v1/shares  {url}/metrics")
                 print(f"  webhook  {ops}/policies  {ops}/metrics  CA {folder}/tls/ca.crt")
-                print(f"  agent    {url}/ (the page)  {url}/api/v1/shares  {url}/metrics")
-                print(f"  logs     {webhook.log}  {agent.log}", flush=True)
+                print(f"  logs     {webhook.log}  {agent.log}")
+                print("Press Ctrl-C to end them.", flush=True)
                 await _interrupted()
 
 

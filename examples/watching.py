@@ -9,17 +9,12 @@ from typing import Any
 import aiohttp
 
 from examples.services import Service, start
+from examples.terminal import Style
 
 FOLDER = Path(__file__).parent
 NODE = FOLDER / "agent" / "node.yaml"
 INTERVAL, GRACE = "250ms", "1s"
 PATIENCE_SECONDS = 30
-SHOWN = (
-    'reason="over-share"',
-    "kaishare_gpu_memory_promised",
-    "kaishare_gpu_memory_unattr",
-    "_attribution_ok",
-)
 
 Flag = tuple[str, str]
 """Pod and reason."""
@@ -39,14 +34,18 @@ async def start_agent(folder: Path) -> Service:
     )
 
 
-async def watch(session: aiohttp.ClientSession, url: str) -> None:
-    """Print pods as they are flagged and cleared, then the memory of all pods and some metrics.
+async def watch(session: aiohttp.ClientSession, url: str, style: Style) -> None:
+    """Print pods as they are flagged and cleared, then the memory of all pods.
 
     Raises:
         SystemExit: an expected change did not happen within 30 s.
     """
-    print(f"kaishare-agent samples the simulated node of {NODE.relative_to(FOLDER.parent)} every {INTERVAL}")
-    print(f"and flags pods that exceed their share for {GRACE}: {url}\n")
+    print(
+        style.heading(
+            f"The agent samples GPU memory every {INTERVAL}; it flags a pod above its share for {GRACE}"
+        )
+    )
+    print(style.paint(f"  the simulated node of {NODE.relative_to(FOLDER.parent)}, served at {url}", "dim"))
     began = time.monotonic()
     shares: dict[str, Any] = {}
     flagged: set[Flag] = set()
@@ -64,18 +63,12 @@ async def watch(session: aiohttp.ClientSession, url: str) -> None:
                     change = "cleared" if flag in flagged else "flagged"
                     flagged ^= {flag}
                     happened.add((name, change))
-                    print(
-                        f"{time.monotonic() - began:5.1f} s  {name:22} {change} {_why(verdict)}", flush=True
-                    )
-    print()
+                    seconds = f"{time.monotonic() - began:5.1f} s"
+                    colour = "red" if verdict["flagged"] else "green"
+                    print(f"{seconds}  {name:22} {style.paint(change, colour)} {_why(verdict)}", flush=True)
+    print("\nMemory of the pods now, and their shares:")
     for pod in shares["pods"]:
-        print(_line(pod))
-    async with session.get(f"{url}/metrics") as response:
-        metrics = await response.text()
-    print("\nSome metrics of the agent (with fewer labels):")
-    for line in metrics.splitlines():
-        if not line.startswith("#") and any(part in line for part in SHOWN):
-            print(f"  {_shortened(line)}")
+        print(_line(pod, style))
 
 
 async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
@@ -88,27 +81,15 @@ def _why(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['reason']}: uses {_mib(verdict['usedBytes'])}, share {_mib(verdict['allowedBytes'])}"
 
 
-def _line(pod: Mapping[str, Any]) -> str:
+def _line(pod: Mapping[str, Any], style: Style) -> str:
     (gpu,) = pod["gpus"]
     share = pod["shares"][gpu["gpuUuid"]]
     flags = [verdict["reason"] for verdict in pod["verdicts"] if verdict["flagged"]]
     name = f"{pod['namespace']}/{pod['name']}"
     figures = f"{_mib(gpu['usedBytes']):>10} of {_mib(share['bytes']):>10} ({share['source']})"
-    return f"{name:22} GPU {gpu['gpu']}  {figures}  {', '.join(flags) or 'fine'}"
+    state = style.paint(", ".join(flags), "red") if flags else style.paint("within its share", "green")
+    return f"{name:22} GPU {gpu['gpu']}  {figures}  {state}"
 
 
 def _mib(amount: int) -> str:
     return f"{amount / (1 << 20):.0f} MiB"
-
-
-def _shortened(series: str) -> str:
-    name, brace, rest = series.partition("{")
-    if not brace:
-        return series
-    labels, _, value = rest.rpartition("}")
-    kept = [
-        label
-        for label in labels.split(",")
-        if label.partition("=")[0] in ("namespace", "pod", "gpu", "reason")
-    ]
-    return f"{name}{{{','.join(kept)}}}{value}"

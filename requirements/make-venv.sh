@@ -17,6 +17,6 @@ if ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
   echo "apt-get install -y python3-venv"
   exit 1
 fi
+echo "Creating the virtual environment $venv" >&2
 "$python" -m venv --clear "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$requirements"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+exec "$venv/bin/python" "$(dirname "$0")/install.py" "$requirements"

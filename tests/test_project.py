@@ -1,83 +1,17 @@
-"""The first steps of a new user: the demo, the environment's script, the requirement files."""
+"""The first steps of a new user: the environment's script, the requirement files, the README."""
 
+import importlib.util
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from gpuagent.simulation.loading import load_scenario
-from service.documents import load_path
-from webhook.explain.manifests import find_pods
-from webhook.namespaces.documents import read_namespaces
-
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
-
-
-def test_the_demo_ends_by_itself_and_shows_every_scenario() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.demo"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcomes = {
-        match[1]: match[2]
-        for match in re.finditer(r"^\w+ (\S+) +in \S+ +(.*)$", done.stdout, flags=re.MULTILINE)
-    }
-    assert outcomes == {
-        "cpu-only": "queue vision, priority train, no GPU",
-        "whole-gpu": "queue batch, 1 whole GPU",
-        "train-resnet": "queue vision, priority train, 0.5 of a GPU",
-        "classify": "queue vision, priority inference, 0.25 of a GPU",
-        "notebook": "queue science, 2000 MiB of a GPU, tolerates nvidia.com/gpu",
-        "qwen-14b": "queue llm, 0.7 of a GPU",
-        "qwen-small": "queue llm, 0.2 of a GPU",
-        "own-share": "queue vision, priority inference, 0.4 of a GPU",
-        "untouched": "stays with the default scheduler",
-    }
-    watched = re.findall(
-        r"^ *[0-9.]+ s  (\S+) +(\w+) over-share: uses (.*)$", done.stdout, flags=re.MULTILINE
-    )
-    assert sorted(watched) == [
-        ("notebooks/notebook", "cleared", "1800 MiB, share 2070 MiB"),
-        ("notebooks/notebook", "flagged", "3000 MiB, share 2070 MiB"),
-        ("training/train-resnet", "flagged", "13312 MiB, share 11500 MiB"),
-    ]
-    assert (
-        'kaishare_pod_flagged{namespace="training",pod="train-resnet",gpu="0",reason="over-share"} 1'
-        in done.stdout
-    )
-
-
-def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
-    node = load_scenario(ROOT / "examples" / "agent" / "node.yaml")
-    namespaces = read_namespaces(ROOT / "examples" / "namespaces.yaml")
-    pods = {
-        pod.name: pod
-        for document in load_path(ROOT / "examples" / "workloads")
-        for pod in find_pods(document)
-    }
-    for pod in node.pods:
-        namespace, _, name = pod.name.partition("/")
-        policy = namespaces[namespace].policy(namespace)
-        assert policy is not None
-        assert pods[name].namespace == namespace
-        assert policy.queue == pod.queue
-        assert policy.share is not None
-        assert {policy.share.annotation: policy.share.value} == pod.share_annotations
-
-
-def test_only_the_example_about_kai_mentions_it() -> None:
-    for file in sorted((ROOT / "examples" / "workloads").iterdir()):
-        written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-        mentions = any(re.search(r"kai|gpu-(fraction|memory:)", line) for line in written)
-        assert mentions is (file.name == "own-share.yaml"), file.name
 
 
 @pytest.mark.parametrize("file", REQUIREMENTS, ids=lambda file: file.name)
@@ -122,8 +56,106 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
     assert "Python 3.9.2 is too old" in done.stderr
 
 
+@pytest.fixture
+def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """Return requirements/install.py with a pip that reads its output from the file `output`."""
+    spec = importlib.util.spec_from_file_location("installer", ROOT / "requirements" / "install.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pip = tmp_path / "pip.py"
+    pip.write_text(
+        "import sys, time\n"
+        "for line in open('output'):\n"
+        "    print(line, end='', file=sys.stderr if line.startswith('ERROR') else sys.stdout)\n"
+        "    time.sleep(0.3)\n"
+        "sys.exit('ERROR' in open('output').read())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "_PIP", (sys.executable, str(pip)))
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LINES", 0.1)
+    (tmp_path / "dev.txt").write_text("alpha==1 \\\n    --hash=sha256:0\nbeta==2 \\\n    --hash=sha256:1\n")
+    return module
+
+
+PIP_OUTPUT = """Collecting alpha==1 (from -r dev.txt (line 1))
+  Downloading alpha-1.whl (1 kB)
+Collecting beta==2 (from -r dev.txt (line 3))
+Installing collected packages: beta, alpha
+Successfully installed alpha-1 beta-2
+"""
+
+
+def test_the_installation_prints_its_steps(
+    installer: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "output").write_text(PIP_OUTPUT)
+    assert installer.main("dev.txt") == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    steps = re.findall(r"^ +\d+ s  (.*)$", printed.err, flags=re.MULTILINE)
+    in_order = [step for step in dict.fromkeys(steps) if step != "starting pip"]
+    assert in_order[:3] == [
+        "downloading package 1 of at most 2: alpha",
+        "downloading package 2 of at most 2: beta",
+        "unpacking the packages",
+    ]
+    assert re.search(r"^Installed in \d+ s\.$", printed.err, flags=re.MULTILINE)
+    assert "\033" not in printed.err
+
+
+def test_a_failed_installation_prints_the_error_of_pip(
+    installer: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "output").write_text("Collecting alpha==1\nERROR: No matching distribution found\n")
+    assert installer.main("dev.txt") == 1
+    errors = capsys.readouterr().err
+    assert "ERROR: No matching distribution found\n" in errors
+    assert "Installed" not in errors
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_progress_takes_one_line_of_a_terminal(
+    installer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "output").write_text("Collecting alpha==1\nERROR: refused\n")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert installer.main("dev.txt") == 1
+    text = terminal.getvalue()
+    assert "\r\033[K" in text
+    first, error, rest = text.split("\n")
+    assert first == "Installing Python packages (about a minute):"
+    assert error.endswith("\r\033[KERROR: refused"), "the error does not follow the progress on its line"
+    assert rest.endswith("\r\033[K")
+
+
+def test_the_readme_quotes_the_output_of_explain() -> None:
+    block = re.search(
+        r"^\$ kaishare-webhook (explain .*)\n((?:.*\n)*?)```$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert block is not None
+    done = subprocess.run(
+        [sys.executable, "-m", "webhook", *block[1].split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert block[2].rstrip() == done.stdout.rstrip()
+
+
 def test_every_link_of_the_documents_has_a_target() -> None:
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    folders = [ROOT / "docs", ROOT / "deploy", ROOT / "examples"]
+    documents = [*ROOT.glob("*.md"), *(file for folder in folders for file in folder.rglob("*.md"))]
     broken = [
         f"{document.relative_to(ROOT)}: {link}"
         for document in documents

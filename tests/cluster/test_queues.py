@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from examples.shared_gpu import scenes
 from kai.keys import QUEUE_LABEL
 from kube.errors import ApiError
 from tests.support.administrator import Administrator
@@ -19,7 +20,8 @@ PATH = "/apis/scheduling.run.ai/v2/queues"
 
 
 def test_every_queue_of_the_examples_exists_with_a_parent_and_without_children() -> None:
-    namespaces = yaml.safe_load_all((ROOT / "examples" / "namespaces.yaml").read_text())
+    files = [ROOT / "examples" / "namespaces.yaml", *(scene.namespace_file for scene in scenes())]
+    namespaces = [item for file in files for item in yaml.safe_load_all(file.read_text())]
     named = {item["metadata"].get("labels", {}).get(QUEUE_LABEL) for item in namespaces} - {None}
     parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in QUEUES}
     assert named == {name for name, parent in parents.items() if parent}

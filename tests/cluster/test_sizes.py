@@ -1,0 +1,320 @@
+"""Sizes on a real API server: the labels of controllers select them, edits take effect, bad values are refused."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from examples.shared_gpu import Scene, scenes
+from kai import keys
+from kai.own_labels import REASON, SIZE
+from kube.client import KubeClient
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
+    Canary,
+    Serving,
+    bare_pod,
+    ensure_namespaces,
+    installed,
+    kubectl,
+    managed_namespace,
+)
+from tests.support.control_plane import ControlPlane
+from tests.support.webhook_process import until
+
+LONGEST_DELAY_SECONDS = 0.1
+TRIES = 12
+"""Maximum number of edits until one takes effect in time. Other programs delay single edits on a busy machine."""
+
+SIZE_COLUMN = r"custom-columns=SIZE:.metadata.annotations.kaishare\.dev/size"
+"""The column of examples/README.md."""
+
+PODS = "/api/v1/namespaces/{}/pods"
+MANY_REPLICAS = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}
+CONTROLLED: list[tuple[str, str, dict[str, Any], set[tuple[str, str]]]] = [
+    ("Job", "batch", {"parallelism": 2, "completions": 2}, {("train", "0.5")}),
+    ("Deployment", "apps", MANY_REPLICAS, {("serve", "0.25")}),
+    (
+        "StatefulSet",
+        "apps",
+        {**MANY_REPLICAS, "serviceName": "owner", "podManagementPolicy": "Parallel"},
+        {("leader", "0.4"), ("follower", "0.1")},
+    ),
+]
+"""Kind, group, spec, and the sizes with their shares of the two pods."""
+
+
+def with_sizes(name: str, sizes: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    """Return a namespace with sizes, each a share and a selector."""
+    namespace = managed_namespace(name)
+    metadata = namespace["metadata"]
+    metadata["labels"] |= {f"size.kaishare.dev/{size}": share for size, (share, _) in sizes.items()}
+    metadata["annotations"] = {f"size.kaishare.dev/{size}": text for size, (_, text) in sizes.items() if text}
+    return namespace
+
+
+CONTROLLERS = with_sizes(
+    "sizes-of-controllers",
+    {
+        "train": ("0.5", "batch.kubernetes.io/job-name"),
+        "serve": ("0.25", "pod-template-hash"),
+        "leader": ("0.4", "apps.kubernetes.io/pod-index=0"),
+        "follower": ("0.1", "apps.kubernetes.io/pod-index notin (0), apps.kubernetes.io/pod-index"),
+    },
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+    """Run the webhook with its configurations in the cluster."""
+    async with (
+        KubeClient(plane.access()) as client,
+        installed(plane, client, tmp_path_factory.mktemp("webhook"), CONTROLLERS) as serving,
+    ):
+        yield serving
+
+
+async def pods_of(admin: Administrator, namespace: str, count: int) -> list[dict[str, Any]]:
+    """Wait until the controllers have created the pods of a namespace."""
+
+    async def pods() -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await admin.read(PODS.format(namespace)))["items"]
+        return items if len(items) == count else []
+
+    created: list[dict[str, Any]] = await until(pods, f"{namespace} has {count} pods")
+    return created
+
+
+def size_of(pod: dict[str, Any]) -> tuple[str, str]:
+    """Return size and share of a stored pod, whose GPU was converted."""
+    annotations = pod["metadata"]["annotations"]
+    assert annotations[REASON] == "whole-gpu-converted"
+    assert keys.GPU_RESOURCE not in json.dumps(pod["spec"])
+    assert pod["spec"]["schedulerName"] == keys.SCHEDULER_NAME
+    return annotations[SIZE], annotations[keys.GPU_FRACTION]
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "spec", "expected"), CONTROLLED, ids=[case[0] for case in CONTROLLED]
+)
+async def test_the_labels_of_a_controller_select_the_size_of_its_pods(
+    admin: Administrator,
+    controllers: None,
+    webhook: Serving,
+    kind: str,
+    group: str,
+    spec: dict[str, Any],
+    expected: set[tuple[str, str]],
+) -> None:
+    namespace = CONTROLLERS["metadata"]["name"]
+    restart = "Never" if kind == "Job" else "Always"
+    template = {
+        "metadata": {"labels": {"app": "a"}},
+        "spec": {**bare_pod("")["spec"], "restartPolicy": restart},
+    }
+    owner = {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {"name": "owner"}}
+    path = f"/apis/{group}/v1/namespaces/{namespace}"
+    workloads = f"{path}/{kind.lower()}s"
+    await admin.post(workloads, {**owner, "spec": {**spec, "template": template}})
+    try:
+        pods = await pods_of(admin, namespace, 2)
+        assert {size_of(pod) for pod in pods} == expected
+    finally:  # no garbage collector runs here
+        await admin.delete(f"{workloads}/owner")
+        if kind == "Deployment":
+            await admin.delete(f"{path}/replicasets")
+        await admin.delete(PODS.format(namespace))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("train-and-serve", {"train-detector": ("train", "0.5"), "detector-api": ("serve", "0.25")}),
+        ("two-vllm-servers", {"assistant": ("large", "0.7"), "autocomplete": ("small", "0.2")}),
+    ],
+    ids=["train-and-serve", "two-vllm-servers"],
+)
+async def test_the_pods_of_a_scene_fit_on_one_gpu(
+    plane: ControlPlane,
+    admin: Administrator,
+    controllers: None,
+    webhook: Serving,
+    name: str,
+    expected: dict[str, tuple[str, str]],
+) -> None:
+    scene = next(scene for scene in scenes() if scene.folder.name == name)
+    namespace = scene.pods()[0].namespace
+    try:
+        for file in (scene.namespace_file, scene.workloads_file):
+            result = await kubectl(plane, "apply", "-f", str(file))
+            assert result.status == 0, result.errors
+            assert result.errors == "", "neither a warning about the policy nor about the workloads"
+        pods = await pods_of(admin, namespace, len(expected))
+        sizes = {
+            workload: size_of(pod)
+            for pod in pods
+            for workload in expected
+            if pod["metadata"]["name"].startswith(f"{workload}-")
+        }
+        assert sizes == expected
+        assert sum(Decimal(share) for _, share in sizes.values()) <= 1
+        warnings = [
+            warning
+            for line in webhook.logged("decision")
+            if line["namespace"] == namespace
+            for warning in line.get("warnings", ())
+        ]
+        assert all("became gpu-fraction" in warning for warning in warnings), (
+            "the hints about vLLM are silent"
+        )
+    finally:
+        await clean_up(plane, admin, scene, namespace)
+
+
+async def clean_up(plane: ControlPlane, admin: Administrator, scene: Scene, namespace: str) -> None:
+    """Delete the objects of a scene; no garbage collector runs here."""
+    await kubectl(plane, "delete", "-f", str(scene.workloads_file), "--wait=false", "--cascade=orphan")
+    await admin.delete(f"/apis/apps/v1/namespaces/{namespace}/replicasets")
+    await admin.delete(PODS.format(namespace))
+    await admin.delete(f"/api/v1/namespaces/{namespace}")
+
+
+async def reviewed_sizes(
+    canary: Callable[[], Any], seen: list[tuple[float, float, str]], end: asyncio.Event
+) -> None:
+    """Create pods as dry runs; add begin, end and share of each request to `seen`."""
+    while not end.is_set():
+        began = time.monotonic()
+        pod = await canary()
+        share = pod["metadata"].get("annotations", {}).get(keys.GPU_FRACTION, "")
+        seen.append((began, time.monotonic(), share))
+
+
+SIZE_LABEL, SIZE_SELECTOR = "size.kaishare.dev/edited", "size.kaishare.dev/other"
+
+
+@pytest.mark.parametrize(
+    ("edits", "shares"),
+    [
+        pytest.param(
+            [{"labels": {SIZE_LABEL: "0.5"}}, {"labels": {SIZE_LABEL: "0.25"}}], ["0.5", "0.25"], id="share"
+        ),
+        pytest.param(
+            [
+                {"annotations": {SIZE_LABEL: "app=b", SIZE_SELECTOR: "app=a"}},
+                {"annotations": {SIZE_LABEL: "app=a", SIZE_SELECTOR: "app=b"}},
+            ],
+            ["0.7", "0.3"],
+            id="selector",
+        ),
+    ],
+)
+async def test_an_edited_size_counts_within_100_ms(
+    admin: Administrator, webhook: Serving, edits: list[dict[str, Any]], shares: list[str]
+) -> None:
+    name = "sizes-edited"
+    namespace = with_sizes(name, {"edited": ("0.3", "app=a"), "other": ("0.7", "app=b")})
+    await ensure_namespaces(admin.client, namespace)
+    pod = bare_pod("canary", labels={"app": "a"})
+    path = PODS.format(name)
+
+    async def create() -> dict[str, Any]:
+        return await admin.post(path, pod, dryRun="All")
+
+    delays: list[float] = []
+    for number in range(TRIES):
+        edit, share = edits[number % 2], shares[number % 2]
+        seen: list[tuple[float, float, str]] = []
+        end = asyncio.Event()
+        creators = [asyncio.create_task(reviewed_sizes(create, seen, end)) for _ in range(2)]
+        try:
+            await until(lambda seen=seen: len(seen) > 2, "pods are created")
+            assert share not in {value for _, _, value in seen}
+            await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": edit})
+            answered = time.monotonic()
+            await until(
+                lambda seen=seen, share=share: any(value == share for _, _, value in seen),
+                f"the edit to {share} counts",
+            )
+            count = len(seen)
+            await until(lambda seen=seen, count=count: len(seen) > count + 2, "more pods are created")
+        finally:
+            end.set()
+            await asyncio.gather(*creators)
+        first = min(ended for _, ended, value in seen if value == share)
+        assert {value for began, _, value in seen if began > first} == {share}, "the old size never returns"
+        delays.append(first - answered)
+        if number >= 3 and min(delays) <= LONGEST_DELAY_SECONDS:
+            break
+    assert min(delays) <= LONGEST_DELAY_SECONDS, delays
+
+
+@pytest.fixture
+async def typed(admin: Administrator, webhook: Serving) -> str:
+    """Return the name of a namespace with the sizes `train` and `serve`, which the webhook validates."""
+    name = "sizes-typed"
+    await ensure_namespaces(
+        admin.client, with_sizes(name, {"train": ("0.5", "app=train"), "serve": ("0.25", "")})
+    )
+    await Canary(admin.client, name).until_mutated()
+    return name
+
+
+FORM = (
+    "0.02 to 0.99 with at most two decimals; 1 for a whole GPU; a positive integer with Mi or Gi, such as 8Gi"
+)
+SELECTOR_FORM = "a label selector as for kubectl get -l, such as app=web or app in (api,web)"
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument", "message"),
+    [
+        (
+            "label",
+            "size.kaishare.dev/train=2",
+            f'size.kaishare.dev/train: "2" is not allowed; allowed: {FORM}',
+        ),
+        ("label", "size.kaishare.dev/new=0.125", f'"0.125" is not allowed; allowed: {FORM}'),
+        ("label", "size.kaishare.dev/Train_1=0.5", "allowed: a-z, 0-9 and - in at most 40 characters"),
+        ("annotate", "size.kaishare.dev/train=app in (", f"allowed: {SELECTOR_FORM}"),
+        ("annotate", "size.kaishare.dev/serve=", f"allowed: {SELECTOR_FORM}"),
+        ("annotate", "size.kaishare.dev/serve=kai.scheduler/queue", "which the webhook itself writes"),
+        ("annotate", "size.kaishare.dev/tarin=app=a", "the nearest label is size.kaishare.dev/train"),
+    ],
+)
+async def test_kubectl_prints_why_a_size_or_selector_is_refused(
+    plane: ControlPlane, admin: Administrator, typed: str, verb: str, argument: str, message: str
+) -> None:
+    path = f"/api/v1/namespaces/{typed}"
+    before = (await admin.read(path))["metadata"]
+    result = await kubectl(plane, verb, "--overwrite", "namespace", typed, argument)
+    assert result.status == 1
+    assert message in result.errors
+    after = (await admin.read(path))["metadata"]
+    assert (after["labels"], after["annotations"]) == (before["labels"], before["annotations"])
+
+
+async def test_kubectl_sets_a_size_and_a_selector_that_are_allowed(
+    plane: ControlPlane, admin: Administrator, typed: str
+) -> None:
+    for verb, argument in (
+        ("label", "size.kaishare.dev/tiny=8Gi"),
+        ("annotate", "size.kaishare.dev/tiny=app in (api,web),!canary"),
+    ):
+        result = await kubectl(plane, verb, "--overwrite", "namespace", typed, argument)
+        assert (result.status, result.errors) == (0, "")
+
+
+async def test_kubectl_prints_the_nearest_size_for_a_pod_with_an_unknown_one(
+    plane: ControlPlane, typed: str
+) -> None:
+    pod = bare_pod("misspelt", namespace=typed, labels={SIZE: "tarin"})
+    result = await kubectl(plane, "create", "--dry-run=server", "-f", "-", manifest=pod)
+    assert result.status == 0
+    assert "Warning: kaishare: " in result.errors
+    assert "nearest first: train, serve" in result.errors
