@@ -160,7 +160,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     warnings: tuple[Finding, ...] = ()
     """Warnings for the pod's author, sent only together with a patch."""
     source: Source | None = None
-    """What decided the share; None if the pod gets none, and for pods that are skipped."""
+    """What decided the share, or that the pod keeps its whole GPU; None for every other pod."""
     size: Size | None = None
     """The size that decided the share."""
 
