@@ -87,7 +87,7 @@ from webhook.policy.checks import (
 )
 from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
 from webhook.policy.reasons import Action, Clipped, Finding, Reason
-from webhook.policy.sizes import Size, Source, named_size, selected_size
+from webhook.policy.sizes import NO_CHOICE, Size, Source, named_size, selected_size
 from webhook.policy.values import PolicyShare
 
 MOST_WARNINGS: Final = 8
@@ -321,7 +321,8 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
         return _no_default_share(policy)
     exclusion = _share_exclusion(policy, pod, rules)
     if exclusion is not None:
-        doubt = named_size(policy.sizes, pod.labels).doubt if exclusion in _OF_NAMESPACE else None
+        is_doubtful = is_named and exclusion in _OF_NAMESPACE
+        doubt = named_size(policy.sizes, pod.labels).doubt if is_doubtful else None
         return _no_share(exclusion) if doubt is None else _ShareOutcome(doubt, is_doubt=True)
     candidate = _container_to_share(policy, pod, is_named=is_named)
     if isinstance(candidate, _ShareOutcome):
@@ -334,8 +335,10 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
 
 def _choose_share(policy: NamespacePolicy, pod: PodView) -> _Chosen | _ShareOutcome:
     """Return the share that the policy has for a pod, or why it has none."""
-    choose = named_size if SIZE in pod.labels else selected_size
-    choice = choose(policy.sizes, pod.labels)
+    if SIZE in pod.labels:
+        choice = named_size(policy.sizes, pod.labels)
+    else:
+        choice = selected_size(policy.sizes, pod.labels) if policy.sizes else NO_CHOICE
     if choice.doubt is not None:
         return _ShareOutcome(choice.doubt, is_doubt=True)
     size, source = choice.size, choice.source
