@@ -62,6 +62,7 @@ _MOST_UNKNOWN: Final = 8
 _MOST_OF_SIZES: Final = 8
 """Maximum number of invalid sizes and selectors described for one edit."""
 
+_OWN: Final = (PREFIX, SIZE_PREFIX)
 _LONGEST_PREFIX: Final = 40
 _IS_NEAR_OWN = re.compile("kai|share|size")
 """A cheap condition for prefixes that may be misspellings of our own."""
@@ -168,8 +169,7 @@ class PolicyMetadata:
         cls, labels: Mapping[str, str | None] | None, annotations: Mapping[str, str | None] | None
     ) -> "PolicyMetadata":
         """Select the policy's part of a namespace's metadata. Null counts as an empty text, as in Go."""
-        own = {key: value or "" for key, value in own_labels(labels or {}).items()}
-        return cls(own, {key: value or "" for key, value in own_annotations(annotations or {}).items()})
+        return cls(_texts(own_labels(labels or {})), _texts(own_annotations(annotations or {})))
 
     def policy(self, namespace: str) -> "NamespacePolicy | None":
         """Parse the policy of the namespace; None if it is not managed."""
@@ -180,6 +180,12 @@ class PolicyMetadata:
 
 
 NO_METADATA: Final = PolicyMetadata()
+
+
+def _texts(values: dict[str, str | None]) -> dict[str, str]:
+    if None in values.values():
+        return {key: value or "" for key, value in values.items()}
+    return values  # type: ignore[return-value]  # no value is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +213,13 @@ def label_problems(after: PolicyMetadata, before: PolicyMetadata = NO_METADATA) 
         problem for problem in known if problem.label in changed or not changed.isdisjoint(problem.against)
     ]
     unknown = changed.intersection(_unknown_keys(labels))
-    first_unknown = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN))
+    first_unknown = list(islice((key for key in labels if key in unknown), _MOST_UNKNOWN)) if unknown else []
     of_sizes, count = size_problems(
         labels,
         after.annotations,
         _caps(values),
         changed=changed,
-        added=labels.keys() - before.labels.keys(),
+        added=labels.keys() - before.labels.keys() if before.labels else changed,
         changed_annotations=changed_keys(after.annotations, before.annotations),
         most=_MOST_OF_SIZES,
     )
@@ -223,13 +229,15 @@ def label_problems(after: PolicyMetadata, before: PolicyMetadata = NO_METADATA) 
 
 def changed_keys(after: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
     """Return the keys that an edit sets, changes or removes."""
+    if not before:
+        return set(after)
     changed = {key for key, value in after.items() if before.get(key) != value}
     return changed | (before.keys() - after.keys())
 
 
 def own_labels(labels: Mapping[str, _Value]) -> dict[str, _Value]:
     """Select the policy labels: the queue label, and every label with one of our prefixes."""
-    own = {key: value for key, value in labels.items() if key.startswith((PREFIX, SIZE_PREFIX))}
+    own = {key: value for key, value in labels.items() if key.startswith(_OWN)}
     if keys.QUEUE_LABEL in labels:
         own[keys.QUEUE_LABEL] = labels[keys.QUEUE_LABEL]
     return own
@@ -256,11 +264,13 @@ def near_prefixes(keys_: Iterable[str]) -> Iterator[tuple[str, str]]:
 
     At most eight prefixes are compared, because one comparison takes 20 µs.
     """
-    own = (PREFIX.rstrip("/"), SIZE_PREFIX.rstrip("/"))
+    own = [prefix.rstrip("/") for prefix in _OWN]
     compared = 0
     for key in keys_:
-        prefix = key.partition("/")[0]
-        if prefix in own or not _IS_NEAR_OWN.search(prefix[:_LONGEST_PREFIX]) or "/" not in key:
+        if key.startswith(_OWN):
+            continue
+        prefix, slash, _ = key.partition("/")
+        if not slash or not _IS_NEAR_OWN.search(prefix[:_LONGEST_PREFIX]):
             continue
         compared += 1
         if compared > _MOST_UNKNOWN:

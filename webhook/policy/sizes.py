@@ -61,8 +61,8 @@ class Sizes:
 
     by_name: Mapping[str, Size] = field(default_factory=dict)
     """The first sixteen sizes in byte order of their names, valid or not."""
-    beyond: frozenset[str] = frozenset()
-    """The names after the sixteenth."""
+    beyond: Set[str] = frozenset()
+    """The keys of the labels after the sixteenth."""
     selecting: tuple[Size, ...] = ()
     """The sizes with a valid selector, in the order of `index`."""
     index: SelectorIndex | None = field(default=None, compare=False)
@@ -120,7 +120,7 @@ def named_size(sizes: Sizes, labels: Mapping[str, str]) -> Choice:
     size = sizes.by_name.get(name)
     if size is not None:
         return _valid(size, Source.SIZE_LABEL)
-    if name in sizes.beyond:
+    if SIZE_PREFIX + name in sizes.beyond:
         return _invalid(f"{SIZE_PREFIX}{shorten(name)}: {_TOO_MANY}")
     near = difflib.get_close_matches(name[:LONGEST_NAME], sizes.by_name, n=1)
     others = [other for other in sizes.by_name if other not in near]
@@ -162,7 +162,7 @@ def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: 
         caps: its caps, which bound sizes, too.
     """
     reading = _Reading.of(labels, annotations, caps)
-    if not (reading.names or annotations):
+    if not (reading.keys or annotations):
         return NO_SIZES
     by_name = {size.name: size for size in reading.first}
     count = len(reading.problems) + len(reading.beyond) + len(reading.orphans)
@@ -173,7 +173,7 @@ def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: 
     selectors = [size.selector for size in selecting if size.selector is not None]
     return Sizes(
         by_name=by_name,
-        beyond=frozenset(reading.beyond),
+        beyond=reading.beyond,
         selecting=selecting,
         index=SelectorIndex(selectors) if selectors else None,
         selector_problem=reading.selector_problem,
@@ -187,9 +187,9 @@ def size_problems(
     annotations: Mapping[str, str],
     caps: Caps,
     *,
-    changed: Set[str],
-    added: Set[str],
-    changed_annotations: Set[str],
+    changed: set[str],
+    added: set[str],
+    changed_annotations: set[str],
     most: int,
 ) -> tuple[list[LabelProblem], int]:
     """Find the problems that an edit of a namespace introduces; return the first ones and their number.
@@ -210,10 +210,10 @@ def size_problems(
         if (problem.label in (changed_annotations | added if problem.is_annotation else changed))
         or not changed.isdisjoint(problem.against)
     ]
-    excess = {name for name in reading.beyond if SIZE_PREFIX + name in changed}
-    if reading.beyond:
-        excess |= {name for name in reading.names if SIZE_PREFIX + name in added}
-    orphans = [name for name in reading.orphans if SIZE_PREFIX + name in changed_annotations]
+    excess = changed & reading.beyond
+    if reading.beyond and not excess:
+        excess = added.intersection(reading.keys)
+    orphans = reading.orphans & changed_annotations
     count = len(problems) + len(excess) + len(orphans)
     problems += reading.describe_beyond(excess, most - len(problems))
     problems += reading.describe_orphans(orphans, most - len(problems))
@@ -243,76 +243,72 @@ def selector_overlaps(sizes: Sizes) -> Iterator[tuple[Size, Size, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The names of a namespace's sizes, and the first sixteen sizes with their problems."""
+    """The labels of a namespace's sizes, and the first sixteen sizes with their problems."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    names: list[str]
-    """All names, in the order of the labels."""
+    keys: list[str]
+    """The labels of all sizes."""
     first: list[Size]
-    beyond: list[str]
-    orphans: list[str]
-    """Names of annotations without a label of the same key."""
+    beyond: Set[str]
+    """The labels after the sixteenth."""
+    orphans: Set[str]
+    """Annotations without a label of the same key."""
     problems: list[LabelProblem]
     """Problems of the first sixteen sizes."""
     selector_problem: str
 
     @classmethod
     def of(cls, labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps) -> "_Reading":
-        names = [key.removeprefix(SIZE_PREFIX) for key in labels if key.startswith(SIZE_PREFIX)]
-        first_names = heapq.nsmallest(MOST_SIZES, names, key=_bytes)
-        among_first = set(first_names)
+        # Strings are compared by code points, which is the order of their bytes in UTF-8.
+        sizes = [key for key in labels if key.startswith(SIZE_PREFIX)]
+        first_keys = heapq.nsmallest(MOST_SIZES, sizes)
         problems: list[LabelProblem] = []
-        sizes = [_read_size(name, labels, annotations, caps, problems) for name in first_names]
-        beyond = [name for name in names if name not in among_first]
+        first = [_read_size(key, labels, annotations, caps, problems) for key in first_keys]
+        beyond = set(sizes)
+        beyond.difference_update(first_keys)
         invalid = next((str(problem) for problem in problems if problem.is_annotation), "")
-        unread = next((name for name in beyond if SIZE_PREFIX + name in annotations), None)
-        if not invalid and unread is not None:
-            invalid = f"{SIZE_PREFIX}{shorten(unread)}: {_TOO_MANY}"
-        orphans = [
-            key.removeprefix(SIZE_PREFIX)
-            for key in annotations
-            if key.startswith(SIZE_PREFIX) and key not in labels
-        ]
-        return cls(labels, annotations, names, sizes, beyond, orphans, problems, invalid)
+        unread = min(beyond & annotations.keys(), default=None) if not invalid else None
+        if unread is not None:
+            invalid = f"{shorten(unread)}: {_TOO_MANY}"
+        return cls(
+            labels, annotations, sizes, first, beyond, annotations.keys() - labels.keys(), problems, invalid
+        )
 
-    def describe_beyond(self, names: Iterable[str], most: int) -> list[LabelProblem]:
+    def describe_beyond(self, keys: Iterable[str], most: int) -> list[LabelProblem]:
         """Describe labels after the sixteenth."""
         return [
-            _problem(SIZE_PREFIX + name, self.labels, f"is one size too many: {_TOO_MANY}")
-            for name in heapq.nsmallest(most, names, key=_bytes)
+            _problem(key, self.labels, f"is one size too many: {_TOO_MANY}")
+            for key in heapq.nsmallest(most, keys)
         ]
 
-    def describe_orphans(self, names: Iterable[str], most: int) -> list[LabelProblem]:
+    def describe_orphans(self, keys: Iterable[str], most: int) -> list[LabelProblem]:
         """Describe annotations without a label; looks for one near name for each."""
         return [
-            _problem(SIZE_PREFIX + name, self.annotations, self._without_label(name), is_annotation=True)
-            for name in heapq.nsmallest(most, names, key=_bytes)
+            _problem(key, self.annotations, self._without_label(key), is_annotation=True)
+            for key in heapq.nsmallest(most, keys)
         ]
 
-    def _without_label(self, name: str) -> str:
-        near = difflib.get_close_matches(name[:LONGEST_NAME], [size.name for size in self.first], n=1)
+    def _without_label(self, key: str) -> str:
+        name = key.removeprefix(SIZE_PREFIX)[:LONGEST_NAME]
+        near = difflib.get_close_matches(name, [size.name for size in self.first], n=1)
         if near:
             return f"has no label of the same key; the nearest label is {SIZE_PREFIX}{near[0]}"
-        return f"has no label of the same key: label the namespace {SIZE_PREFIX}{shorten(name)}=SHARE first"
+        return f"has no label of the same key: label the namespace {shorten(key, LONGEST_SHOWN)}=SHARE first"
 
 
 _TOO_MANY: Final = f"a namespace has at most {MOST_SIZES} sizes, the first in alphabetical order"
 
 
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogatepass")
-
-
 def _read_size(
-    name: str,
+    key: str,
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     caps: Caps,
     problems: list[LabelProblem],
 ) -> Size:
     """Read one size and add its problems to the list."""
-    key = SIZE_PREFIX + name
+    name = key.removeprefix(SIZE_PREFIX)
     share, problem = _read_value(key, labels, caps)
     if len(name) > LONGEST_SIZE_NAME or _NAME.fullmatch(name) is None:
         wrong = (
