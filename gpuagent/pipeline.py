@@ -1,5 +1,6 @@
 """Processes each sample in the event loop: attribution, pod shares, snapshot, verdicts and status."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -12,7 +13,8 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from gpuagent.status import PODS_STALE_SECONDS, Evaluation, Status, pods_stale, status_at
-from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Change, Judge
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reservations import Reservations
 
@@ -51,6 +53,8 @@ class SamplePipeline:
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_evaluation = on_evaluation
+        self.transitions: Counter[tuple[FlagReason, Change]] = Counter()
+        """Number of transitions so far, by reason and change."""
         self._started_at = clock()
         self._evaluation: Evaluation | None = None
         self._last_good: tuple[float | None, float | None] = None, None
@@ -97,6 +101,8 @@ class SamplePipeline:
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
         self._transition_log.transitions(transitions)
+        for transition in transitions:
+            self.transitions[transition.verdict.key.reason, transition.change] += 1
         self.log_problems()
         self._on_evaluation(evaluation)
 

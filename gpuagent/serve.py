@@ -25,7 +25,7 @@ from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
-from gpuagent.server.metrics import Metrics
+from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.server.server import AGENT_CONNECTIONS, HttpServer
 from gpuagent.shares.pod_shares import ShareResolver
 from gpuagent.status import INTERVALS_UNTIL_STALE
@@ -226,8 +226,11 @@ async def _serve_cluster(
         node=node.name,
         is_simulated=node.source.is_simulated,
         watch=pods.watch if isinstance(pods, ClusterPods) else None,
-        events=actions.events if actions else {},
-        evictions=actions.evictions if actions else {},
+        counts=Counts(
+            transitions=pipeline.transitions,
+            events=actions.events if actions else {},
+            evictions=actions.evictions if actions else {},
+        ),
         log_lines_lost=lambda: log.lines_lost,
     )
 

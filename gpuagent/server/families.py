@@ -69,6 +69,13 @@ class Family(Enum):
         help="1 while the pod is flagged for this reason, 0 while it is evaluated and not flagged.",
         absent="the pod is not evaluated: a figure is missing, or the reason cannot apply to it",
     )
+    FLAG_TRANSITIONS = Described(
+        name="kaishare_agent_flag_transitions_total",
+        kind="counter",
+        labels=("reason", "change"),
+        help="Flags of this node's pods that were raised, cleared or dropped, by reason.",
+        absent="never",
+    )
     POD_OVER_SECONDS = Described(
         name="kaishare_pod_over_share_seconds_total",
         kind="counter",

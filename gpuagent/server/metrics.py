@@ -4,6 +4,7 @@ import os
 import resource
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +13,24 @@ from gpuagent.server.exposition import Exposition, label_text
 from gpuagent.server.families import GPU, POD, SECONDS_BUCKETS, Family
 from gpuagent.shares.pod_shares import PodShare
 from gpuagent.status import Status
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Change
 from kube.watch import Watch
 from service.version import version
 
-_NO_EVENTS: Final[Mapping[tuple[str, str], int]] = {}
-_NO_EVICTIONS: Final[Mapping[str, int]] = {}
+_CHANGES: Final = {Change.FLAGGED: "raised", Change.CLEARED: "cleared", Change.DROPPED: "dropped"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Counts that other parts of the agent keep; they may grow."""
+
+    transitions: Mapping[tuple[FlagReason, Change], int] = field(default_factory=dict)
+    """By reason and change."""
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By reason and result."""
+    evictions: Mapping[str, int] = field(default_factory=dict)
+    """By result."""
 
 
 class Metrics:
@@ -29,17 +43,15 @@ class Metrics:
         node: str,
         is_simulated: bool,
         watch: Watch[Any] | None = None,
-        events: Mapping[tuple[str, str], int] = _NO_EVENTS,
-        evictions: Mapping[str, int] = _NO_EVICTIONS,
+        counts: Counts = Counts(),
         log_lines_lost: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Set the sources: `events` is a count by reason and result, `evictions` by result; both may grow."""
+        """Set the sources of the figures."""
         self._status = status
         self._node = node
         self._is_simulated = is_simulated
         self._watch = watch
-        self._events = events
-        self._evictions = evictions
+        self._counts = counts
         self._log_lines_lost = log_lines_lost
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
@@ -113,9 +125,15 @@ class Metrics:
             page.add(Family.LAST_SAMPLE, "", status.good_wall_time)
         for (call, error), count in sorted(status.errors.items()):
             page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
-        for (reason, result), count in sorted(self._events.items()):
+        for flag_reason in FlagReason:
+            for change, name in _CHANGES.items():
+                labels = _labels(Family.FLAG_TRANSITIONS, flag_reason, name)
+                page.add(
+                    Family.FLAG_TRANSITIONS, labels, self._counts.transitions.get((flag_reason, change), 0)
+                )
+        for (reason, result), count in sorted(self._counts.events.items()):
             page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
-        for result, count in sorted(self._evictions.items()):
+        for result, count in sorted(self._counts.evictions.items()):
             page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
         if self._watch is not None:
             self._add_watch(page, self._watch)

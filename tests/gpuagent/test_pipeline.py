@@ -17,7 +17,8 @@ from gpuagent.sampling.sample import Sample
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
 from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Change, Judge
 from kai import keys
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from service.http.listeners import Address
@@ -138,6 +139,10 @@ def test_a_flag_of_a_deleted_pod_is_logged_as_dropped() -> None:
     desk.pods.inventory = inventory()
     desk.process(node(2 * GIB, 15))
     assert [line["message"] for line in desk.new_log_lines()] == ["flag dropped"]
+    assert desk.books.transitions == {
+        (FlagReason.OVER_SHARE, Change.FLAGGED): 1,
+        (FlagReason.OVER_SHARE, Change.DROPPED): 1,
+    }
 
 
 def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:

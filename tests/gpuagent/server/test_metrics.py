@@ -21,11 +21,11 @@ from gpuagent.pods.tenants import Tenant
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
-from gpuagent.server.metrics import Metrics
+from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
 from gpuagent.status import Evaluation, Status, status_at
 from gpuagent.verdicts.grounds import FlagReason
-from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.judge import Change, Judge
 from kube.watch import Resource
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 
@@ -227,14 +227,26 @@ EVICTIONS = {"evicted": 1, "disruption-budget": 4}
 
 
 def test_evictions_are_counted_by_result() -> None:
-    evictions = series(text_of(OVER, evictions=EVICTIONS), "kaishare_agent_evictions_total")
+    evictions = series(text_of(OVER, counts=Counts(evictions=EVICTIONS)), "kaishare_agent_evictions_total")
     assert evictions == {'result="evicted"': 1, 'result="disruption-budget"': 4}
     assert "evictions_total" not in text_of(OVER)
 
 
+def test_transitions_are_counted_by_reason_and_change_from_0_on() -> None:
+    name = "kaishare_agent_flag_transitions_total"
+    from_start = series(text_of(OVER), name)
+    assert len(from_start) == 3 * len(FlagReason)
+    assert set(from_start.values()) == {0}
+    counts = Counter({(FlagReason.OVER_SHARE, Change.FLAGGED): 2, (FlagReason.OVER_SHARE, Change.DROPPED): 1})
+    later = series(text_of(OVER, counts=Counts(transitions=counts)), name)
+    assert later['reason="over-share",change="raised"'] == 2
+    assert later['reason="over-share",change="dropped"'] == 1
+    assert later['reason="over-share",change="cleared"'] == 0
+
+
 def test_events_are_counted_by_reason_and_result() -> None:
     counts = dict(EVENTS)
-    assert series(text_of(OVER, events=counts), "kaishare_agent_events_total") == {
+    assert series(text_of(OVER, counts=Counts(events=counts)), "kaishare_agent_events_total") == {
         'reason="GPUNotAssigned",result="created"': 1,
         'reason="GPUMemoryOverShare",result="updated"': 3,
     }
@@ -246,8 +258,7 @@ def every_family() -> str:
     text = text_of(
         status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))),
         watch=watch,
-        events=EVENTS,
-        evictions=EVICTIONS,
+        counts=Counts(events=EVENTS, evictions=EVICTIONS),
     )
     assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
     return text
