@@ -204,12 +204,13 @@ def size_problems(
         most: maximum number of problems to describe.
     """
     reading = _Reading.of(labels, annotations, caps)
-    problems = [
-        problem
-        for problem in reading.problems
-        if (problem.label in (changed_annotations | added if problem.is_annotation else changed))
-        or not changed.isdisjoint(problem.against)
-    ]
+
+    def is_introduced(problem: LabelProblem) -> bool:
+        if problem.is_annotation:
+            return problem.label in changed_annotations or problem.label in added
+        return problem.label in changed or not changed.isdisjoint(problem.against)
+
+    problems = list(filter(is_introduced, reading.problems))
     excess = changed & reading.beyond
     if reading.beyond and not excess:
         excess = added.intersection(reading.keys)
