@@ -79,6 +79,13 @@ class ApiTenant(ApiObject, frozen=True):
     pod: str
 
 
+class ApiWorkload(ApiObject, frozen=True):
+    """A pod's workload, as its metadata names it."""
+
+    kind: str
+    name: str
+
+
 class ApiPod(ApiObject, frozen=True):
     """One pod with its shares, usage and verdicts."""
 
@@ -87,6 +94,8 @@ class ApiPod(ApiObject, frozen=True):
     uid: str
     phase: str = ""
     queue: str | None = None
+    size: str | None = None
+    workload: ApiWorkload | None = None
     vcluster: ApiTenant | None = None
     gpu_uuids: list[str] = []
     has_unsized_gpus: bool = False

@@ -54,6 +54,8 @@ MIRROR_POD: Final = "kubernetes.io/config.mirror"
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod's mirror: the UID that the kubelet and all cgroup paths use for the pod."""
 GPU_TAINT: Final = "nvidia.com/gpu"
+TEMPLATE_HASH: Final = "pod-template-hash"
+"""Label of a ReplicaSet's pods: the suffix that the Deployment controller added to the ReplicaSet's name."""
 
 # kaishare.
 KAISHARE_PREFIX: Final = "kaishare.dev/"
@@ -76,6 +78,7 @@ READ_LABELS: Final = frozenset(
         GPU_GROUP,
         APP_LABEL,
         VCLUSTER_MANAGED_BY,
+        TEMPLATE_HASH,
         NODE_GPU_MEMORY,
         NODE_GPU_COUNT,
         NODE_GPU_REPLICAS,

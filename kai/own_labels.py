@@ -49,6 +49,15 @@ MODE_OFF: Final = "off"
 """Value of `MODE` that switches kaishare off for a namespace: pods are neither changed nor evicted."""
 GRACE_FORM: Final = "an integer and s, m or h, from 30s to 24h"
 
+LONGEST_SIZE_NAME: Final = 40
+_SIZE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+
+
+def is_size_name(name: str) -> bool:
+    """Whether a size may have this name: a DNS label of at most 40 characters."""
+    return len(name) <= LONGEST_SIZE_NAME and _SIZE_NAME.fullmatch(name) is not None
+
+
 _GRACE = re.compile(r"([0-9]{1,9})([smh])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 _SHORTEST, _LONGEST = 30, 86400

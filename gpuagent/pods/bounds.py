@@ -13,6 +13,8 @@ from kai import keys
 
 LONGEST_NAME: Final = 253
 """Maximum of characters of an object's name (a DNS subdomain in Kubernetes)."""
+LONGEST_KIND: Final = 63
+"""Maximum of characters of an object's kind (a DNS label in Kubernetes)."""
 _LONGEST_KEY: Final = 253 + 1 + 63
 """Maximum of characters of a label or annotation key (a qualified name in Kubernetes)."""
 _ENTRY_BYTES: Final = 100

@@ -38,6 +38,8 @@ class NodePod:
     """Whether spec.nodeName is set. The annotations of a bound pod count as first seen."""
     controller_uid: str = ""
     """UID of the controller that would recreate the pod; empty if there is none."""
+    controller_kind: str = ""
+    controller_name: str = ""
     has_started: bool = False
     """Whether a container has started, init containers included. The phase does not show that."""
     is_terminating: bool = False

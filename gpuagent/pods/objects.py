@@ -24,8 +24,12 @@ class Owner(Struct, frozen=True):
     """An entry of `metadata.ownerReferences`."""
 
     kind: str | None = None
+    name: str | None = None
     uid: str | None = None
     controller: bool | None = None
+
+
+_NO_OWNER: Final = Owner()
 
 
 class Metadata(Struct, frozen=True, rename="camel"):
@@ -44,10 +48,10 @@ class Metadata(Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
     @property
-    def controller_uid(self) -> str:
-        """UID of the controller that would recreate the object; empty if there is none."""
+    def controller(self) -> Owner:
+        """The controller that would recreate the object; an owner without fields if there is none."""
         owners = self.owner_references or ()
-        return next((owner.uid or "" for owner in owners if owner.controller), "")
+        return next((owner for owner in owners if owner.controller), _NO_OWNER)
 
     @property
     def pod_owner_uid(self) -> str | None:

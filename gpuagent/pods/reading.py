@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from gpuagent.pods import objects
-from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_NAME, bounded
+from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.launches import Launch
 from gpuagent.pods.objects import ObjectError
@@ -46,6 +46,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
     where = f"Pod {namespace}/{name}"
     labels, annotations = LABELS.kept(metadata.labels), ANNOTATIONS.kept(metadata.annotations)
     ids, count = _container_ids(status)
+    controller = metadata.controller
     return NodePod(
         namespace=namespace,
         name=name,
@@ -61,7 +62,9 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
-        controller_uid=bounded(metadata.controller_uid),
+        controller_uid=bounded(controller.uid),
+        controller_kind=bounded(controller.kind, LONGEST_KIND),
+        controller_name=bounded(controller.name),
         has_started=status.has_started,
         is_terminating=bool(metadata.deletion_timestamp),
         notes=tuple(_notes(metadata, where, count)),

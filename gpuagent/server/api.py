@@ -85,6 +85,10 @@ def _pod_share(pod_share: PodShare) -> Json:
         "uid": pod.uid,
         "phase": pod.phase,
         "queue": pod_share.queue or None,
+        "size": pod_share.size or None,
+        "workload": {"kind": pod_share.workload.kind, "name": pod_share.workload.name}
+        if pod_share.workload.name
+        else None,
         "vcluster": {"name": tenant.vcluster, "namespace": tenant.namespace, "pod": tenant.pod}
         if tenant
         else None,

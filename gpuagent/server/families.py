@@ -21,6 +21,13 @@ POD: Final = (
 )
 """`uid` is needed because a StatefulSet reuses names while old processes still run."""
 
+POD_INFO: Final = (
+    *(label for label in POD if label not in ("gpu", "gpu_uuid")),
+    "size",
+    "workload_kind",
+    "workload",
+)
+
 GPU: Final = ("gpu_uuid", "gpu", "model", "node")
 
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -61,6 +68,13 @@ class Family(Enum):
         labels=(*POD, "source"),
         help="GPU memory limit of the pod on this GPU, as configured for an enforcer.",
         absent="no limit is configured",
+    )
+    POD_INFO = Described(
+        name="kaishare_pod_info",
+        kind="gauge",
+        labels=POD_INFO,
+        help="1 for each pod; its owner can edit the metadata from which `size` and the workload come.",
+        absent="the pod has no share and is on no GPU",
     )
     POD_FLAGGED = Described(
         name="kaishare_pod_flagged",

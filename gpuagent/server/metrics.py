@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.exposition import Exposition, label_text
-from gpuagent.server.families import GPU, POD, SECONDS_BUCKETS, Family
+from gpuagent.server.families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
 from gpuagent.shares.pod_shares import PodShare
 from gpuagent.status import Status
 from gpuagent.verdicts.grounds import FlagReason
@@ -105,12 +105,25 @@ class Metrics:
                     page.add(Family.POD_OVER_SECONDS, labels, verdicts.over_seconds[place])
             if limit is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
+        self._add_info(page, snapshot)
         for key, verdict in verdicts.by_key.items():
             place = (key.uid, key.gpu_uuid)
             labels = written.get(place) or self._pod_labels(
                 verdict.pod_share, key.gpu_uuid, verdict.gpu_index
             )
             page.add(Family.POD_FLAGGED, f'{labels},reason="{key.reason}"', verdict.is_flagged)
+
+    def _add_info(self, page: Exposition, snapshot: Snapshot) -> None:
+        on_gpu = {holding.pod_share.pod.uid for holding in snapshot.holdings}
+        for pod_share in snapshot.pod_shares:
+            pod = pod_share.pod
+            if pod_share.has_share or pod.uid in on_gpu:
+                workload = pod_share.workload
+                values = (pod.namespace, pod.name, pod.uid, self._node, pod_share.queue)
+                about = (pod_share.size, workload.kind, workload.name)
+                page.add(
+                    Family.POD_INFO, label_text(POD_INFO, (*values, *_virtual_names(pod_share), *about)), 1
+                )
 
     def _add_agent(self, page: Exposition, status: Status) -> None:
         if status.attribution_ok is not None:
@@ -157,11 +170,16 @@ class Metrics:
         page.add(Family.SAMPLE_SECONDS, "", self._seconds_sum, suffix="_sum")
 
     def _pod_labels(self, pod_share: PodShare, gpu_uuid: str, gpu_index: int | None) -> str:
-        pod, tenant = pod_share.pod, pod_share.tenant
+        pod = pod_share.pod
         index = "" if gpu_index is None else str(gpu_index)
-        virtual = (tenant.vcluster, tenant.namespace, tenant.pod) if tenant else ("", "", "")
-        values = (pod.namespace, pod.name, pod.uid, gpu_uuid, index, self._node, pod_share.queue, *virtual)
-        return label_text(POD, values)
+        values = (pod.namespace, pod.name, pod.uid, gpu_uuid, index, self._node, pod_share.queue)
+        return label_text(POD, (*values, *_virtual_names(pod_share)))
+
+
+def _virtual_names(pod_share: PodShare) -> tuple[str, str, str]:
+    """Return the labels vcluster, virtual_namespace and virtual_pod."""
+    tenant = pod_share.tenant
+    return (tenant.vcluster, tenant.namespace, tenant.pod) if tenant else ("", "", "")
 
 
 def _labels(family: Family, *values: str) -> str:

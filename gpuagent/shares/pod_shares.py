@@ -11,6 +11,7 @@ from typing import Final
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.tenants import Tenant, tenant_of
+from gpuagent.pods.workloads import NO_WORKLOAD, Workload, workload_of
 from gpuagent.shares.allocations import find_allocation
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.drift import Declared, share_drift
@@ -25,6 +26,7 @@ from gpuagent.shares.placement import (
 )
 from gpuagent.shares.requests import ShareRequest, parse_share_request
 from kai import keys
+from kai.own_labels import SIZE, is_size_name
 from kai.share import MIB
 from kai.version import Version
 
@@ -79,6 +81,10 @@ class PodShare:
     tenant: Tenant | None = None
     queue: str = ""
     """The pod's queue label as first seen; empty if it has none."""
+    size: str = ""
+    """The annotation kaishare.dev/size as first seen, if it is a size's name; for display only."""
+    workload: Workload = NO_WORKLOAD
+    """The pod's workload, for display only."""
     has_share: bool = False
     """Whether any source has a share for the pod."""
     groups: tuple[str, ...] = ()
@@ -179,12 +185,22 @@ class _Declared:
     request: ShareRequest
     notes: tuple[str, ...]
     queue: str
+    size: str
+    workload: Workload
     group_labels: Mapping[str, str]
 
     @classmethod
     def by(cls, pod: NodePod) -> "_Declared":
         request, notes = parse_share_request(pod.annotations, _where(pod))
-        return cls(request, notes, pod.labels.get(keys.QUEUE_LABEL, ""), group_labels(pod.labels))
+        size = pod.annotations.get(SIZE, "")
+        return cls(
+            request,
+            notes,
+            queue=pod.labels.get(keys.QUEUE_LABEL, ""),
+            size=size if is_size_name(size) else "",
+            workload=workload_of(pod),
+            group_labels=group_labels(pod.labels),
+        )
 
     def declared(self, devices: int) -> Declared:
         return Declared(request=self.request, groups=groups_of(self.group_labels, devices))
@@ -221,6 +237,7 @@ class _Resolution:
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
         self._now, self._first = now.declared(devices), first.declared(devices)
         self._queue = first.queue
+        self._size, self._workload = first.size, first.workload
         allocated_groups = bound.groups if bound else ()
         is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
         self._groups = (
@@ -242,7 +259,14 @@ class _Resolution:
         pod, tenant = self.pod, tenant_of(self.pod)
         notes = pod.notes + self._notes + self._allocation.notes
         if pod.is_finished:
-            return PodShare(pod=pod, tenant=tenant, queue=self._queue, notes=_bounded(notes))
+            return PodShare(
+                pod=pod,
+                tenant=tenant,
+                queue=self._queue,
+                size=self._size,
+                workload=self._workload,
+                notes=_bounded(notes),
+            )
         has_share = self._deciding is not None
         is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
         place = Placement()
@@ -256,6 +280,8 @@ class _Resolution:
             pod=pod,
             tenant=tenant,
             queue=self._queue,
+            size=self._size,
+            workload=self._workload,
             has_share=has_share,
             groups=self._groups,
             gpu_uuids=place.gpus,

@@ -84,13 +84,13 @@ class Chain:
 
 
 def series_of(text: str) -> Series:
-    """Return kaishare's series by name, and by the labels pod, gpu_uuid and reason where present."""
+    """Return kaishare's series by name, and by the labels pod, gpu_uuid, reason and change where present."""
     series: Series = {}
     for line in text.splitlines():
         matched = re.fullmatch(r"kaishare_(\w+?)(?:\{(.*)\})? (\S+)", line)
         if matched:
             labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', matched[2] or ""))
-            key = tuple(labels[name] for name in ("pod", "gpu_uuid", "reason") if name in labels)
+            key = tuple(labels[name] for name in ("pod", "gpu_uuid", "reason", "change") if name in labels)
             places = series.setdefault(matched[1], {})
             assert key not in places or "le" in labels or "call" in labels, (
                 line

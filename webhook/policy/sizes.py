@@ -16,14 +16,13 @@ from typing import Final
 from msgspec import Struct
 
 from kai import keys
-from kai.own_labels import MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX
+from kai.own_labels import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX, is_size_name
 from service.text import printable, quoted, shorten
 from webhook.policy.reasons import Finding, NameList, Reason
 from webhook.policy.selectors import Selector, SelectorError, SelectorIndex, parse_selector
 from webhook.policy.values import LONGEST_NAME, LONGEST_SHOWN, LabelProblem, PolicyShare, read_fraction
 
 MOST_SIZES: Final = 16
-LONGEST_SIZE_NAME: Final = 40
 A_SIZE: Final = (
     "0.02 to 0.99 with at most two decimals; 1 for a whole GPU; a positive integer with Mi or Gi, such as 8Gi"
 )
@@ -33,7 +32,6 @@ A_SELECTOR: Final = (
     "a label selector as for kubectl get -l, such as app=web or app in (api,web), of at most 1024 characters"
 )
 _WHOLE = "1"
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _MEMORY = re.compile(r"([1-9][0-9]{0,17})(Mi|Gi)")
 _WRITTEN_KEYS: Final = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
 """Labels that the webhook itself writes: a selector would match differently in a reinvocation."""
@@ -311,7 +309,7 @@ def _read_size(
     """Read one size and add its problems to the list."""
     name = key.removeprefix(SIZE_PREFIX)
     share, problem = _read_value(key, labels, caps)
-    if len(name) > LONGEST_SIZE_NAME or _NAME.fullmatch(name) is None:
+    if not is_size_name(name):
         wrong = (
             f"is for a name that is not allowed; allowed: a-z, 0-9 and - in at most {LONGEST_SIZE_NAME}"
             " characters, - neither first nor last"

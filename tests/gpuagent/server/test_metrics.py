@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuagent.gpus.reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
+from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
@@ -161,8 +162,8 @@ def test_a_simulated_node_is_marked() -> None:
         pytest.param(status_of(node(10, train=None)), 'used_bytes{[^}]*pod="train"|flagged{[^}]*pod="train"|unattributed_bytes{gpu_uuid="GPU-a', f'problem{{reason="memory-unknown",gpu_uuid="{A}"}}', id="unknown memory"),
         pytest.param(status_of(node(10, Problem(Cause.TRUNCATED, A))), 'pod_gpu_memory_used|flagged|(host|unattributed)_bytes{gpu_uuid="GPU-a', f'problem{{reason="truncated",gpu_uuid="{A}"}}', id="truncated"),
         pytest.param(status_of(node(10, Problem(Cause.PID_NAMESPACE))), "pod_gpu_memory_used|flagged|host_bytes|unattributed_bytes", 'problem{reason="pid-namespace",gpu_uuid=""}', id="pid namespace"),
-        pytest.param(status_of(snapshot_of(sample(at=10, problems=[Problem(Cause.NVML)]), TRAIN)), "kaishare_(pod|gpu)_|last_sample", 'problem{reason="nvml",gpu_uuid=""}', id="no driver"),
-        pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
+        pytest.param(status_of(snapshot_of(sample(at=10, problems=[Problem(Cause.NVML)]), TRAIN)), "kaishare_(pod_(?!info)|gpu_)|last_sample", 'problem{reason="nvml",gpu_uuid=""}', id="no driver"),
+        pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_(?!info)|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
     ],
 )  # fmt: skip
 def test_unknown_figures_are_absent_and_have_a_reason(status: Status, absent: str, left: str) -> None:
@@ -185,10 +186,28 @@ def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
         pod_share("lost", GIB, gpus=()), is_unresolved=True, lacks_reservation=True, changed="0.5, not 0.25"
     )
     text = text_of(status_of(node(0, more=lost), node(10, more=lost)))
-    assert [line for line in text.splitlines() if 'pod="lost"' in line] == [
+    assert [line for line in text.splitlines() if 'pod="lost"' in line and "_info" not in line] == [
         f'kaishare_pod_flagged{{namespace="team-a",pod="lost",uid="{uid_of("lost")}",gpu_uuid="",gpu="",node="node-1",'
         f'queue="",vcluster="",virtual_namespace="",virtual_pod="",reason="{reason}"}} 1'
         for reason in ("share-changed", "no-reservation")
+    ]
+
+
+def test_every_pod_with_a_share_or_on_a_gpu_has_its_workload_and_size() -> None:
+    described = replace(TRAIN, size="train", workload=Workload("CronJob", "nightly"))
+    idle = pod_share("idle", gpus=())
+    text = text_of(status_of(snapshot_of(sample(gpu(), at=0), described, idle)))
+    (line,) = [line for line in text.splitlines() if line.startswith("kaishare_pod_info{")]
+    assert line == (
+        f'kaishare_pod_info{{namespace="team-a",pod="train",uid="{uid_of("train")}",node="node-1",queue="vision",'
+        'vcluster="vc",virtual_namespace="default",virtual_pod="train-0",'
+        'size="train",workload_kind="CronJob",workload="nightly"} 1'
+    )
+    answer = json.loads(
+        shares_json(status_of(snapshot_of(sample(gpu(), at=0), described)), node="n", is_simulated=False)
+    )
+    assert [(pod["size"], pod["workload"]) for pod in answer["pods"]] == [
+        ("train", {"kind": "CronJob", "name": "nightly"})
     ]
 
 

@@ -1,0 +1,77 @@
+"""The workload of a pod: from its controller, from vCluster's annotation, and hostile metadata."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.workloads import NO_WORKLOAD, Workload, workload_of
+from tests.support.pods import folder_from
+from tests.support.samples import pod
+
+MANAGED = {"vcluster.loft.sh/managed-by": "vc"}
+
+
+def references(*owners: dict[str, object]) -> dict[str, str]:
+    return {"vcluster.loft.sh/owner-references": json.dumps(owners)}
+
+
+# the pod's fields, its workload
+CASES = [
+    ({}, NO_WORKLOAD),
+    ({"controller_kind": "StatefulSet", "controller_name": "db"}, Workload("StatefulSet", "db")),
+    ({"controller_kind": "ReplicaSet", "controller_name": "web-5d4f", "labels": {"pod-template-hash": "5d4f"}},
+     Workload("Deployment", "web")),
+    ({"controller_kind": "ReplicaSet", "controller_name": "web-5d4f", "labels": {"pod-template-hash": "x"}},
+     Workload("ReplicaSet", "web-5d4f")),
+    ({"controller_kind": "ReplicaSet", "controller_name": "web"}, Workload("ReplicaSet", "web")),
+    ({"controller_kind": "Job", "controller_name": "train"}, Workload("Job", "train")),
+    ({"controller_kind": "Job", "controller_name": "nightly-29381760"}, Workload("CronJob", "nightly")),
+    ({"controller_kind": "Job", "controller_name": "run-2026112"}, Workload("Job", "run-2026112")),
+    ({"controller_kind": "Job", "controller_name": "12345678"}, Workload("Job", "12345678")),
+    ({"controller_kind": "Bad Kind", "controller_name": "a"}, NO_WORKLOAD),
+    ({"controller_kind": "Job", "controller_name": "a\nb"}, NO_WORKLOAD),
+    ({"controller_kind": "Service", "controller_name": "vc", "labels": MANAGED}, NO_WORKLOAD),
+    ({"labels": MANAGED, "annotations": references({"kind": "Job", "name": "job", "controller": True})},
+     Workload("Job", "job")),
+    ({"labels": MANAGED, "annotations": references({"kind": "Job", "name": "job"})}, NO_WORKLOAD),
+    ({"annotations": references({"kind": "Job", "name": "job", "controller": True})}, NO_WORKLOAD),
+    ({"labels": MANAGED, "annotations": {"vcluster.loft.sh/owner-references": "spoof"}}, NO_WORKLOAD),
+    ({"labels": MANAGED, "annotations": references({"kind": 5})}, NO_WORKLOAD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "expected"), CASES)
+def test_the_workload_of_a_pod(fields: dict[str, object], expected: Workload) -> None:
+    assert workload_of(pod("a", **fields)) == expected
+
+
+@pytest.mark.parametrize(("file", "kind"), [("pod-of-deployment", "Deployment"), ("pod-of-job", "Job")])
+def test_pods_that_vcluster_synced_have_their_workload_inside(file: str, kind: str) -> None:
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from vCluster") / "vcluster-live-v0.36.1"
+    workload = workload_of(read_pod((folder / f"{file}.host.json").read_bytes()))
+    assert workload.kind == kind
+    assert workload.name
+
+
+@given(st.text(max_size=300) | st.from_regex(r"\[\{.*\}\]", fullmatch=True))
+def test_any_annotation_gives_a_printable_workload(text: str) -> None:
+    annotations = {"vcluster.loft.sh/owner-references": text}
+    workload = workload_of(pod("a", labels=MANAGED, annotations=annotations))
+    assert (workload.kind + workload.name).isprintable()
+    assert len(workload.kind) <= 63
+    assert len(workload.name) <= 253
+
+
+def test_a_controller_with_long_names_is_no_workload() -> None:
+    metadata = {
+        "name": "a",
+        "namespace": "team-a",
+        "uid": "u",
+        "ownerReferences": [{"kind": "K" * 64, "name": "n" * 254, "uid": "r", "controller": True}],
+    }
+    read = read_pod(json.dumps({"metadata": metadata, "spec": {"containers": []}}).encode())
+    assert (read.controller_uid, read.controller_kind, read.controller_name) == ("r", "", "")
+    assert workload_of(read) == NO_WORKLOAD
