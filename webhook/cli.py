@@ -173,7 +173,7 @@ def _add_explain(commands: Any, rules: Parser) -> None:
         "-R",
         "--recursive",
         action="store_true",
-        help="also read the directories below a directory (default: only its own .yaml, .yml and .json files)",
+        help="also read the directories below (default: only the directory's own .yaml, .yml and .json files)",
     )
     explaining.add_argument(
         "-n",
@@ -188,7 +188,7 @@ def _add_explain(commands: Any, rules: Parser) -> None:
         default=[],
         type=read_by(read_label_edit),
         metavar="KEY=VALUE",
-        help="preview a namespace label without setting it; KEY- removes one; may be repeated (default: none)",
+        help="preview a label of the namespace; KEY- removes one; may be repeated (default: none)",
     )
     explaining.add_argument(
         "--annotation",
@@ -196,7 +196,7 @@ def _add_explain(commands: Any, rules: Parser) -> None:
         default=[],
         type=read_by(read_annotation_edit),
         metavar="KEY=VALUE",
-        help="preview a namespace annotation, the selector of a size; KEY- removes one; may be repeated"
+        help="preview an annotation of the namespace, the selector of a size; KEY- removes one; may be repeated"
         " (default: none)",
     )
     explaining.add_argument(
@@ -217,7 +217,7 @@ def _add_explain(commands: Any, rules: Parser) -> None:
 
 _EXPLAIN_EXAMPLES = """examples:
   kaishare-webhook explain --policies cluster -n vision -f deployment.yaml
-  kaishare-webhook explain -n vision --label kai.scheduler/queue=vision --label kaishare.dev/gpu-fraction=0.5 -f .
+  kaishare-webhook explain --label kai.scheduler/queue=vision --label kaishare.dev/gpu-fraction=0.5 -f .
   kubectl kustomize overlays/prod | kaishare-webhook explain --policies namespaces/ -o manifest -f -
 
 exit status: 0 if nothing would be refused, 1 if a pod or a label would be, 2 for unusable input or output

@@ -180,7 +180,7 @@ class _Explainer:
         names = metadata if isinstance(metadata, dict) else {}
         paths: Sequence[str] = ()
         if makes_no_pods(api_version, kind):
-            code, message = "no-pods", "this kind has no pods"
+            code, message = "no-pods", "nothing to do with pods"
         elif is_kustomization(api_version, kind):
             code = "kustomize-file"
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"

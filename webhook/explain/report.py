@@ -79,7 +79,7 @@ def as_text(
     if not pods:
         yield _NO_PODS
     if others:
-        yield paint("Objects without known pods:", "@", colour=colour)
+        yield paint("Other objects:", "@", colour=colour)
         for other in others:
             yield f"  {other.title} in namespace {one_line(other.namespace)}: {other.message} ({other.code})"
 
@@ -112,7 +112,7 @@ def _pod_lines(item: ExplainedPod, *, colour: bool) -> Iterator[str]:
         if denial.sentence not in written or denial.reason is not decision.reason:
             yield paint(f"  denied: {_with_code(denial)}", "-", colour=colour)
         else:
-            yield paint(f"  denied: for this reason ({denial.reason.code})", "-", colour=colour)
+            yield paint(f"  denied: for the reason above ({denial.reason.code})", "-", colour=colour)
         written.add(denial.sentence)
     for finding in item.warnings:
         if finding.sentence not in written:

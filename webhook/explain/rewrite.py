@@ -41,7 +41,11 @@ def rewrite(documents: Iterable[ExplainedDocument]) -> RewrittenManifests:
     texts = []
     for _, of_source in groupby(documents, key=lambda document: id(document.source)):
         group = list(of_source)
-        texts.append(_rewritten_source(group[0].source, group, notes))
+        source = group[0].source
+        try:
+            texts.append(_rewritten_source(source, group, notes))
+        except RecursionError:
+            raise DocumentError(f"{source.name}: nested too deep") from None
     return RewrittenManifests(_joined(texts), notes)
 
 
@@ -114,7 +118,7 @@ def _apply(operation: Operation, place: Place, expected: Any, edits: DocumentEdi
     """Apply one operation of a pod's patch to the expected document, and add it to the edits."""
     node = expected
     at: list[Any] = []
-    *parents, last = (*place, *(unescape(part) for part in operation["path"].split("/")[1:]))
+    *parents, last = [*place, *map(unescape, operation["path"].split("/")[1:])]
     for part in parents:
         key = int(part) if isinstance(node, list) else part
         node = node[key]
