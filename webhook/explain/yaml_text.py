@@ -19,6 +19,7 @@ Place: TypeAlias = tuple[Any, ...]
 _BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _WIDE: Final = 1 << 30
+_COMMENT_LINE: Final = re.compile(r"([ ]*)#[^\n]*\n")
 _ANCHOR: Final = re.compile(r"&[^ \t\r\n]+")
 
 
@@ -290,16 +291,27 @@ class _Editor:
         return _Replacement(last.end, last.end, f", {written}")
 
     def _insert_lines(self, node: TextNode, lines: list[str], depth: int) -> _Replacement:
-        """Insert lines after the last line of a block, at its indentation."""
-        indented = "".join(f"{' ' * self._column(node)}{line}{self._break}" for line in lines)
+        """Insert lines at a block's indentation, after its last line and the comments of that indentation."""
+        column = self._column(node)
+        indented = "".join(f"{' ' * column}{line}{self._break}" for line in lines)
         leaf = _last_leaf(node)
         if leaf.is_block_text:
             at = leaf.end
         else:
             newline = self._text.find("\n", node.end)
             at = len(self._text) if newline < 0 else newline + 1
+        # The dashes of a list may have the indentation of its key, and then so has the next key's comment.
+        at = self._comment_lines(at, column if node.kind == "map" else column + 1)
         begins_line = at == 0 or self._text[at - 1] == "\n"
         return _Replacement(at, at, indented if begins_line else self._break + indented, depth)
+
+    def _comment_lines(self, start: int, column: int) -> int:
+        """Return the end of the comment lines that follow, with at least an indentation."""
+        while match := _COMMENT_LINE.match(self._text, start):
+            if len(match[1]) < column:
+                break
+            start = match.end()
+        return start
 
     def _column(self, node: TextNode) -> int:
         """Return the indentation of a block: the column of its first key or dash."""

@@ -91,7 +91,10 @@ def test_an_argument_that_is_no_label_is_refused(explain: Explain, typed: str) -
 
 
 def test_policies_or_labels_must_be_given(explain: Explain) -> None:
-    assert explain(bare()) == (2, "kaishare-webhook: give --policies, --label, --annotation, or several of them\n")
+    assert explain(bare()) == (
+        2,
+        "kaishare-webhook: give --policies, --label, --annotation, or several of them\n",
+    )
 
 
 def test_the_status_is_1_if_enforce_would_deny_the_pod(explain: Explain) -> None:

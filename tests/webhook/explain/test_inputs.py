@@ -27,7 +27,9 @@ def test_directories_below_are_read_on_request(run: Run, tmp_path: Path) -> None
     below = tmp_path / "overlays" / "prod"
     below.mkdir(parents=True)
     (tmp_path / "a.yaml").write_text(pod("a"))
-    (below / "b.json").write_text('{"kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c"}]}}')
+    (below / "b.json").write_text(
+        '{"kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c"}]}}'
+    )
     (below / "notes.txt").write_text("not read")
     (below / "loop").symlink_to(tmp_path)
     os.mkfifo(below / "pipe.yaml")
