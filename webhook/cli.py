@@ -173,7 +173,7 @@ def _add_explain(commands: Any, rules: Parser) -> None:
         "-R",
         "--recursive",
         action="store_true",
-        help="also read the directories below (default: only the directory's own .yaml, .yml and .json files)",
+        help="also read the directories below (default: only the .yaml, .yml and .json files in it)",
     )
     explaining.add_argument(
         "-n",
@@ -196,7 +196,8 @@ def _add_explain(commands: Any, rules: Parser) -> None:
         default=[],
         type=read_by(read_annotation_edit),
         metavar="KEY=VALUE",
-        help="preview an annotation of the namespace, the selector of a size; KEY- removes one; may be repeated"
+        help="preview an annotation of the namespace, the selector of a size; KEY- removes one;"
+        " may be repeated"
         " (default: none)",
     )
     explaining.add_argument(

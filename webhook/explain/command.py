@@ -83,13 +83,13 @@ def _print(
         _write_lines(as_yaml(documents, problems))
     elif output == "patch":
         _write_lines(as_patch(documents))
-        _write_notes(_refusals(documents, problems))
     elif is_refused:
-        _write_notes([*_refusals(documents, problems), "no manifest is written, because of the errors above"])
+        _write_notes(["no manifest is written, because of these errors:"])
     else:
         manifests = rewrite(documents)
         _write_notes([*manifests.notes, *_unchanged(documents)])
         write_output(manifests.text)
+    _write_notes(_refusals(documents, problems))
 
 
 def _write_lines(lines: Iterable[str]) -> None:

@@ -118,7 +118,8 @@ def _apply(operation: Operation, place: Place, expected: Any, edits: DocumentEdi
     """Apply one operation of a pod's patch to the expected document, and add it to the edits."""
     node = expected
     at: list[Any] = []
-    *parents, last = [*place, *map(unescape, operation["path"].split("/")[1:])]
+    keys: list[Any] = [*place, *map(unescape, operation["path"].split("/")[1:])]
+    *parents, last = keys
     for part in parents:
         key = int(part) if isinstance(node, list) else part
         node = node[key]

@@ -77,7 +77,7 @@ def read_nodes(text: str) -> TextNode:
             break
         if isinstance(event, yaml.CollectionEndEvent):
             node = stack.pop()
-            node.end = event.end_mark.index if node.is_flow else _content_end(node)
+            node.end = _index(event.end_mark) if node.is_flow else _content_end(node)
             continue
         if not isinstance(event, yaml.NodeEvent):
             continue
@@ -98,9 +98,10 @@ def read_nodes(text: str) -> TextNode:
 
 
 def _node(event: Any, anchors: dict[str, TextNode]) -> TextNode:
-    start, end = event.start_mark.index, event.end_mark.index
+    start, end = _index(event.start_mark), _index(event.end_mark)
     if isinstance(event, yaml.AliasEvent):
-        return TextNode("alias", start, end, value=event.anchor, target=anchors.get(event.anchor))
+        name = event.anchor or ""
+        return TextNode("alias", start, end, value=name, target=anchors.get(name))
     if isinstance(event, yaml.ScalarEvent):
         node = TextNode("scalar", start, end, value=event.value)
         node.is_plain = event.style in (None, "")
@@ -112,6 +113,11 @@ def _node(event: Any, anchors: dict[str, TextNode]) -> TextNode:
     if event.anchor is not None:
         anchors[event.anchor] = node
     return node
+
+
+def _index(mark: Any) -> int:
+    index: int = mark.index
+    return index
 
 
 def _content_end(node: TextNode) -> int:

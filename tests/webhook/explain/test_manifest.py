@@ -322,7 +322,7 @@ def test_nothing_is_written_if_a_pod_would_be_denied(run: Run) -> None:
     result = run(DEPLOYMENT + denied, QUEUE, "--label=kaishare.dev/mode=enforce", *MANIFEST)
     assert (result.status, result.out) == (1, "")
     assert "error: Pod p in namespace default: denied: the label kaishare.dev/inject" in result.err
-    assert result.err.splitlines()[-1].endswith("no manifest is written, because of the errors above")
+    assert result.err.startswith("kaishare-webhook: no manifest is written, because of these errors:\n")
 
 
 def test_nothing_is_written_for_an_invalid_label(run: Run) -> None:
