@@ -101,13 +101,13 @@ async def compare(admin: Administrator, item: dict[str, Any]) -> None:
         return [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
 
     stored = (await until(stored_pods, f"{name} has a pod"))[0]["metadata"]["labels"]
-    (found,) = find_pods(item)
-    assumed = found.as_created(NAMESPACE)["metadata"].get("labels", {})
+    (template,) = find_pods(item)
+    assumed = template.as_created(NAMESPACE)["metadata"].get("labels", {})
     assert assumed.keys() == stored.keys(), name
     for key, value in assumed.items():
         if any(part in key for part in STAND_INS):
             continue
-        if found.kind == "CronJob" and key.endswith("job-name"):
+        if template.kind == "CronJob" and key.endswith("job-name"):
             assert stored[key].rpartition("-")[0] == value.rpartition("-")[0] == name
             assert stored[key].rpartition("-")[2].isdigit()
         else:

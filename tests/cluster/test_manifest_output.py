@@ -111,8 +111,8 @@ async def pods_of(admin: Administrator, namespace: str, items: list[dict[str, An
         ]
         return [] if waiting else pods
 
-    found: list[dict[str, Any]] = await until(complete, f"every workload in {namespace} has a pod")
-    return found
+    pods: list[dict[str, Any]] = await until(complete, f"every workload in {namespace} has a pod")
+    return pods
 
 
 async def accepted(plane: ControlPlane, folder: Path, items: list[dict[str, Any]]) -> list[dict[str, Any]]:

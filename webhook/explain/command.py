@@ -57,7 +57,7 @@ def run(settings: ExplainSettings, rules: Rules) -> int:
     if settings.edits:
         used[settings.namespace] = None
     problems = {name: policies.problems(name) for name in used}
-    is_refused = any(found.count for found in problems.values()) or any(
+    is_refused = any(invalid.count for invalid in problems.values()) or any(
         pod.is_refused for document in documents for pod in document.pods
     )
     _print(settings.output, documents, problems, policies, is_refused=is_refused)
@@ -103,8 +103,8 @@ def _write_notes(notes: Iterable[str]) -> None:
 
 def _refusals(documents: Sequence[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> Iterator[str]:
     """Yield a sentence for each cause of exit status 1."""
-    for namespace, found in problems.items():
-        for problem in found.first:
+    for namespace, invalid in problems.items():
+        for problem in invalid.first:
             yield f"error: namespace {one_line(namespace)}: {problem}"
     for document in documents:
         for pod in document.pods:

@@ -20,7 +20,7 @@ from webhook.explain.manifests import (
     list_items,
     misplaced_kind,
 )
-from webhook.explain.sources import Source, SourceDocument
+from webhook.explain.sources import ManifestSource, SourceDocument
 from webhook.policy.checks import cluster_scoped_owners
 from webhook.policy.decide import MOST_WARNINGS, Rules, exempt
 from webhook.policy.labels import NamespacePolicy
@@ -99,7 +99,7 @@ class UnexplainedObject:
 class ExplainedDocument:
     """One document of an input, with its pods and the objects whose pods are not known, in order."""
 
-    source: Source
+    source: ManifestSource
     document: SourceDocument
     items: Sequence[ExplainedPod | UnexplainedObject]
 
@@ -110,7 +110,11 @@ class ExplainedDocument:
 
 
 def explain(
-    sources: Iterable[Source], *, namespace: str, policies: Mapping[str, NamespacePolicy], rules: Rules
+    sources: Iterable[ManifestSource],
+    *,
+    namespace: str,
+    policies: Mapping[str, NamespacePolicy],
+    rules: Rules,
 ) -> Iterator[ExplainedDocument]:
     """Decide about every pod of the documents as the server would.
 
@@ -191,8 +195,10 @@ class _Explainer:
             code = "pods-not-predictable"
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
-                shown = "; ".join(one_line(path, 120) for path in paths)
-                message = f"its controller creates pods that cannot be predicted; it requests GPUs at {shown}"
+                listed = "; ".join(one_line(path, 120) for path in paths)
+                message = (
+                    f"its controller creates pods that cannot be predicted; it requests GPUs at {listed}"
+                )
         return UnexplainedObject(
             kind=kind,
             name=str(names.get("name") or names.get("generateName") or ""),

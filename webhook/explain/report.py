@@ -88,14 +88,14 @@ def _namespace_lines(
     problems: Mapping[str, LabelProblems], policies: Policies, *, colour: bool
 ) -> Iterator[str]:
     lines = [f"warning: {sentence}" for sentence in policies.without_effect]
-    for namespace, found in problems.items():
-        if not found.count:
+    for namespace, invalid in problems.items():
+        if not invalid.count:
             continue
         yield paint(f"Namespace {one_line(namespace)}", "@", colour=colour)
-        for problem in found.first:
+        for problem in invalid.first:
             yield paint(f"  policy: {problem}", "-", colour=colour)
-        if found.count > len(found.first):
-            yield f"  policy: and {found.count - len(found.first)} more"
+        if invalid.count > len(invalid.first):
+            yield f"  policy: and {invalid.count - len(invalid.first)} more"
         yield ""
     yield from lines
 
@@ -189,7 +189,7 @@ def _all_fields(
 def _fields(item: ExplainedPod, problems: Mapping[str, LabelProblems]) -> dict[str, Any]:
     decision = item.mutation.decision
     selector = decision.size.selector if decision.size else None
-    found = problems.get(item.namespace)
+    invalid = problems.get(item.namespace)
     return {
         "kind": item.pod.kind,
         "name": item.pod.name,
@@ -204,7 +204,7 @@ def _fields(item: ExplainedPod, problems: Mapping[str, LabelProblems]) -> dict[s
         "warnings": [_finding(warning) for warning in item.warnings],
         "policyProblems": [
             {"label": problem.label, "value": problem.value, "message": str(problem)}
-            for problem in (found.first if found else ())
+            for problem in (invalid.first if invalid else ())
         ],
         "patch": [dict(operation) for operation in item.sent],
         "pod": _shown(item.after),

@@ -10,7 +10,7 @@ import yaml
 from service.documents import DocumentError, parse_documents
 from webhook.explain.explain import ExplainedDocument, ExplainedPod
 from webhook.explain.manifests import Place
-from webhook.explain.sources import Source
+from webhook.explain.sources import ManifestSource
 from webhook.explain.yaml_text import CannotEdit, DocumentEdits, edit_text, expand_aliases
 from webhook.policy.patch import Operation, unescape
 
@@ -63,7 +63,7 @@ def _joined(texts: list[str]) -> str:
     return stream if not stream or stream.endswith("\n") else stream + "\n"
 
 
-def _rewritten_source(source: Source, documents: list[ExplainedDocument], notes: list[str]) -> str:
+def _rewritten_source(source: ManifestSource, documents: list[ExplainedDocument], notes: list[str]) -> str:
     parts = []
     last = 0
     for document in documents:
@@ -77,7 +77,7 @@ def _rewritten_source(source: Source, documents: list[ExplainedDocument], notes:
             continue
         text, is_plain = _rewritten(source.text[start:end], document.document.value, changed)
         if is_plain:
-            notes.append(f"{changed[0][0].pod.title}: written anew, without comments")
+            notes.append(f"{changed[0][0].pod.title}: written without comments and layout")
         parts += [source.text[last:start], text]
         last = end
     return "".join([*parts, source.text[last:]])

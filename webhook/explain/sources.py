@@ -36,7 +36,7 @@ class SourceDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ManifestSource:
     """One input with its documents."""
 
     name: str
@@ -63,7 +63,7 @@ class Source:
         return 1 + self.text.count("\n", 0, document.start) + line
 
 
-def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[Source]:
+def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:
     """Read all inputs.
 
     Args:
@@ -78,13 +78,13 @@ def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[Sourc
         raise UsageError("-f - may be given only once")
     sources = [source for name in names for source in _read(name, recursive)]
     if not any(source.documents for source in sources):
-        shown = "standard input" if names[0] == STANDARD_INPUT else names[0]
+        first = "standard input" if names[0] == STANDARD_INPUT else names[0]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise DocumentError(f"{shown}{more}: contains no document")
+        raise DocumentError(f"{first}{more}: contains no document")
     return sources
 
 
-def _read(name: str, recursive: bool) -> Iterator[Source]:
+def _read(name: str, recursive: bool) -> Iterator[ManifestSource]:
     if name == STANDARD_INPUT:
         try:
             content = sys.stdin.buffer.read()
@@ -96,7 +96,7 @@ def _read(name: str, recursive: bool) -> Iterator[Source]:
         yield read_source(read_text(file), str(file))
 
 
-def read_source(text: str, name: str) -> Source:
+def read_source(text: str, name: str) -> ManifestSource:
     """Split a text into its documents.
 
     Args:
@@ -119,7 +119,7 @@ def read_source(text: str, name: str) -> Source:
         end = starts[part + 1] if part + 1 < len(starts) else len(text)
         documents.append(SourceDocument(document.value, starts[part], end))
     _refuse_helm(text, name, documents)
-    return Source(name, text, documents)
+    return ManifestSource(name, text, documents)
 
 
 _HELM: Final = "a Helm template; render it first: helm template RELEASE CHART | kaishare-webhook explain -f -"
