@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
+from service.text import printable
+
 T = TypeVar("T")
+
+_LONGEST_NOTE: Final = 4096
+"""Maximum length of a line on standard error, in characters."""
 
 
 class UsageError(ValueError):
@@ -108,9 +113,12 @@ def _is_closed(descriptor: int) -> bool:
 
 
 def write_note(line: str) -> None:
-    """Write one line to standard error; discard it if that fails."""
+    """Write one line to standard error; discard it if that fails.
+
+    The line may contain names of files and objects, so characters that a terminal interprets are replaced.
+    """
     try:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{printable(line, _LONGEST_NOTE)}\n")
         sys.stderr.flush()
     except OSError:
         _discard(sys.stderr)

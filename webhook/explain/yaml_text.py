@@ -20,7 +20,8 @@ _BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _WIDE: Final = 1 << 30
 _COMMENT_LINE: Final = re.compile(r"([ ]*)#[^\n]*\n")
-_ANCHOR: Final = re.compile(r"&[^ \t\r\n]+")
+_PROPERTIES: Final = re.compile(r"[&!][^ \t\r\n]*(?:[ \t][&!][^ \t\r\n]*)?")
+"""The anchor and the tag of a node."""
 
 
 class CannotEdit(ValueError):
@@ -282,12 +283,13 @@ class _Editor:
         return node
 
     def _replace(self, node: TextNode, value: Any, *, is_flow: bool) -> _Replacement:
-        if node.has_properties or node.kind != "scalar" or node.is_block_text:
-            raise CannotEdit("a value with an anchor, a tag or several lines cannot be replaced")
+        if node.kind != "scalar":
+            raise CannotEdit("only a scalar can be replaced")
         is_plain_text = isinstance(value, str) and not is_flow
         written = _block({"k": value})[0].removeprefix("k: ") if is_plain_text else _json(value)
-        blank = " " if node.start == node.end else ""  # an empty value ends right after its colon
-        return _Replacement(node.start, node.end, blank + written)
+        before = " " if node.start == node.end else ""  # an empty value ends right after its colon
+        after = self._break if node.is_block_text else ""
+        return _Replacement(node.start, node.end, before + written + after)
 
     def _insert_in_flow(self, node: TextNode, written: str, has_more: bool) -> _Replacement:
         if not has_more:
@@ -348,10 +350,10 @@ class _Editor:
         key, node = next(entry for entry in parent.entries if entry[0].value == _key_text(place[-1]))
         at = self._text.index(":", key.end) + 1
         if node.has_properties:
-            anchor = _ANCHOR.match(self._text, node.start)
-            if anchor is None:
-                raise CannotEdit("a map with a tag cannot be emptied")
-            at = anchor.end()
+            properties = _PROPERTIES.match(self._text, node.start)
+            if properties is None:
+                raise CannotEdit("the anchor or the tag of a map was not found")
+            at = properties.end()
         return _Replacement(at, at, " {}")
 
 

@@ -142,6 +142,13 @@ def test_an_unusable_option_gives_status_2_and_one_line(
     assert result.err.count("\n") == 1
 
 
+def test_a_files_name_cannot_write_a_second_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a\nerror: \x1b[2J.yaml").write_text("kind: [")
+    result = run("", QUEUE, "-f", str(tmp_path))
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert result.err[:-1].isprintable()
+
+
 def test_a_context_that_the_kubeconfig_lacks_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\ncontexts: []\nclusters: []\nusers: []\n")
     cluster = ("--policies", "cluster", "--kubeconfig", f"{tmp_path}/config", "--context", "prod")

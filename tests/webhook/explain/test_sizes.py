@@ -166,15 +166,12 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     out = run(OBJECTS, *POLICY).out
     assert "Service knative, spec.template in namespace default" in out
     others = out.partition("Other objects:\n")[2].splitlines()
+    requests = "spec.predictor.model.resources.limits: nvidia.com/gpu; spec.predictor.model.resources.requests: nvidia.com/mig-1g.5gb"
     assert others == [
-        "  InferenceService llm in namespace default: its controller creates pods that cannot be predicted; it requests"
-        " GPUs at spec.predictor.model.resources.limits: nvidia.com/gpu; spec.predictor.model.resources.requests:"
-        " nvidia.com/mig-1g.5gb (pods-not-predictable)",
-        "  NIMService nim in namespace default: its controller may create pods, which cannot be predicted from the"
-        " manifest (pods-not-predictable)",
+        f"  InferenceService llm in namespace default: its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
+        "  NIMService nim in namespace default: its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
         "  Service svc in namespace default: nothing to do with pods (no-pods)",
-        "  Kustomization (no name) in namespace default: a file of kustomize, which is not applied: explain the output"
-        " of kubectl kustomize DIR (kustomize-file)",
+        "  Kustomization (no name) in namespace default: a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
     ]
     items = json.loads(run(OBJECTS, *POLICY, "-o", "json").out)
     assert [item["reason"] for item in items if item["pod"] is None] == [
