@@ -10,7 +10,7 @@ from kai import keys
 from kai.pod import MalformedPod, Owner, PodView, decode_pod
 from service.documents import DocumentError
 from service.text import one_line, quoted
-from webhook.explain.kinds import is_kustomization, makes_no_pods, workload_kind
+from webhook.explain.kinds import is_kustomization, kind_problem, makes_no_pods, workload_kind
 from webhook.explain.manifests import (
     FoundPod,
     TemplateError,
@@ -18,7 +18,6 @@ from webhook.explain.manifests import (
     find_pods,
     gpu_requests,
     list_items,
-    misplaced_kind,
 )
 from webhook.explain.sources import ManifestSource, SourceDocument
 from webhook.policy.checks import cluster_scoped_owners
@@ -160,10 +159,9 @@ class _Explainer:
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise TemplateError("not a Kubernetes object: it has no kind", place)
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
-        group = misplaced_kind(api_version, kind)
-        if group is not None:
-            wrong = f"{quoted(api_version)} has no kind {one_line(kind, _NAME_SHOWN)}"
-            raise TemplateError(f"{wrong}; its API group is {quoted(group)}", (*place, "apiVersion"))
+        problem = kind_problem(api_version, kind)
+        if problem is not None:
+            raise TemplateError(problem, (*place, "kind"))
         try:
             pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
         except TemplateError as error:

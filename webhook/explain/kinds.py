@@ -4,9 +4,12 @@ Paths are those of the API reference of Kubernetes 1.36. The labels were verifie
 Kubernetes 1.36.3 (tests/cluster/test_controller_labels.py).
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from service.text import LONGEST_VALUE, one_line, quoted
 
 _UID: Final = "00000000-0000-0000-0000-000000000000"
 _HASH: Final = "0"
@@ -132,7 +135,20 @@ def makes_no_pods(api_version: str, kind: str) -> bool:
     group = group_of(api_version)
     if group.endswith(".k8s.io"):
         return group != _KUSTOMIZE
-    return "." not in group and kind in _WITHOUT_PODS
+    return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
+
+
+def kind_problem(api_version: str, kind: str) -> str | None:
+    """Say why the API server does not know a kind of one of its own groups without a dot; None if it does."""
+    if not api_version or "." in group_of(api_version) or makes_no_pods(api_version, kind):
+        return None
+    problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
+    workload = WORKLOADS.get(kind)
+    if workload is not None:
+        group = min(workload.groups)
+        return None if group_of(api_version) in workload.groups else f'{problem}; its API group is "{group}"'
+    near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
+    return f"{problem}; the nearest kind is {near[0]}" if near else problem
 
 
 def is_kustomization(api_version: str, kind: str) -> bool:

@@ -16,7 +16,7 @@ from kai.gpu_resources import names_gpu
 from kai.pod import Owner
 from service.documents import DocumentError
 from service.text import one_line, quoted
-from webhook.explain.kinds import WORKLOADS, WorkloadKind, workload_kind
+from webhook.explain.kinds import WorkloadKind, workload_kind
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
@@ -328,11 +328,3 @@ def _is_pod_spec(node: Any) -> bool:
         and bool(containers)
         and all(isinstance(c, dict) and ("name" in c or "image" in c) for c in containers)
     )
-
-
-def misplaced_kind(api_version: str, kind: str) -> str | None:
-    """Return the group of a built-in workload kind that an object of another built-in group names."""
-    workload = WORKLOADS.get(kind)
-    if workload is None or "." in api_version or workload_kind(api_version, kind) is not None:
-        return None
-    return min(workload.groups)

@@ -1,5 +1,6 @@
 """Reads the manifests that the command line names: files, directories and standard input."""
 
+import json
 import re
 import sys
 from bisect import bisect_right
@@ -21,6 +22,9 @@ _MARKER: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
+
+_SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+"""A character beyond U+FFFF as JSON escapes it. YAML has another escape for it, and refuses this one."""
 
 _LEVELS: Final = 100
 
@@ -106,6 +110,8 @@ def read_source(text: str, name: str) -> ManifestSource:
     Raises:
         DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
     """
+    if text.lstrip().startswith("{"):
+        text = _SURROGATES.sub(_character, text)
     try:
         parsed = parse_documents(text, name, unique_keys=True)
     except DocumentError as error:
@@ -120,6 +126,15 @@ def read_source(text: str, name: str) -> ManifestSource:
         documents.append(SourceDocument(document.value, starts[part], end))
     _refuse_helm(text, name, documents)
     return ManifestSource(name, text, documents)
+
+
+def _character(match: re.Match[str]) -> str:
+    """Return the character of two escapes in a JSON string; `\\\\ud83d` is an escaped backslash instead."""
+    index = match.start()
+    while index and match.string[index - 1] == "\\":
+        index -= 1
+    is_escaped = (match.start() - index) % 2 == 1
+    return match[0] if is_escaped else str(json.loads(f'"{match[0]}"'))
 
 
 _HELM: Final = "a Helm template; render it first: helm template RELEASE CHART | kaishare-webhook explain -f -"

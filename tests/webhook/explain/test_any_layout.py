@@ -86,7 +86,7 @@ def run_explain(text: str, output: str) -> tuple[int, str, str]:
 @given(documents=st.lists(pods(), min_size=1, max_size=3), layout=LAYOUTS, as_json=st.booleans())
 def test_the_manifest_equals_the_pods_of_json(documents: list[Any], layout: Any, as_json: bool) -> None:
     text = (
-        json.dumps({"kind": "List", "items": documents}, ensure_ascii=False)
+        json.dumps({"kind": "List", "items": documents}, ensure_ascii=layout["allow_unicode"])
         if as_json
         else yaml.safe_dump_all(documents, **layout)
     )

@@ -1,5 +1,6 @@
 """Inputs of `explain`: several of them, directories, and a table of unusable ones."""
 
+import json
 import os
 from pathlib import Path
 
@@ -41,6 +42,16 @@ def test_directories_below_are_read_on_request(run: Run, tmp_path: Path) -> None
 def test_a_byte_order_mark_and_windows_line_breaks_are_read(run: Run) -> None:
     result = run(b"\xef\xbb\xbf" + pod("a").replace("\n", "\r\n").encode(), QUEUE)
     assert (result.status, result.out.splitlines()[0]) == (0, "Pod a in namespace default")
+
+
+def test_escapes_of_json_are_read(run: Run) -> None:
+    names = r'["\ud83d\ude00", "\\ud83d\\ude00", "\\\ud83d\ude00"]'
+    text = (
+        '{"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "args": %s}]}}'
+        % names
+    )
+    (item,) = json.loads(run(text, QUEUE, "-o", "json").out)
+    assert item["pod"]["spec"]["containers"][0]["args"] == json.loads(names)
 
 
 def workload(kind: str, spec: str, api_version: str = "apps/v1") -> str:
@@ -91,7 +102,9 @@ UNUSABLE = {
     "template is a text": (workload("Deployment", "  template: x\n"), "line 6: Deployment web: spec.template must be a map"),
     "cron job without job": (workload("CronJob", "  schedule: x\n  jobTemplate: {spec: {}}\n", "batch/v1"), "line 7: CronJob web: spec.jobTemplate.spec.template is missing"),
     "in a list": ('{"kind": "List", "items": [\n{"kind": "Service"},\n{"kind": "Deployment",\n"spec": {"tempalte": {}}}]}', "line 4: Deployment (no name): spec.template is missing"),
-    "wrong group": (workload("Deployment", "  template:\n    spec:\n" + CONTAINERS, "v1"), 'line 1: "v1" has no kind Deployment; its API group is "apps"'),
+    "wrong group": (workload("Deployment", "  template:\n    spec:\n" + CONTAINERS, "v1"), 'line 2: "v1" has no kind Deployment; its API group is "apps"'),
+    "misspelt kind": (workload("Deploymnet", "  template:\n    spec:\n" + CONTAINERS), 'line 2: "apps/v1" has no kind Deploymnet; the nearest kind is Deployment'),
+    "no such kind": ("apiVersion: v1\nkind: InferenceService\n", '"v1" has no kind InferenceService'),
     "wrong group of a job": (workload("Job", "  template:\n    spec:\n" + CONTAINERS, "apps/v1"), 'its API group is "batch"'),
 }  # fmt: skip
 
