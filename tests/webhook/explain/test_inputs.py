@@ -46,10 +46,7 @@ def test_a_byte_order_mark_and_windows_line_breaks_are_read(run: Run) -> None:
 
 def test_escapes_of_json_are_read(run: Run) -> None:
     names = r'["\ud83d\ude00", "\\ud83d\\ude00", "\\\ud83d\ude00"]'
-    text = (
-        '{"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "args": %s}]}}'
-        % names
-    )
+    text = '{"kind": "Pod", "spec": {"containers": [{"name": "c", "args": NAMES}]}}'.replace("NAMES", names)
     (item,) = json.loads(run(text, QUEUE, "-o", "json").out)
     assert item["pod"]["spec"]["containers"][0]["args"] == json.loads(names)
 
