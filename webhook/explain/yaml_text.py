@@ -180,20 +180,59 @@ def edit_text(text: str, edits: DocumentEdits) -> str:
 def expand_aliases(text: str) -> str:
     """Return the text of one document with each alias replaced by its value in braces.
 
+    Merge keys are replaced by the entries that they add.
+
     Raises:
-        CannotEdit: an alias has no anchor.
+        CannotEdit: an alias has no anchor, or a merge key adds no entries.
     """
-    return _replaced(text, [_Replacement(n.start, n.end, _flow(text, n)) for n in _aliases(read_nodes(text))])
+    return _replaced(text, list(_expansions(text, read_nodes(text))))
 
 
-def _aliases(node: TextNode) -> Iterator[TextNode]:
+def _expansions(text: str, node: TextNode) -> Iterator[_Replacement]:
     if node.kind == "alias":
-        yield node
+        yield _Replacement(node.start, node.end, _flow(text, node))
     for item in node.items:
-        yield from _aliases(item)
+        yield from _expansions(text, item)
     for key, value in node.entries:
-        yield from _aliases(key)
-        yield from _aliases(value)
+        if _is_merge(key):
+            yield _merged(text, node, key, value)
+        else:
+            yield from _expansions(text, key)
+            yield from _expansions(text, value)
+
+
+def _is_merge(key: TextNode) -> bool:
+    return key.is_plain and key.value == "<<"
+
+
+def _merged(text: str, node: TextNode, key: TextNode, value: TextNode) -> _Replacement:
+    """Replace a merge key by the entries that it adds to a map."""
+    own = {name.value for name, _ in node.entries}
+    added = {name: written for name, written in _entries(text, value).items() if name not in own}
+    if not added:
+        raise CannotEdit("a merge key adds no entries")
+    line_start = text.rfind("\n", 0, key.start) + 1
+    line_break = "\r\n" if "\r\n" in text else "\n"
+    separator = ", " if node.is_flow else line_break + " " * (key.start - line_start)
+    return _Replacement(key.start, value.end, separator.join(added.values()))
+
+
+def _entries(text: str, node: TextNode | None) -> dict[str, str]:
+    """Return the entries that a merge key takes from a map, or from a list of maps, by key."""
+    if node is None:
+        raise CannotEdit("an alias has no anchor")
+    if node.kind == "alias":
+        return _entries(text, node.target)
+    entries: dict[str, str] = {}
+    for item in node.items:
+        entries = {**_entries(text, item), **entries}  # an earlier map of the list takes precedence
+    inherited: dict[str, str] = {}
+    for key, value in node.entries:
+        if _is_merge(key):
+            inherited |= _entries(text, value)
+        else:
+            entries[key.value] = f"{_flow(text, key)}: {_flow(text, value)}"
+    return {**inherited, **entries}
 
 
 def _flow(text: str, node: TextNode) -> str:

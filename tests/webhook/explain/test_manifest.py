@@ -167,6 +167,30 @@ spec:
   - <<: *defaults
     name: a # merged
 """,
+    "resources from a merge key": """
+common: {gpu: &gpu {limits: {nvidia.com/gpu: 1}, requests: {cpu: 1}}}
+spec:
+  containers:
+  - name: a # a comment
+    resources: {<<: *gpu, requests: {cpu: 2}}
+""",
+    "several merge keys in blocks": """
+defaults:
+  - &tty {tty: yes, <<: &image {image: i}}
+  - &gpu # of all
+    limits:
+      # one
+      nvidia.com/gpu: 1
+    requests: {cpu: 1}
+spec:
+  containers:
+  - name: a
+    <<: [*tty, *image] # merged
+    resources:
+      <<: *gpu
+      requests:
+        nvidia.com/gpu: 1
+""",
     "a tagged map": """
 spec:
   containers:
@@ -308,13 +332,13 @@ gpu: &gpu {limits: {nvidia.com/gpu: 1}}
 spec:
   containers:
   - name: a # a comment
-    resources: {<<: *gpu}
+    resources: *gpu
+    env: &none {}
+    ports: {<<: *none}
 """
     result = run(text, QUEUE, HALF, *MANIFEST)
-    assert (result.status, result.err) == (
-        0,
-        "kaishare-webhook: Pod p: written without comments and layout\n",
-    )
+    note = "kaishare-webhook: Pod p: written without comments and layout\n"
+    assert (result.status, result.err) == (0, note)
     pod = yaml.safe_load(result.out)
     assert pod["spec"]["containers"][0]["resources"] == {"limits": {}}
     assert pod["gpu"] == {"limits": {"nvidia.com/gpu": 1}}
