@@ -122,9 +122,8 @@ def _pod_lines(item: ExplainedPod, *, colour: bool) -> Iterator[str]:
     if note:
         yield f"  note: {note}"
     if item.planned:
-        yield from (
-            f"  {line}" for line in diff(_shown(item.pod.template), _shown(item.after), colour=colour)
-        )
+        before, after = _written(item.pod.template), _written(item.after)
+        yield from (f"  {line}" for line in diff(before, after, colour=colour))
     yield ""
 
 
@@ -231,6 +230,10 @@ def _fields_without_pod(item: UnexplainedObject) -> dict[str, Any]:
 
 def _finding(finding: Finding) -> dict[str, str]:
     return {"reason": finding.reason.code, "message": finding.sentence}
+
+
+def _written(pod: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
 
 
 def _shown(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,9 @@ Place: TypeAlias = tuple[Any, ...]
 _BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _WIDE: Final = 1 << 30
+_FIRST: Final = ("metadata",)
+"""Keys that stand before the others of their map by convention."""
+
 _COMMENT_LINE: Final = re.compile(r"([ ]*)#[^\n]*\n")
 _PROPERTIES: Final = re.compile(r"[&!][^ \t\r\n]*(?:[ \t][&!][^ \t\r\n]*)?")
 """The anchor and the tag of a node."""
@@ -286,7 +289,12 @@ class _Editor:
             written = ", ".join(f"{_json(key)}: {_json(value)}" for key, value in new.items())
             replacements.append(self._insert_in_flow(node, written, bool(node.entries)))
         elif new:
-            replacements.append(self._insert_lines(node, _block(new), len(place)))
+            first = {key: value for key, value in new.items() if key in _FIRST and self._begins_line(node)}
+            last = {key: value for key, value in new.items() if key not in first}
+            if first:
+                replacements.append(self._insert_first(node, _block(first)))
+            if last:
+                replacements.append(self._insert_lines(node, _block(last), len(place)))
         return replacements
 
     def append(self, place: Place, values: list[Any]) -> list[_Replacement]:
@@ -336,6 +344,17 @@ class _Editor:
             return _Replacement(at, at, written)
         last = node.items[-1] if node.kind == "list" else node.entries[-1][1]
         return _Replacement(last.end, last.end, f", {written}")
+
+    def _begins_line(self, node: TextNode) -> bool:
+        """Whether the first key of a block is the first text in its line."""
+        start = node.entries[0][0].start
+        return not self._text[self._text.rfind("\n", 0, start) + 1 : start].strip()
+
+    def _insert_first(self, node: TextNode, lines: list[str]) -> _Replacement:
+        """Insert lines before the first key of a block."""
+        column = self._column(node)
+        at = node.entries[0][0].start - column
+        return _Replacement(at, at, "".join(f"{' ' * column}{line}{self._break}" for line in lines))
 
     def _insert_lines(self, node: TextNode, lines: list[str], depth: int) -> _Replacement:
         """Insert lines at a block's indentation, after its last line and the comments of that indentation."""

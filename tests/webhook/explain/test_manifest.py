@@ -85,6 +85,30 @@ def test_only_the_changed_lines_change(run: Run) -> None:
     assert result.out == CHANGED
 
 
+def test_new_metadata_stands_before_the_spec(run: Run) -> None:
+    text = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j}
+spec:
+  template:
+    # the pod
+    spec:
+      containers: [{name: c}]
+"""
+    metadata = """\
+    metadata:
+      labels:
+        kai.scheduler/queue: q
+      annotations:
+        kaishare.dev/reason: no-gpu
+"""
+    scheduler = "      schedulerName: kai-scheduler\n"
+    expected = text.replace("    spec:\n", f"{metadata}    spec:\n") + scheduler
+    assert run(text, QUEUE, HALF, *MANIFEST).out == expected
+    assert "metadata: {}" not in run(text, QUEUE, HALF).out
+
+
 def test_windows_line_breaks_stay(run: Run) -> None:
     result = run(DEPLOYMENT.replace("\n", "\r\n"), QUEUE, HALF, TOLERATION, *MANIFEST)
     assert (result.status, result.err) == (0, "")
