@@ -43,9 +43,9 @@ manifests: $(STAMP)
 
 # Pins every requirement with its hashes, without index addresses. Needs uv.
 lock:
-	for extra in webhook agent dev; do \
+	for group in webhook agent dev; do \
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	    --no-emit-find-links --no-header --no-annotate --extra $$extra pyproject.toml -o requirements/$$extra.txt; \
+	    --no-emit-find-links --no-header --no-annotate --group $$group -o requirements/$$group.txt; \
 	done
 	printf 'hatchling>=1.27\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate - -o requirements/build.txt

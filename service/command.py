@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
+from service.text import printable
+
 T = TypeVar("T")
+
+_LONGEST_NOTE: Final = 4096
+"""Maximum length of a line on standard error, in characters."""
 
 
 class UsageError(ValueError):
@@ -41,7 +46,7 @@ def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Excep
         finally:
             write_output("")  # the help is still in the buffer
     except one_line as error:
-        _complain(f"{name}: {error}")
+        write_note(f"{name}: {error}")
         return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -107,10 +112,13 @@ def _is_closed(descriptor: int) -> bool:
     return False
 
 
-def _complain(line: str) -> None:
-    """Write one line to standard error; discard it if that fails."""
+def write_note(line: str) -> None:
+    """Write one line to standard error; discard it if that fails.
+
+    The line may contain names of files and objects, so characters that a terminal interprets are replaced.
+    """
     try:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{printable(line, _LONGEST_NOTE)}\n")
         sys.stderr.flush()
     except OSError:
         _discard(sys.stderr)

@@ -4,6 +4,7 @@ A document may be hostile. Parsing takes time and memory linear in its length: m
 thousands of digits and deep nesting are refused before any value is built.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from service.text import one_line
+from service.text import one_line, quoted
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _DEEPEST: Final = 500
@@ -30,8 +31,23 @@ class DocumentError(ValueError):
     """An invalid document; the message is one line that names the input and the error."""
 
 
-def document_files(path: Path) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    """One document of a text."""
+
+    value: Any
+    """The document as Python objects."""
+    start: int
+    """Index in the text of the document's first character after its `---` line."""
+
+
+def document_files(path: Path, *, recursive: bool = False) -> list[Path]:
     """Return the path of a file, or of a directory the .yaml, .yml and .json files in it, sorted.
+
+    Args:
+        path: the file or directory.
+        recursive: whether to include the files of all directories below; symbolic links to directories are
+            not followed.
 
     Raises:
         DocumentError: the directory cannot be read or holds none.
@@ -39,12 +55,25 @@ def document_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     try:
-        files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+        files = sorted(p for p in _entries(path, recursive) if p.suffix in _SUFFIXES and p.is_file())
     except OSError as error:
-        raise DocumentError(f"{path}: {error.strerror}") from None
+        raise DocumentError(f"{error.filename or path}: {error.strerror}") from None
     if not files:
-        raise DocumentError(f"{path}: the directory has no .yaml, .yml or .json file")
+        where = "and those below it have" if recursive else "has"
+        raise DocumentError(f"{path}: the directory {where} no .yaml, .yml or .json file")
     return files
+
+
+def _entries(path: Path, recursive: bool) -> Iterator[Path]:
+    if not recursive:
+        yield from path.iterdir()
+        return
+    for folder, _, names in os.walk(path, onerror=_raise):
+        yield from (Path(folder) / name for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def load_path(path: Path) -> list[Any]:
@@ -62,13 +91,31 @@ def load_file(file: Path) -> list[Any]:
     Raises:
         DocumentError: the file is missing, unreadable, not UTF-8, or not YAML.
     """
+    return load_text(read_text(file), str(file))
+
+
+def read_text(file: Path) -> str:
+    """Read a file as it is, with its line breaks, without a byte order mark.
+
+    Raises:
+        DocumentError: the file is missing, unreadable, or not UTF-8.
+    """
     try:
-        text = file.read_text(encoding="utf-8")
+        return decode_text(file.read_bytes(), str(file))
     except OSError as error:
         raise DocumentError(f"{file}: {error.strerror}") from None
+
+
+def decode_text(content: bytes, source: str) -> str:
+    """Decode an input as UTF-8, without a byte order mark.
+
+    Raises:
+        DocumentError: the input is not UTF-8.
+    """
+    try:
+        return content.decode().removeprefix("\N{BYTE ORDER MARK}")
     except UnicodeDecodeError as error:
-        raise DocumentError(f"{file}: not UTF-8 at byte {error.start}") from None
-    return load_text(text, str(file))
+        raise DocumentError(f"{source}: not UTF-8 at byte {error.start}") from None
 
 
 def load_text(text: str, source: str) -> list[Any]:
@@ -81,10 +128,25 @@ def load_text(text: str, source: str) -> list[Any]:
     Raises:
         DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
     """
+    return [document.value for document in parse_documents(text, source)]
+
+
+def parse_documents(text: str, source: str, *, unique_keys: bool = False) -> list[ParsedDocument]:
+    """Read all documents of a text together with their places; empty documents are skipped.
+
+    Args:
+        text: YAML or JSON.
+        source: name of the input, for errors.
+        unique_keys: whether to refuse a map in which a key occurs twice. YAML forbids it; without this check
+            the last occurrence counts, as in kubectl.
+
+    Raises:
+        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
+    """
     try:
         if _may_be_deep(text) or "*" in text:
             _check_size(text, source)
-        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+        return list(_parsed(text, unique_keys=unique_keys))
     except DocumentError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -94,6 +156,45 @@ def load_text(text: str, source: str) -> list[Any]:
         raise DocumentError(f"{source}: not YAML: {one_line(str(error))}") from None
     except RecursionError:
         raise DocumentError(f"{source}: nested too deep") from None
+
+
+def _parsed(text: str, *, unique_keys: bool) -> Iterator[ParsedDocument]:
+    loader = _Loader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            if unique_keys:
+                _check_keys(node)
+            value = loader.construct_document(node)
+            if value is not None:
+                yield ParsedDocument(value, node.start_mark.index)
+    finally:
+        loader.dispose()
+
+
+def _check_keys(root: Any) -> None:
+    """Check that no map has a key twice.
+
+    Raises:
+        yaml.constructor.ConstructorError: a key occurs twice.
+    """
+    nodes, seen_nodes = [root], {id(root)}
+    while nodes:
+        node = nodes.pop()
+        children = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            keys: set[tuple[str, str]] = set()
+            for key, value in node.value:
+                children.append(value)
+                if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                    continue
+                if (key.tag, key.value) in keys:
+                    raise _wrong(f"key {quoted(key.value)} occurs twice", key)
+                keys.add((key.tag, key.value))
+        for child in children:
+            if id(child) not in seen_nodes:
+                seen_nodes.add(id(child))
+                nodes.append(child)
 
 
 def _place(source: str, mark: Any) -> str:
@@ -235,6 +336,7 @@ class _Loader(_BASE):  # type: ignore[misc]  # the base depends on how PyYAML wa
 
 
 _INTEGER: Final = "tag:yaml.org,2002:int"
+_MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 def _bounded(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

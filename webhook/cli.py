@@ -6,29 +6,25 @@ Exit status: 0 for success, 1 for a negative result or an internal error, 2 for 
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
-from service.command import Parser, UsageError, names, read_by, run_command, write_output
-from service.documents import DocumentError, load_path, load_text
+from service.command import Parser, UsageError, names, read_by, run_command
+from service.documents import DocumentError
 from service.text import quoted
 from service.units import parse_duration
 from service.version import version
 from webhook.certificates.options import add_certificate_options, parse_certificate_options
-from webhook.explain.explain import explain
-from webhook.explain.report import as_json, as_patch, as_text, as_yaml
-from webhook.namespaces.documents import PoliciesError, read_namespaces
+from webhook.explain.command import OUTPUTS, ExplainSettings
+from webhook.explain.command import run as explain
+from webhook.explain.namespaces import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
+from webhook.namespaces.documents import PoliciesError
 from webhook.policy.decide import Rules
-from webhook.policy.labels import NO_METADATA, PolicyMetadata
 from webhook.policy.values import is_object_name
 from webhook.registration.configurations import CONFIGURATION_NAME
-
-_CLUSTER = "cluster"
-"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
-_NO_PODS = "The manifests contain no pods."
 
 
 class _Command(Protocol):
@@ -129,43 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.set_defaults(run=_serve)
 
-    explaining = commands.add_parser(
-        "explain", parents=[rules], help="show what the webhook would do to the pods of a manifest"
-    )
-    explaining.add_argument(
-        "-f", "--filename", required=True, metavar="FILE|DIR|-", help="manifests; - reads standard input"
-    )
-    explaining.add_argument(
-        "-n",
-        "--namespace",
-        default="default",
-        metavar="NAMESPACE",
-        help="namespace of manifests that name none (default %(default)s)",
-    )
-    explaining.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        type=read_by(_label),
-        metavar="KEY=VALUE",
-        help="preview a namespace label without setting it; KEY- removes one; may be repeated",
-    )
-    explaining.add_argument(
-        "--annotation",
-        action="append",
-        default=[],
-        type=read_by(_label),
-        metavar="KEY=VALUE",
-        help="preview a namespace annotation, the selector of a size; KEY- removes one; may be repeated",
-    )
-    explaining.add_argument(
-        "-o",
-        "--output",
-        choices=sorted(_OUTPUTS),
-        default="text",
-        help="output format; patch writes one JSON Patch per line (default %(default)s)",
-    )
-    explaining.set_defaults(run=_explain)
+    _add_explain(commands, rules)
 
     examining = commands.add_parser(
         "doctor", help="check the cluster for problems that keep policies from taking effect"
@@ -192,22 +152,83 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_OUTPUTS = {"json": as_json, "yaml": as_yaml, "patch": as_patch}
+def _add_explain(commands: Any, rules: Parser) -> None:
+    explaining = commands.add_parser(
+        "explain",
+        parents=[rules],
+        help="show what the webhook would do to the pods of a manifest",
+        description="Shows what the webhook would do to the pods of manifests; changes nothing in a cluster.",
+        epilog=_EXPLAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    explaining.add_argument(
+        "-f",
+        "--filename",
+        action="append",
+        required=True,
+        metavar="FILE|DIR|-",
+        help="manifests; - reads standard input; may be repeated",
+    )
+    explaining.add_argument(
+        "-R",
+        "--recursive",
+        action="store_true",
+        help="also read the directories below (default: only the .yaml, .yml and .json files in it)",
+    )
+    explaining.add_argument(
+        "-n",
+        "--namespace",
+        default="default",
+        metavar="NAMESPACE",
+        help="namespace of manifests that name none, and of --label and --annotation (default %(default)s)",
+    )
+    explaining.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=read_by(read_label_edit),
+        metavar="KEY=VALUE",
+        help="preview a label of the namespace; KEY- removes one; may be repeated (default: none)",
+    )
+    explaining.add_argument(
+        "--annotation",
+        action="append",
+        default=[],
+        type=read_by(read_annotation_edit),
+        metavar="KEY=VALUE",
+        help="preview an annotation of the namespace, the selector of a size; KEY- removes one;"
+        " may be repeated"
+        " (default: none)",
+    )
+    explaining.add_argument(
+        "--context",
+        metavar="NAME",
+        help="context of the kubeconfig, with --policies cluster (default: the current context)",
+    )
+    explaining.add_argument(
+        "-o",
+        "--output",
+        choices=OUTPUTS,
+        default="text",
+        help="output format; patch writes one JSON Patch per line, manifest the manifests with their pods"
+        " changed (default %(default)s)",
+    )
+    explaining.set_defaults(run=_explain)
+
+
+_EXPLAIN_EXAMPLES = """examples:
+  kaishare-webhook explain --policies cluster -n vision -f deployment.yaml
+  kaishare-webhook explain --label kai.scheduler/queue=vision --label kaishare.dev/gpu-fraction=0.5 -f .
+  kubectl kustomize overlays/prod | kaishare-webhook explain --policies namespaces/ -o manifest -f -
+
+exit status: 0 if nothing would be refused, 1 if a pod or a label would be, 2 for unusable input or output
+"""
 
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
         raise ValueError(f"{quoted(text)} is not allowed; allowed: an integer from 1 to 999999")
     return int(text)
-
-
-def _label(text: str) -> tuple[str, str | None]:
-    key, equals, value = text.partition("=")
-    if not equals and key.endswith("-"):
-        return key[:-1], None
-    if not equals or not key:
-        raise ValueError(f'"{text}" is not allowed; allowed: KEY=VALUE, or KEY-')
-    return key, value
 
 
 def _class_name(text: str) -> str:
@@ -232,61 +253,22 @@ def _rules(arguments: argparse.Namespace) -> Rules:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    if arguments.policies is None and not (arguments.label or arguments.annotation):
+    edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
+    if arguments.policies is None and not edits:
         raise UsageError("give --policies, --label, --annotation, or several of them")
-    namespaces = _namespaces(arguments)
-    if arguments.label or arguments.annotation:
-        metadata = namespaces.get(arguments.namespace, NO_METADATA)
-        namespaces[arguments.namespace] = PolicyMetadata.select(
-            _edited(metadata.labels, arguments.label), _edited(metadata.annotations, arguments.annotation)
-        )
-    parsed = {name: metadata.policy(name) for name, metadata in namespaces.items()}
-    policies = {name: policy for name, policy in parsed.items() if policy is not None}
-    documents = _documents(arguments.filename)
-    explained = list(
-        explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
+    if arguments.context is not None and arguments.policies != CLUSTER:
+        raise UsageError("--context needs --policies cluster")
+    settings = ExplainSettings(
+        filenames=arguments.filename,
+        recursive=arguments.recursive,
+        namespace=arguments.namespace,
+        policies=arguments.policies,
+        kubeconfig=arguments.kubeconfig,
+        context=arguments.context,
+        edits=edits,
+        output=arguments.output,
     )
-    if arguments.output == "text":
-        lines = as_text(explained, colour=sys.stdout.isatty()) if explained else [_NO_PODS]
-    else:
-        lines = _OUTPUTS[arguments.output](explained)
-    write_output("".join(f"{line}\n" for line in lines))
-    return 1 if any(item.is_denied for item in explained) else 0
-
-
-def _edited(texts: Mapping[str, str], edits: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """Return labels or annotations after edits; the value None removes a key."""
-    edited = dict(texts)
-    for key, value in edits:
-        edited.pop(key, None)
-        if value is not None:
-            edited[key] = value
-    return edited
-
-
-def _namespaces(arguments: argparse.Namespace) -> dict[str, PolicyMetadata]:
-    if arguments.policies is None:
-        return {}
-    if arguments.policies != _CLUSTER:
-        return dict(read_namespaces(Path(arguments.policies)))
-    from webhook.namespaces.listing import list_namespaces  # noqa: PLC0415 - files need no HTTP client
-
-    return asyncio.run(list_namespaces(arguments.kubeconfig))
-
-
-def _documents(filename: str) -> list[object]:
-    if filename == "-":
-        try:
-            documents = load_text(sys.stdin.buffer.read().decode(), "standard input")
-        except UnicodeDecodeError as error:
-            raise DocumentError(f"standard input: not UTF-8 at byte {error.start}") from None
-        except OSError as error:
-            raise DocumentError(f"standard input: {error.strerror or error}") from None
-    else:
-        documents = load_path(Path(filename))
-    if not documents:
-        raise DocumentError(f"{filename}: contains no document")
-    return documents
+    return explain(settings, _rules(arguments))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -302,7 +284,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         listen, ops_listen = Address.parse(arguments.listen), Address.parse(arguments.ops_listen)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    policies = None if arguments.policies in (None, _CLUSTER) else Path(arguments.policies)
+    policies = None if arguments.policies in (None, CLUSTER) else Path(arguments.policies)
     settings = Settings(
         policies=policies,
         kubeconfig=arguments.kubeconfig,

@@ -98,7 +98,7 @@ def test_explain_prints_the_problems_of_the_policy_and_the_pod(
         "kind: Namespace\nmetadata: {name: training, labels: {kai.scheduler/queue: q, kaishare.dev/gpu-fraction: '2'}}\n"
     )
     typed(POD.replace("name: a,", "name: a, annotations: {gpu-fraction: '1.5'},"))
-    assert main(["explain", "--policies", str(policies), "-f", "-"]) == 0
+    assert main(["explain", "--policies", str(policies), "-f", "-"]) == 1
     out = capsys.readouterr().out
     assert 'policy: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99' in out
     assert "warning: KAI will refuse this pod" in out
@@ -114,14 +114,17 @@ def test_a_daemonsets_template_follows_the_daemonset_line(
 
 def test_a_value_without_quotes_is_named(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     typed(POD.replace("name: a,", "name: a, annotations: {gpu-fraction: 0.5},"))
-    out = explain(capsys, "-f", "-")[1]
+    status, out = explain(capsys, "-f", "-")
+    assert status == 1
     assert "left alone: metadata.annotations" in out
     assert "expected str | null, got float (malformed-pod)" in out
 
 
 def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     typed("kind: Service\napiVersion: v1\nmetadata: {name: s}\nspec: {ports: []}\n")
-    assert explain(capsys, "-f", "-") == (0, "The manifests contain no pods.\n")
+    status, out = explain(capsys, "-f", "-")
+    assert (status, out.splitlines()[0]) == (0, "The manifests contain no pods.")
+    assert "Service s in namespace default: nothing to do with pods (no-pods)" in out
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
         (b"a: b: c", "not YAML"),
         (b"\xff", "not UTF-8 at byte 0"),
         (b"\x00", "not YAML"),
-        (b"{{ template }}: x", "not YAML"),
+        (b"{{ template }}: x", "line 1: a Helm template; render it first: helm template"),
         (b"[" * 5000 + b"]" * 5000, "nested too deep"),
         (b"{a: " * 200_000 + b"}" * 200_000, "nested too deep"),
         (

@@ -83,6 +83,7 @@ metadata: {name: a, namespace: team}
 spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: "4"}}}]}
 ---
 """
+GOOD = DENIED.replace(', resources: {limits: {nvidia.com/gpu: "4"}}', "")
 EXPLAIN = (
     "-m webhook explain --namespace team --label kai.scheduler/queue=q --label kaishare.dev/mode=enforce"
     " --label kaishare.dev/max-gpu-fraction=0.5 --filename"
@@ -110,3 +111,32 @@ def test_explain_of_denied_pods_keeps_its_status_when_its_output_pipe_closes(tmp
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(PATIENCE_SECONDS) == 1
+
+
+@pytest.mark.parametrize("output", ["text", "json", "yaml", "patch", "manifest"])
+@pytest.mark.parametrize("streams", [">&-", ">/dev/full"])
+def test_explain_without_a_writable_output_ends_with_2_and_one_line(
+    output: str, streams: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pods.yaml").write_text(GOOD)
+    errors = tmp_path / "errors"
+    command = (*EXPLAIN.split(), f"{tmp_path}/pods.yaml", "-o", output)
+    with process_with(f"{streams} 2>{errors}", *command) as process:
+        assert process.wait(PATIENCE_SECONDS) == 2
+    (line,) = errors.read_text().splitlines()
+    assert line.startswith("kaishare-webhook: standard output: ")
+
+
+@pytest.mark.parametrize("output", ["text", "json", "yaml", "patch", "manifest"])
+def test_explain_of_admitted_pods_keeps_status_0_when_its_output_pipe_closes(
+    output: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pods.yaml").write_text(GOOD * 300)
+    command = [sys.executable, *EXPLAIN.split(), str(tmp_path / "pods.yaml"), "-o", output]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE_SECONDS) == 0

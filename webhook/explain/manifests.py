@@ -1,19 +1,40 @@
 """Finds the pods and pod templates of a manifest, together with their workload.
 
-Pods are found by structure instead of by kind: any object with a list of containers is a pod spec, in a
-Deployment, a JobSet or any future kind.
+Kinds of Kubernetes are read at the paths of their schema. In objects of other kinds, pods are found by
+structure: any object with a list of containers is a pod spec, in a JobSet or any future kind.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
+from kai.gpu_resources import names_gpu
 from kai.pod import Owner
 from service.documents import DocumentError
+from service.text import one_line, quoted
+from webhook.explain.kinds import WorkloadKind, workload_kind
 
-_DEEPEST = 60  # levels; real manifests nest less than half as deep
+_DEEPEST: Final = 60
+"""Levels of nesting that are searched; real manifests nest less than half as deep."""
+
+_LONGEST_KEY: Final = 40
+_NAME_SHOWN: Final = 63
+
+Place = tuple[str | int, ...]
+"""Keys and indexes that lead from a document's root to one of its parts."""
+
+
+class TemplateError(ValueError):
+    """A built-in workload has no readable pod template; the message is one line."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        """Create the error; `place` is the part of the document to show to the user."""
+        super().__init__(message)
+        self.place = place
 
 
 def as_json(document: Any) -> bytes:
@@ -47,6 +68,12 @@ class FoundPod:
     """Labels of the outermost object. KAI prefers the queue label there to the pod's."""
     owners_above: Sequence[Owner]
     """Owners of the outermost object, of which KAI uses the topmost; empty for a Pod."""
+    place: Place = ()
+    """Place of `template` in the document; of its `spec` for a bare pod spec."""
+    is_bare_spec: bool = False
+    """Whether the manifest has a pod spec without a place for the pod's metadata."""
+    controller_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the workload's controller adds to the pod; stand-ins for hashes and uids."""
 
     @property
     def title(self) -> str:
@@ -54,8 +81,13 @@ class FoundPod:
         name = f"{self.kind} {self.name or '(no name)'}"
         return f"{name}, {self.path}" if self.path else name
 
+    @property
+    def has_known_labels(self) -> bool:
+        """Whether the labels that the pod's controller adds are known."""
+        return not self.path or workload_kind(self.api_version, self.kind) is not None
+
     def as_created(self, namespace: str) -> dict[str, Any]:
-        """Return the pod as the workload's controller would create it, with its name and owner."""
+        """Return the pod as the workload's controller would create it, with its name, owner and labels."""
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
         metadata["namespace"] = namespace
@@ -63,22 +95,74 @@ class FoundPod:
             return pod
         if not metadata.get("name"):
             metadata["generateName"] = f"{self.name or 'pod'}-"
+        if self.controller_labels and isinstance(metadata.get("labels") or {}, dict):
+            metadata["labels"] = {**(metadata.get("labels") or {}), **self.controller_labels}
         # The workload's name stands in for the name of its ReplicaSet or Job, which begins with it.
         owner = {"apiVersion": self.api_version or "v1", "kind": self.kind or "Workload"}
         metadata["ownerReferences"] = [{**owner, "name": self.name or "pod", "controller": True}]
         return pod
 
 
-def find_pods(document: Any) -> list[FoundPod]:
-    """Return every pod and pod template of one document, in order of occurrence."""
+def list_items(document: Any, place: Place = ()) -> Iterator[tuple[Any, Place]]:
+    """Yield the document with its place, or the items of a list object (`kind: List`, PodList, …)."""
+    items = document.get("items") if isinstance(document, dict) else None
+    if isinstance(items, list) and str(document.get("kind", "")).endswith("List"):
+        for index, item in enumerate(items):
+            yield from list_items(item, (*place, "items", index))
+    else:
+        yield document, place
+
+
+def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
+    """Return every pod and pod template of one object, in order of occurrence.
+
+    Args:
+        document: the object.
+        place: its place in a document that contains it.
+
+    Raises:
+        TemplateError: the object is of a built-in kind, and its pod template cannot be read.
+    """
     if not isinstance(document, dict):
         return []
-    metadata = document.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
-    owner_labels = {k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, dict) else {}
-    outermost = _Outermost(str(namespace or ""), owner_labels, _owners(metadata))
-    return list(_walk(document, document, (), outermost))
+    outermost = _Outermost.of(document)
+    workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
+    if workload is not None:
+        at = _checked_template(document, workload)
+        return [_found(document, at, place, outermost, workload)]
+    return list(_walk(document, document, (), place, outermost))
+
+
+def gpu_requests(document: Any, pods: Sequence[FoundPod], place: Place = ()) -> list[str]:
+    """Return the paths outside of pod templates at which an object names a GPU resource.
+
+    Args:
+        document: the object.
+        pods: its pods and pod templates.
+        place: its place in the document that contains it.
+    """
+    return list(islice(_gpu_paths(document, {pod.place for pod in pods}, place, ()), _MOST_PATHS))
+
+
+_MOST_PATHS: Final = 5
+
+
+def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> Iterator[str]:
+    if len(path) > _DEEPEST or place in templates:
+        return
+    children: Iterator[tuple[str | int, Any]] = iter(())
+    if isinstance(node, dict):
+        children = ((str(key), child) for key, child in node.items())
+    elif isinstance(node, list):
+        children = enumerate(node)
+    for key, child in children:
+        if isinstance(key, str) and "/" in key and names_gpu(key) and _is_amount(child):
+            yield f"{'.'.join(map(str, path))}: {key}"
+        yield from _gpu_paths(child, templates, (*place, key), (*path, key))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float | str) and str(value) != "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,56 +173,150 @@ class _Outermost:
     labels: dict[str, str]
     owners: tuple[Owner, ...]
 
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "_Outermost":
+        metadata = document.get("metadata")
+        if not isinstance(metadata, dict):
+            return cls("", {}, ())
+        labels = metadata.get("labels")
+        texts = {k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, dict) else {}
+        return cls(str(metadata.get("namespace") or ""), texts, _owners(metadata))
 
-def _owners(metadata: Any) -> tuple[Owner, ...]:
-    references = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+
+def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
+    references = metadata.get("ownerReferences")
     try:
         return tuple(msgspec.convert(references, list[Owner])) if references else ()
     except msgspec.ValidationError:
         return ()  # the API server refuses the object
 
 
+def _text(document: dict[str, Any], key: str) -> str:
+    return str(document.get(key) or "")
+
+
+def _name(document: dict[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+    return str(name or "")
+
+
+def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> Place:
+    """Return the place of a workload's pod template with at least one container.
+
+    Raises:
+        TemplateError: a part of the path is missing or has another type.
+    """
+    title = f"{_text(document, 'kind')} {one_line(_name(document), _NAME_SHOWN) or '(no name)'}"
+    node: Any = document
+    path = (*workload.template, "spec", "containers")
+    for index, key in enumerate(path):
+        dotted, above = ".".join(path[: index + 1]), ".".join(path[:index]) or "the object"
+        if not isinstance(node, dict):
+            raise TemplateError(f"{title}: {above} must be a map", path[:index])
+        if node.get(key) is None:
+            near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
+            if near and near[0] in node and near[0] != key:
+                hint = f"{title}: {dotted} is missing; {quoted(near[0])} is probably a misspelling of it"
+                raise TemplateError(hint, (*path[:index], near[0]))
+            raise TemplateError(f"{title}: {dotted} is missing", path[:index])
+        node = node[key]
+    dotted = ".".join(path)
+    if not isinstance(node, list) or not node:
+        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", path)
+    for index, container in enumerate(node):
+        if not isinstance(container, dict):
+            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*path, index))
+    return workload.template
+
+
+def _template_if_readable(document: dict[str, Any], workload: WorkloadKind) -> Place | None:
+    """Return the place of an embedded workload's template; None for a reference to an object, or a part."""
+    try:
+        return _checked_template(document, workload)
+    except TemplateError:
+        return None
+
+
+def _found(
+    holder: dict[str, Any], at: Place, place: Place, outermost: _Outermost, workload: WorkloadKind
+) -> FoundPod:
+    """Return the pod of a built-in kind at a place that `_checked_template` has checked."""
+    node: Any = holder
+    for key in at:
+        node = node[key]
+    spec = holder.get("spec")
+    name = _name(holder)
+    return FoundPod(
+        kind=_text(holder, "kind"),
+        api_version=_text(holder, "apiVersion"),
+        name=name,
+        namespace=outermost.namespace,
+        path=".".join(map(str, at)),
+        template={key: node[key] for key in ("metadata", "spec") if key in node},
+        owner_labels=outermost.labels,
+        owners_above=outermost.owners if at else (),
+        place=(*place, *at),
+        controller_labels=workload.labels(name, spec if isinstance(spec, dict) else {}),
+    )
+
+
 def _walk(
-    node: Any, holder: dict[str, Any], path: tuple[str, ...], outermost: _Outermost
+    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: _Outermost
 ) -> Iterator[FoundPod]:
-    if len(path) > _DEEPEST:
+    """Yield the pods below a node.
+
+    Args:
+        node: a part of the object.
+        holder: the innermost object with a kind that contains the node.
+        path: the node's place in the holder; its first item is empty in an embedded object.
+        place: the node's place in the document.
+        outermost: the outermost object.
+    """
+    if len(place) > _DEEPEST:
         return
     if isinstance(node, list):
         for index, item in enumerate(node):
-            yield from _walk(item, holder, (*path, str(index)), outermost)
+            yield from _walk(item, holder, (*path, index), (*place, index), outermost)
         return
     if not isinstance(node, dict):
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
-    template = _template(node, is_root=path in ((), ("",)))
+        workload = workload_kind(_text(node, "apiVersion"), _text(node, "kind"))
+        if workload is not None:
+            at = _template_if_readable(node, workload)
+            if at is not None:
+                yield _found(node, at, place, outermost, workload)
+                return
+    template, is_bare = _template(node, is_root=path in ((), ("",)))
     if template is not None:
-        metadata = holder.get("metadata")
-        name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
         is_pod = node is holder and node.get("kind") == "Pod"
         yield FoundPod(
-            kind=str(holder.get("kind") or ""),
-            api_version=str(holder.get("apiVersion") or ""),
-            name=str(name or ""),
+            kind=_text(holder, "kind"),
+            api_version=_text(holder, "apiVersion"),
+            name=_name(holder),
             namespace=outermost.namespace,
-            path="" if is_pod else ".".join(filter(None, path)) or "spec",
+            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             template=template,
             owner_labels=outermost.labels,
             owners_above=() if is_pod else outermost.owners,
+            place=place if template["spec"] is node or not is_bare else (*place, "spec"),
+            is_bare_spec=is_bare,
         )
         return
     for key, child in node.items():
-        yield from _walk(child, holder, (*path, str(key)), outermost)
+        yield from _walk(child, holder, (*path, str(key)), (*place, key), outermost)
 
 
-def _template(node: dict[str, Any], *, is_root: bool) -> dict[str, Any] | None:
-    """Return metadata and spec if the node is a pod, a pod template, or a bare pod spec."""
+def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | None, bool]:
+    """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
     spec = node.get("spec")
     if _is_pod_spec(spec):
         if not is_root or node.get("kind") == "Pod":
-            return {key: node[key] for key in ("metadata", "spec") if key in node}
-        return {"spec": spec}  # the root's metadata belongs to the workload
-    return {"spec": node} if _is_pod_spec(node) else None
+            return {key: node[key] for key in ("metadata", "spec") if key in node}, False
+        return {"spec": spec}, True  # the root's metadata belongs to the workload
+    return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
 
 
 def _is_pod_spec(node: Any) -> bool:

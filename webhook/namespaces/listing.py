@@ -8,18 +8,19 @@ from webhook.namespaces.documents import PoliciesError
 from webhook.policy.labels import PolicyMetadata
 
 
-async def list_namespaces(kubeconfig: str | None) -> dict[str, PolicyMetadata]:
+async def list_namespaces(kubeconfig: str | None, context: str | None = None) -> dict[str, PolicyMetadata]:
     """Read the policy's metadata of every namespace, managed or not.
 
     Args:
         kubeconfig: kubeconfig of the cluster; None uses the default of kube.access.find_access.
+        context: context of the kubeconfig; None uses the current one.
 
     Raises:
         PoliciesError: the API server cannot be reached, or it refuses the request.
     """
     try:
         async with (
-            KubeClient(await find_access(kubeconfig)) as client,
+            KubeClient(await find_access(kubeconfig, context)) as client,
             client.list_objects(PATH, accept=LIST) as namespaces,
         ):
             return dict([decode_metadata(item) async for item in namespaces])

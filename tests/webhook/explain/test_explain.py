@@ -56,7 +56,7 @@ def deployment(template: dict[str, Any], kind: str = "Deployment", **metadata: A
 def test_a_label_is_tried_before_it_is_applied(explain: Explain) -> None:
     status, out = explain(bare(gpu_container()), QUEUE, HALF)
     assert status == 0
-    assert "gpu-fraction 0.5 (whole-gpu-converted)" in out
+    assert "one whole GPU became gpu-fraction 0.5 by namespace default (whole-gpu-converted)" in out
     assert "no label kai.scheduler/queue (not-managed)" in explain(bare(gpu_container()), HALF)[1]
 
 
@@ -78,7 +78,8 @@ def test_tried_labels_are_added_to_the_namespaces_labels(explain: Explain, tmp_p
 
 
 def test_a_bad_label_has_the_message_of_the_namespace_webhook(explain: Explain) -> None:
-    out = explain(bare(gpu_container()), QUEUE, "--label=kaishare.dev/gpu-fraction=2")[1]
+    status, out = explain(bare(gpu_container()), QUEUE, "--label=kaishare.dev/gpu-fraction=2")
+    assert status == 1
     assert 'policy: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99' in out
 
 
@@ -90,7 +91,10 @@ def test_an_argument_that_is_no_label_is_refused(explain: Explain, typed: str) -
 
 
 def test_policies_or_labels_must_be_given(explain: Explain) -> None:
-    assert explain(bare()) == (2, "kaishare-webhook: give --policies, --label, or both\n")
+    assert explain(bare()) == (
+        2,
+        "kaishare-webhook: give --policies, --label, --annotation, or several of them\n",
+    )
 
 
 def test_the_status_is_1_if_enforce_would_deny_the_pod(explain: Explain) -> None:
@@ -166,7 +170,7 @@ def test_json_and_yaml_hold_the_same(explain: Explain) -> None:
     explanations = json.loads(as_json)
     assert status == 1
     assert yaml.safe_load(explain(MANIFEST, QUEUE, HALF, ENFORCE, KAI, "-o", "yaml")[1]) == explanations
-    web, out = explanations
+    web, out, service = explanations
     assert (web["kind"], web["name"], web["namespace"], web["path"]) == (
         "Deployment",
         "web",
@@ -174,10 +178,12 @@ def test_json_and_yaml_hold_the_same(explain: Explain) -> None:
         "spec.template",
     )
     assert (web["action"], web["reason"]) == ("injected", "whole-gpu-converted")
-    assert [warning["reason"] for warning in web["warnings"]] == ["framework-default"]
+    assert [w["reason"] for w in web["warnings"]] == ["whole-gpu-converted", "framework-default"]
+    assert (web["shareSource"], web["size"], web["sizeSelector"]) == ("default-share", None, None)
     assert web["pod"]["metadata"]["annotations"] == {
         "gpu-fraction": "0.5",
         "gpu-fraction-container-name": "main",
+        "kaishare.dev/reason": "whole-gpu-converted",
     }
     assert web["pod"]["spec"]["schedulerName"] == "kai-scheduler"
     assert "ownerReferences" not in web["pod"]["metadata"]
@@ -187,6 +193,7 @@ def test_json_and_yaml_hold_the_same(explain: Explain) -> None:
         "wrong-scheduler",
         "wrong-queue",
     ]
+    assert (service["kind"], service["reason"], service["pod"]) == ("Service", "no-pods", None)
 
 
 def test_the_patch_is_one_line_that_can_be_applied(explain: Explain) -> None:
@@ -199,10 +206,21 @@ def test_the_patch_is_one_line_that_can_be_applied(explain: Explain) -> None:
     assert second == []
 
 
-def test_a_manifest_without_pods_gives_an_empty_list(explain: Explain) -> None:
-    assert json.loads(explain(MANIFEST[2], QUEUE, "-o", "json")[1]) == []
+def test_the_patch_applies_to_a_template_without_metadata(explain: Explain) -> None:
+    job = {**deployment(bare(gpu_container()), kind="Job"), "apiVersion": "batch/v1"}
+    template = job["spec"]["template"]
+    del template["metadata"]
+    patched = jsonpatch.apply_patch(template, json.loads(explain(job, QUEUE, HALF, "-o", "patch")[1]))
+    assert patched["metadata"]["labels"] == {"kai.scheduler/queue": "queue-a"}
+
+
+def test_a_manifest_without_pods_names_its_objects(explain: Explain) -> None:
+    (service,) = json.loads(explain(MANIFEST[2], QUEUE, "-o", "json")[1])
+    assert (service["name"], service["message"], service["patch"]) == ("s", "nothing to do with pods", [])
     assert explain(MANIFEST[2], QUEUE, "-o", "patch") == (0, "")
-    assert explain(MANIFEST[2], QUEUE) == (0, "The manifests contain no pods.\n")
+    status, out = explain(MANIFEST[2], QUEUE)
+    assert (status, out.splitlines()[0]) == (0, "The manifests contain no pods.")
+    assert "  Service s in namespace default: nothing to do with pods (no-pods)\n" in out
 
 
 def test_observe_shows_the_result_and_an_empty_patch(explain: Explain) -> None:
@@ -212,10 +230,10 @@ def test_observe_shows_the_result_and_an_empty_patch(explain: Explain) -> None:
     assert explanation["pod"]["metadata"]["annotations"]["gpu-fraction"] == "0.5"
 
 
-def test_an_unreadable_pod_is_left_alone_and_not_denied(explain: Explain) -> None:
+def test_a_pod_that_the_api_server_refuses_gives_status_1(explain: Explain) -> None:
     broken = bare(annotations={"a": 1})  # type: ignore[dict-item]
     status, out = explain(broken, QUEUE, ENFORCE)
-    assert (status, "(malformed-pod)" in out) == (0, True)
+    assert (status, "(malformed-pod)" in out, "denied" in out) == (1, True, False)
 
 
 async def test_the_preview_equals_the_answer_of_the_server(webhook: RunningWebhook, explain: Explain) -> None:

@@ -1,0 +1,79 @@
+"""The wheel: its metadata names everything that both commands import, and each image keeps a list of its own."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.parser import Parser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+OF_SERVICE = {"webhook": "gpuagent", "agent": "webhook"}
+"""Each dependency group with the package that its image leaves out."""
+
+
+def name_of(requirement: str) -> str:
+    """Return the normalised name of a requirement."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None
+    return re.sub(r"[-_.]+", "-", match[0]).lower()
+
+
+def imported(packages: list[str]) -> set[str]:
+    """Return the distributions that the modules of packages import."""
+    modules = set()
+    for file in (file for package in packages for file in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module.partition(".")[0])
+    others = modules - set(PACKAGES) - sys.stdlib_module_names
+    distributions = packages_distributions()
+    return {name_of(name) for module in others for name in set(distributions[module])}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_requires_what_both_commands_import(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        fields = Parser().parsestr(archive.read(metadata).decode())
+        (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        commands = archive.read(entry_points).decode()
+    required = fields.get_all("Requires-Dist") or []
+    assert not [requirement for requirement in required if "extra ==" in requirement]
+    assert imported(PACKAGES) == {name_of(requirement) for requirement in required}
+    assert "kaishare-agent = gpuagent.cli:main" in commands
+    assert "kaishare-webhook = webhook.cli:main" in commands
+
+
+@pytest.mark.parametrize("group", OF_SERVICE)
+def test_an_image_gets_what_its_service_imports(group: str) -> None:
+    packages = [package for package in PACKAGES if package != OF_SERVICE[group]]
+    requirements = PROJECT["dependency-groups"][group]
+    names = {name_of(requirement) for requirement in requirements}
+    # certs is the webhook's; the agent's image contains it without cryptography.
+    assert names == imported([p for p in packages if p != "certs" or group == "webhook"])
+    assert set(requirements) <= set(PROJECT["project"]["dependencies"])
+    pinned = (ROOT / "requirements" / f"{group}.txt").read_text()
+    assert names <= {name_of(line) for line in pinned.splitlines() if "==" in line}
+
+
+def test_nothing_is_required_that_no_service_uses() -> None:
+    groups = PROJECT["dependency-groups"]
+    assert set(PROJECT["project"]["dependencies"]) == {*groups["webhook"], *groups["agent"]}

@@ -1,0 +1,164 @@
+"""The kinds of Kubernetes' own API: where they hold pod templates, and which labels their controllers add.
+
+Paths are those of the API reference of Kubernetes 1.36. The labels were verified with the controllers of
+Kubernetes 1.36.3 (tests/cluster/test_controller_labels.py).
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.text import LONGEST_VALUE, one_line, quoted
+
+_UID: Final = "00000000-0000-0000-0000-000000000000"
+_HASH: Final = "0"
+_JOB_NUMBER: Final = "0"
+"""Stand-ins for values that exist only in a cluster: a uid, a hash, and the number of a CronJob's Job."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadKind:
+    """A built-in kind that holds a pod or a pod template."""
+
+    groups: frozenset[str]
+    """The API groups of the kind, today's first."""
+    template: tuple[str, ...]
+    """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
+    labels: Callable[[str, Mapping[str, Any]], dict[str, str]]
+    """Returns the labels that the controller adds to a pod, from the workload's name and `spec`."""
+
+
+def _no_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001 - one signature for all
+    return {}
+
+
+def _deployment_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001
+    return {"pod-template-hash": _HASH}
+
+
+def _daemon_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001
+    return {"controller-revision-hash": _HASH, "pod-template-generation": "1"}
+
+
+def _stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    ordinals = spec.get("ordinals")
+    first = ordinals.get("start") if isinstance(ordinals, Mapping) else None
+    ordinal = str(first) if isinstance(first, int) else "0"
+    return {
+        "apps.kubernetes.io/pod-index": ordinal,
+        "controller-revision-hash": f"{name}-{_HASH}",
+        "statefulset.kubernetes.io/pod-name": f"{name}-{ordinal}",
+    }
+
+
+def _job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    labels = {
+        "batch.kubernetes.io/controller-uid": _UID,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": _UID,
+        "job-name": name,
+    }
+    if spec.get("completionMode") == "Indexed":
+        labels["batch.kubernetes.io/job-completion-index"] = "0"
+    return labels
+
+
+def _cron_job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    template = spec.get("jobTemplate")
+    job = template.get("spec") if isinstance(template, Mapping) else None
+    return _job_labels(f"{name}-{_JOB_NUMBER}", job if isinstance(job, Mapping) else {})
+
+
+_CORE: Final = frozenset({""})
+_APPS: Final = frozenset({"apps", "extensions"})
+_BATCH: Final = frozenset({"batch"})
+_TEMPLATE: Final = ("spec", "template")
+
+WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
+    "Pod": WorkloadKind(_CORE, (), _no_labels),
+    "PodTemplate": WorkloadKind(_CORE, ("template",), _no_labels),
+    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE, _no_labels),
+    "Deployment": WorkloadKind(_APPS, _TEMPLATE, _deployment_labels),
+    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE, _no_labels),
+    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, _stateful_set_labels),
+    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, _daemon_set_labels),
+    "Job": WorkloadKind(_BATCH, _TEMPLATE, _job_labels),
+    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), _cron_job_labels),
+}
+"""The built-in kinds that make pods, by kind."""
+
+_WITHOUT_PODS: Final = frozenset(
+    {
+        "APIService",
+        "Binding",
+        "ComponentStatus",
+        "ConfigMap",
+        "ControllerRevision",
+        "Endpoints",
+        "Event",
+        "Eviction",
+        "HorizontalPodAutoscaler",
+        "Ingress",
+        "LimitRange",
+        "Namespace",
+        "NetworkPolicy",
+        "Node",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+        "PodSecurityPolicy",
+        "ResourceQuota",
+        "Scale",
+        "Secret",
+        "Service",
+        "ServiceAccount",
+    }
+)
+"""The kinds of the groups without a dot (core, apps, batch, autoscaling, policy, extensions) without pods."""
+
+_KUSTOMIZE: Final = "kustomize.config.k8s.io"
+
+
+def group_of(api_version: str) -> str:
+    """Return the API group of an apiVersion; empty for the core group."""
+    group, slash, _ = api_version.partition("/")
+    return group if slash else ""
+
+
+def makes_no_pods(api_version: str, kind: str) -> bool:
+    """Whether an object is of a kind of Kubernetes that has nothing to do with pods.
+
+    Groups of CustomResourceDefinitions have a dot, and only Kubernetes' own may end with `.k8s.io`
+    (kubernetes/enhancements, KEP-1111).
+    """
+    group = group_of(api_version)
+    if group.endswith(".k8s.io"):
+        return group != _KUSTOMIZE
+    return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
+
+
+def kind_problem(api_version: str, kind: str) -> str | None:
+    """Say why the API server does not know a kind of one of its own groups without a dot; None if it does."""
+    if not api_version or "." in group_of(api_version) or makes_no_pods(api_version, kind):
+        return None
+    problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
+    workload = WORKLOADS.get(kind)
+    if workload is not None:
+        group = min(workload.groups)
+        return None if group_of(api_version) in workload.groups else f'{problem}; its API group is "{group}"'
+    near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
+    return f"{problem}; the nearest kind is {near[0]}" if near else problem
+
+
+def is_kustomization(api_version: str, kind: str) -> bool:
+    """Whether an object is a file of kustomize instead of an object of the API."""
+    return kind in ("Kustomization", "Component") and group_of(api_version) in ("", _KUSTOMIZE)
+
+
+def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
+    """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
+    workload = WORKLOADS.get(kind)
+    if workload is None or (api_version and group_of(api_version) not in workload.groups):
+        return None
+    return workload

@@ -1,0 +1,148 @@
+"""Collects the policies for `explain`: the labels and annotations of namespaces, with edits on top."""
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kai import keys
+from kai.own_labels import PREFIX, SIZE_PREFIX
+from service.text import quoted, shorten
+from webhook.namespaces.documents import read_namespaces
+from webhook.policy.labels import (
+    NO_METADATA,
+    LabelProblems,
+    NamespacePolicy,
+    PolicyMetadata,
+    label_problems,
+    near_prefixes,
+)
+
+CLUSTER: Final = "cluster"
+"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+"""The syntax of label keys and values (apimachinery, validation.IsQualifiedName and IsValidLabelValue)."""
+
+Edit = tuple[str, str | None]
+"""A key with its new value; None removes the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceEdits:
+    """Labels and annotations of a namespace that are tried without setting them."""
+
+    labels: Sequence[Edit] = ()
+    annotations: Sequence[Edit] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of namespaces, and what is wrong with them."""
+
+    metadata: Mapping[str, PolicyMetadata]
+    by_namespace: Mapping[str, NamespacePolicy]
+    """The policies of managed namespaces."""
+    without_effect: Sequence[str] = field(default_factory=list)
+    """Sentences about edits that no policy reads."""
+
+    @classmethod
+    def collect(
+        cls, namespaces: Mapping[str, PolicyMetadata], namespace: str, edits: NamespaceEdits
+    ) -> "Policies":
+        """Parse the policies of namespaces after edits of one of them."""
+        metadata = dict(namespaces)
+        if edits:
+            before = metadata.get(namespace, NO_METADATA)
+            metadata[namespace] = PolicyMetadata.select(
+                _edited(before.labels, edits.labels), _edited(before.annotations, edits.annotations)
+            )
+        parsed = {name: own.policy(name) for name, own in metadata.items()}
+        policies = {name: policy for name, policy in parsed.items() if policy is not None}
+        return cls(metadata, policies, list(_without_effect(edits)))
+
+    def problems(self, namespace: str) -> LabelProblems:
+        """Return what the webhook for namespaces would refuse in a namespace, managed or not."""
+        return label_problems(self.metadata.get(namespace, NO_METADATA))
+
+
+def read_policies(
+    source: str | None, *, kubeconfig: str | None, context: str | None
+) -> dict[str, PolicyMetadata]:
+    """Read the labels and annotations of namespaces.
+
+    Args:
+        source: `cluster`, or a file or directory of Namespace objects; None reads nothing.
+        kubeconfig: kubeconfig of the cluster; None uses the default of kube.access.find_access.
+        context: context of the kubeconfig; None uses the current one.
+
+    Raises:
+        PoliciesError: the namespaces cannot be read.
+    """
+    if source is None:
+        return {}
+    if source != CLUSTER:
+        return dict(read_namespaces(Path(source)))
+    from webhook.namespaces.listing import list_namespaces  # noqa: PLC0415 - files need no HTTP client
+
+    return asyncio.run(list_namespaces(kubeconfig, context))
+
+
+def read_label_edit(text: str) -> Edit:
+    """Read a label of the command line.
+
+    Raises:
+        ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a label.
+    """
+    key, value = read_annotation_edit(text)
+    if value is not None and _VALUE.fullmatch(value) is None:
+        allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
+        raise ValueError(f"{quoted(value)} is not the value of a label; allowed: {allowed}")
+    return key, value
+
+
+def read_annotation_edit(text: str) -> Edit:
+    """Read an annotation of the command line.
+
+    Raises:
+        ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a key.
+    """
+    key, equals, value = text.partition("=")
+    removes = not equals and key.endswith("-")
+    if not (equals or removes) or not key:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: KEY=VALUE, or KEY-")
+    key = key[:-1] if removes else key
+    prefix, slash, name = key.rpartition("/")
+    if _NAME.fullmatch(name) is None or (slash and _PREFIX.fullmatch(prefix) is None):
+        raise ValueError(f"{quoted(key)} is not the key of a label; allowed: NAME or DOMAIN/NAME")
+    return key, None if removes else value
+
+
+def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
+    edited = dict(texts)
+    for key, value in edits:
+        edited.pop(key, None)
+        if value is not None:
+            edited[key] = value
+    return edited
+
+
+def _without_effect(edits: NamespaceEdits) -> Iterator[str]:
+    """Yield a sentence for each edit of a key that is not part of a policy."""
+    kinds: Iterable[tuple[str, Sequence[Edit], tuple[str, ...]]] = (
+        ("label", edits.labels, (PREFIX, SIZE_PREFIX)),
+        ("annotation", edits.annotations, (SIZE_PREFIX,)),
+    )
+    for kind, edited, prefixes in kinds:
+        others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
+        near = dict(near_prefixes(others))
+        for key in others:
+            hint = f"; kaishare's prefix is {near[key]}" if key in near else ""
+            yield f"the {kind} {shorten(key)} has no effect{hint}"
