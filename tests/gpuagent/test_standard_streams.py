@@ -50,7 +50,8 @@ def test_serve_with(streams: str, tmp_path: Path) -> None:
 
         def flagged() -> int:
             try:
-                return sum(value for name, value in agent.series().items() if 'reason="over-share"' in name)
+                series = agent.series().items()
+                return sum(value for name, value in series if "pod_flagged" in name and "over-share" in name)
             except urllib.error.URLError:
                 return 0
 
