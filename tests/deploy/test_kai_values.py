@@ -93,9 +93,9 @@ def test_the_readme_shows_the_quotas_of_the_file_and_what_they_give() -> None:
     for row in rows:
         asking = set(queues) if row[0] == "all" else set(re.findall(r"team-[abc]", row[0]))
         shares = divided(total, {name: gpu for name, gpu in queues.items() if name in asking})
-        assert [float(cell) for cell in row[1:]] == [
-            pytest.approx(shares.get(name, 0)) for name in queues
-        ], row
+        assert [float(cell) for cell in row[1:]] == [pytest.approx(shares.get(name, 0)) for name in queues], (
+            row
+        )
 
 
 def divided(total: float, queues: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
