@@ -1,5 +1,6 @@
 """The commands in the documentation: each block says whether a test runs it, and those that run give what is shown."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def test_every_block_of_commands_is_marked(capsys: pytest.CaptureFixture[str]) -
     )
     with capsys.disabled():
         said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-        print(f"\nblocks of commands in the documentation: {len(commands)} ({said})")
+        sys.stdout.write(f"\nblocks of commands in the documentation: {len(commands)} ({said})\n")
     problems = [f"{block}: {block.problem}" for block in BLOCKS if block.problem]
     assert not problems, "\n".join(problems)
 
@@ -91,7 +92,9 @@ def test_a_fence_that_is_not_closed_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_block_that_fails_or_prints_something_else_fails(tmp_path: Path) -> None:
-    page = page_with(tmp_path, "<!-- run -->\n```console\n$ X=1\n$ echo $X \\\n    two\n1 two\n$ false\n```\n")
+    page = page_with(
+        tmp_path, "<!-- run -->\n```console\n$ X=1\n$ echo $X \\\n    two\n1 two\n$ false\n```\n"
+    )
     (block,) = blocks_of(page)
     assert [command.output for command in block.commands()] == [None, "1 two", None]
     home = tmp_path / "home"
