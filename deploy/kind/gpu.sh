@@ -25,7 +25,7 @@ Creates the KIND cluster NAME (kaishare) with the GPUs of this machine.
   --dry-run              run every check that changes nothing, and print the commands that would change something
   --explain-log FILE     say what a log of the device plugin or an Event of its pod means; - reads standard input
 
-Exit status: 0 if all is well, 1 if a check failed or a log has no known symptom, 2 for wrong options.
+Exit status: 0 if no check failed, 1 if a check failed or a log has no known symptom, 2 for wrong options.
 Environment: KAISHARE_WAIT_SECONDS (300), KAISHARE_TOOLKIT_CONFIG (/etc/nvidia-container-runtime/config.toml)
 TEXT
 }

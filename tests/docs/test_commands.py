@@ -33,8 +33,8 @@ def test_every_block_of_commands_is_marked(capsys: pytest.CaptureFixture[str]) -
         for block in commands
     )
     with capsys.disabled():
-        said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-        sys.stdout.write(f"\nblocks of commands in the documentation: {len(commands)} ({said})\n")
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        sys.stdout.write(f"\nblocks of commands in the documentation: {len(commands)} ({kinds})\n")
     problems = [f"{block}: {block.problem}" for block in BLOCKS if block.problem]
     assert not problems, "\n".join(problems)
 

@@ -87,17 +87,17 @@ class Block:
 
     def commands(self) -> list[Command]:
         """Split the block at its prompts; a line that ends in a backslash continues its command."""
-        found: list[tuple[list[str], list[str]]] = []
+        parts: list[tuple[list[str], list[str]]] = []
         continues = False
         for line in self.text.splitlines():
             if line.startswith("$ "):
-                found.append(([line[2:]], []))
+                parts.append(([line[2:]], []))
                 continues = line.endswith("\\")
-            elif found:
-                found[-1][0 if continues else 1].append(line)
+            elif parts:
+                parts[-1][0 if continues else 1].append(line)
                 continues = continues and line.endswith("\\")
         return [
-            Command("\n".join(command), "\n".join(output) if output else None) for command, output in found
+            Command("\n".join(command), "\n".join(output) if output else None) for command, output in parts
         ]
 
     def missing_programs(self, path: str) -> list[str]:
@@ -109,8 +109,8 @@ class Block:
 def pages(root: Path = ROOT) -> list[Path]:
     """Return the pages of the repository; CHANGELOG.md has no commands to type."""
     folders = ("docs", "deploy", "examples", "benchmarks")
-    found = [*root.glob("*.md"), *(page for folder in folders for page in (root / folder).rglob("*.md"))]
-    return sorted(page for page in found if page.name != "CHANGELOG.md")
+    files = [*root.glob("*.md"), *(page for folder in folders for page in (root / folder).rglob("*.md"))]
+    return sorted(page for page in files if page.name != "CHANGELOG.md")
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
