@@ -25,7 +25,8 @@ READ_BY_CHART: dict[str, set[str]] = {
 }
 """Names that the templates of KAI's chart read.
 
-Found by rendering the charts of v0.7.11, v0.9.8, v0.9.20, v0.13.4 and v0.17.0 with each name set.
+Found by rendering the charts of v0.7.11, v0.9.8, v0.9.20, v0.13.4 and v0.17.0 with each name set. v0.10.0, v0.15.3 and
+v0.16.8 read the names of the file that README.md gives for them.
 """
 
 
