@@ -14,6 +14,7 @@ from tests.support.doc_blocks import (
     pages,
     run,
     search_path,
+    without_network,
 )
 
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
@@ -102,3 +103,13 @@ def test_a_block_that_fails_or_prints_something_else_fails(tmp_path: Path) -> No
     with pytest.raises(AssertionError, match="exit status 1"):
         run(block, tmp_path, home)
     assert (home / "output.1").read_text() == "1 two\n"
+
+
+def test_a_block_has_no_network(tmp_path: Path) -> None:
+    if not without_network():
+        pytest.skip("NOT VERIFIED: this machine allows no network namespace")
+    (block,) = blocks_of(page_with(tmp_path, "<!-- run -->\n```console\n$ wc -l < /proc/net/route\n```\n"))
+    home = tmp_path / "home"
+    home.mkdir()
+    (routes,) = run(block, tmp_path, home)
+    assert int(routes) <= 1  # the heading

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -177,7 +178,7 @@ def copy_repository(folder: Path) -> Path:
 
 
 def isolated_environment(home: Path) -> Mapping[str, str]:
-    """Return an environment without a cluster, a network proxy that answers, and the user's settings."""
+    """Return an environment without a cluster, a proxy that answers, and the user's settings."""
     nowhere = "http://127.0.0.1:9"
     return {
         "HOME": str(home),
@@ -192,6 +193,15 @@ def isolated_environment(home: Path) -> Mapping[str, str]:
     }
 
 
+@cache
+def without_network() -> tuple[str, ...]:
+    """Return a prefix that runs a command in a network namespace of its own; empty where Linux forbids one."""
+    for prefix in (("unshare", "--net"), ("unshare", "--user", "--map-root-user", "--net")):
+        if shutil.which("unshare") and not subprocess.run([*prefix, "true"], capture_output=True).returncode:
+            return prefix
+    return ()
+
+
 def run(block: Block, repository: Path, home: Path) -> Sequence[str]:
     """Run the commands of a block in one shell; return the output of each.
 
@@ -203,7 +213,7 @@ def run(block: Block, repository: Path, home: Path) -> Sequence[str]:
     for number, command in enumerate(commands):
         script.append(f"{{ {command.text}\n}} > {home}/output.{number} 2>&1")
     done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
+        [*without_network(), "bash", "-c", "\n".join(script)],
         cwd=repository / block.folder,
         env=dict(isolated_environment(home)),
         stdin=subprocess.DEVNULL,
