@@ -197,7 +197,9 @@ def isolated_environment(home: Path) -> Mapping[str, str]:
 def without_network() -> tuple[str, ...]:
     """Return a prefix that runs a command in a network namespace of its own; empty where Linux forbids one."""
     for prefix in (("unshare", "--net"), ("unshare", "--user", "--map-root-user", "--net")):
-        if shutil.which("unshare") and not subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        if not shutil.which("unshare"):
+            break
+        if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
             return prefix
     return ()
 
