@@ -156,7 +156,7 @@ check_docker() {
       *'permission denied'*)
         problem "This user may not use Docker." "Add the user to the group docker, or run this script with sudo."
         ;;
-      *) problem "Docker does not answer: $output" "Start it: sudo systemctl start docker" ;;
+      *) problem "Docker does not answer." "$output" "Start it: sudo systemctl start docker" ;;
     esac
     return
   fi

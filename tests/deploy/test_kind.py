@@ -172,7 +172,7 @@ MACHINE: dict[str, tuple[dict[str, tuple[str, int] | None], str, str]] = {
     ),
     "Docker does not run": (
         {"docker info": ("Cannot connect to the Docker daemon", 1)},
-        "Docker does not answer: Cannot connect",
+        "Cannot connect to the Docker daemon",
         "systemctl start docker",
     ),
     "no right to use Docker": (
