@@ -35,7 +35,7 @@ into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 
 # The wheel contains both services, since they share packages.
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-rm -r "${packages:?}/$other" "$folder/bin/$other_command"
+rm -r "${packages:?}/$other" "${folder:?}/bin/$other_command"
 
 # A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.
 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"

@@ -15,7 +15,15 @@ from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.helm_chart import ROOT
 
-QUEUES: list[dict[str, Any]] = list(yaml.safe_load_all((ROOT / "deploy" / "kai" / "queues.yaml").read_text()))
+FOLDER = ROOT / "deploy" / "kai"
+
+
+def queues_in(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+QUEUES = queues_in("queues.yaml")
+FILES = sorted(path.name for path in FOLDER.glob("queues*.yaml"))
 PATH = "/apis/scheduling.run.ai/v2/queues"
 
 
@@ -30,6 +38,13 @@ def test_every_queue_of_the_examples_exists_with_a_parent_and_without_children()
     }
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_every_queue_of_a_file_is_a_parent_or_has_a_parent_of_the_same_file(name: str) -> None:
+    parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in queues_in(name)}
+    roots = {queue for queue, parent in parents.items() if not parent}
+    assert {parent for parent in parents.values() if parent} == roots
+
+
 @pytest.mark.parametrize("release", ["v0.9.8", "v0.13.0", "v0.17.0"])
 async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrator) -> None:
     folder = os.environ.get("KAISHARE_FIXTURES")
@@ -39,8 +54,9 @@ async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrato
     definition = yaml.safe_load(file.read_text())
     await admin.create(definition)
     try:
-        for queue in QUEUES:
-            await until_taken(admin, queue)
+        for name in FILES:
+            for queue in queues_in(name):
+                await until_taken(admin, queue)
     finally:
         await admin.clean_up()
         await until_gone(admin, definition["metadata"]["name"])

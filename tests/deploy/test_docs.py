@@ -29,7 +29,9 @@ from webhook.server.ops_server import OPS_CONNECTIONS
 DOCUMENTS = [
     ROOT / "docs" / "install.md",
     ROOT / "docs" / "security.md",
-    ROOT / "deploy" / "kind" / "README.md",
+    ROOT / "docs" / "troubleshooting.md",
+    *(ROOT / "docs" / "start" / f"{page}.md" for page in ("one-gpu", "two-teams", "vclusters")),
+    *(ROOT / "deploy" / folder / "README.md" for folder in ("kai", "vcluster")),
 ]
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SECTIONS = "|".join(VALUES)
@@ -37,7 +39,7 @@ SECURITY = ROOT / "docs" / "security.md"
 KIB, MIB = 1 << 10, 1 << 20
 
 
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def document(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path

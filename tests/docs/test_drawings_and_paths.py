@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DRAWINGS = sorted((ROOT / "docs" / "images").glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
 _SOURCE = re.compile(
@@ -58,5 +58,6 @@ def test_a_drawing_has_a_title_and_colours_for_a_dark_page(drawing: Path) -> Non
 
 def test_the_readme_links_every_page_of_the_documentation() -> None:
     text = (ROOT / "README.md").read_text()
-    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    folders = (ROOT / "docs", *(ROOT / "deploy" / name for name in ("kai", "kind", "vcluster")))
+    pages = {str(page.relative_to(ROOT)) for folder in folders for page in folder.rglob("*.md")}
     assert {page for page in pages if f"]({page})" not in text} == set()
