@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tests.support.kai_standin import Binder
 from tests.support.kube_objects import GPU_0, GPU_1, NODE, fraction, node, pod
 from tests.support.nvml_stub.build import built_library
 
+Done = subprocess.CompletedProcess[str]
 MIB = 1 << 20
 HALF = 11500 * MIB  # of an A10, as KAI counts it
 USUAL = HALF * 80 // 100
@@ -57,12 +57,11 @@ class Cluster:
                 assert running.stop() == 0
         assert not list((self.folder / "tmp").iterdir())
 
-    def run(
-        self, token: str, command: str, *options: str, **environment: str
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run a command of the agent to its end."""
+    def run(self, token: str, *arguments: str, prelude: str = "", **environment: str) -> Done:
+        """Run a command of the agent to its end, after a prelude in Python."""
+        option, code, *rest = self.program(token)
         return subprocess.run(
-            [sys.executable, *self.program(token), command, *options],
+            [sys.executable, option, prelude + code, *rest, *arguments],
             cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
             env={**os.environ, **self.environment(), **environment},
         )  # fmt: skip
@@ -100,10 +99,10 @@ async def cluster(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> 
 def used(running: Agent) -> dict[tuple[str, str], int]:
     """Return the used bytes by pod and GPU."""
     return {
-        (shown["name"], gpu["uuid"]): gpu["used_bytes"]
+        (shown["name"], gpu["gpuUuid"]): gpu["usedBytes"]
         for shown in running.shares()["pods"]
         for gpu in shown["gpus"]
-        if gpu["used_bytes"] is not None
+        if gpu["usedBytes"] is not None
     }
 
 
@@ -123,7 +122,8 @@ async def test_figures_follow_the_pods_within_an_interval(cluster: Cluster) -> N
         await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
         await cluster.binder.start("half")
         assert await until(lambda: used(running) == {("half", GPU_0): USUAL}, running) < AN_INTERVAL
-        assert running.shares()["pods"][0]["gpus"][0]["share_bytes"] == HALF
+        share = {"bytes": HALF, "source": "bind-request"}
+        await until(lambda: running.shares()["pods"][0]["shares"] == {GPU_0: share}, running)
         await cluster.binder.place(fraction("second", 2, share="0.25", node=None), group="b", gpu=GPU_1)
         await cluster.binder.start("second")
         both = {("half", GPU_0): USUAL, ("second", GPU_1): HALF // 2 * 80 // 100}
@@ -178,8 +178,7 @@ async def test_every_output_is_marked(cluster: Cluster) -> None:
         assert doctor.stdout.startswith("simulated: GPUs and processes are synthetic")
         assert f"Simulated NVIDIA-A10 {GPU_0}" in doctor.stdout
         assert not doctor.stderr
-        with urllib.request.urlopen(f"{running.url}/metrics") as answer:
-            assert b'model="Simulated NVIDIA-A10"' in answer.read()
+        assert 'model="Simulated NVIDIA-A10"' in running.get("/metrics")[1]
 
 
 @pytest.mark.parametrize(
@@ -221,13 +220,8 @@ async def test_without_a_writable_folder_the_agent_says_so_in_one_line(cluster: 
     token = await cluster.admin.token("simulated-folder", *RIGHTS)
     options = f"--node {NODE} --gpus simulated:cluster".split()
     # Python falls back to the current folder, which is writable here but not in a container.
-    code = "import tempfile; tempfile._candidate_tempdir_list = list\n"
-    program = cluster.program(token)
-    done = subprocess.run(
-        [sys.executable, program[0], code + program[1], *program[2:], "serve", *options],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, **cluster.environment()},
-    )  # fmt: skip
+    prelude = "import tempfile; tempfile._candidate_tempdir_list = list\n"
+    done = cluster.run(token, "serve", *options, prelude=prelude)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "--gpus simulated:cluster needs a writable temporary folder ($TMPDIR): " in line
