@@ -203,17 +203,17 @@ class ClusterGpus:
         in_use = {pid for pid, _ in self._pids.values()}
         devices = []
         for gpu in self._gpus:
-            held = memory.by_gpu[gpu.uuid]
+            used_bytes = memory.by_gpu[gpu.uuid]
             compute = []
-            for uid in list(held)[:MOST_LISTED]:  # the driver lists no more
+            for uid in list(used_bytes)[:MOST_LISTED]:  # the driver lists no more
                 pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_process(in_use)
-                compute.append(ListedProcess(pids[uid][0], held[uid]))
+                compute.append(ListedProcess(pids[uid][0], used_bytes[uid]))
             devices.append(
                 DeviceMoment(
                     uuid=gpu.uuid,
                     total=gpu.memory,
                     reserved=0,
-                    used=sum(held.values()),
+                    used=sum(used_bytes.values()),
                     lists={ProcessList.COMPUTE: compute, ProcessList.GRAPHICS: [], ProcessList.MPS: []},
                 )
             )

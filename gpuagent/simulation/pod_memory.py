@@ -8,7 +8,7 @@ from typing import Final
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.related import may_be_kais
 from gpuagent.shares.placement import is_time_sliced
-from gpuagent.shares.pod_shares import PodShare
+from gpuagent.shares.pod_shares import PodShare, ShareSource
 from gpuagent.simulation.node_gpus import named_gpus
 from gpuagent.simulation.scenario import SimulatedGpu
 from kai.own_labels import SIMULATE
@@ -48,10 +48,11 @@ def percent_of_share(annotations: Mapping[str, str]) -> int:
 def memory_of(pod_shares: Iterable[PodShare], gpus: Sequence[SimulatedGpu]) -> PodMemory:
     """Return the memory of each running pod on the GPUs of its share.
 
-    A GPU cannot hold more than its memory. Pods within their shares get theirs first, and a pod above its
-    share gets at most what is left.
+    A GPU cannot hold more than its memory. Pods within their shares get theirs first, those with a share that
+    KAI recorded before those with an annotation, which any user can write. A pod above its share gets at most
+    what is left.
     """
-    wanted: dict[str, list[tuple[bool, str, int]]] = {gpu.uuid: [] for gpu in gpus}
+    wanted: dict[str, list[tuple[bool, bool, str, int]]] = {gpu.uuid: [] for gpu in gpus}
     invalid: dict[str, str] = {}
     for pod_share in pod_shares:
         pod = pod_share.pod
@@ -64,15 +65,16 @@ def memory_of(pod_shares: Iterable[PodShare], gpus: Sequence[SimulatedGpu]) -> P
             percent = DEFAULT_PERCENT
         for gpu, share in pod_share.shares.items():
             if gpu in wanted and percent:
-                wanted[gpu].append((percent > 100, pod.uid, share.bytes * percent // 100))
+                is_own_word = share.source is ShareSource.ANNOTATION
+                wanted[gpu].append((percent > 100, is_own_word, pod.uid, share.bytes * percent // 100))
     by_gpu: dict[str, dict[str, int]] = {}
     for device in gpus:
         left = int(device.memory)
-        held = by_gpu[device.uuid] = {}
-        for _, uid, amount in sorted(wanted[device.uuid]):
+        used_bytes = by_gpu[device.uuid] = {}
+        for _, _, uid, amount in sorted(wanted[device.uuid]):
             if left and amount:
-                held[uid] = min(amount, left)
-                left -= held[uid]
+                used_bytes[uid] = min(amount, left)
+                left -= used_bytes[uid]
     return PodMemory(by_gpu=by_gpu, invalid=invalid)
 
 

@@ -99,9 +99,9 @@ async def cluster(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> 
 def used(running: Agent) -> dict[tuple[str, str], int]:
     """Return the used bytes by pod and GPU."""
     return {
-        (shown["name"], gpu["gpuUuid"]): gpu["usedBytes"]
-        for shown in running.shares()["pods"]
-        for gpu in shown["gpus"]
+        (pod["name"], gpu["gpuUuid"]): gpu["usedBytes"]
+        for pod in running.shares()["pods"]
+        for gpu in pod["gpus"]
         if gpu["usedBytes"] is not None
     }
 
@@ -278,9 +278,14 @@ async def test_hostile_pods_cost_no_figure_of_others(cluster: Cluster) -> None:
         await cluster.admin.create(document)
     with cluster.agent(token) as running:
         await until(lambda: ("half", GPU_0) in used(running), running)
-        shown = used(running)
-        assert shown["half", GPU_0] == USUAL
-        assert {name for name, _ in shown if shown[name, GPU_0]} == {"half", "forged-group", "huge", "odd"}
+        figures = used(running)
+        assert figures["half", GPU_0] == USUAL
+        assert {name for name, _ in figures if figures[name, GPU_0]} == {
+            "half",
+            "forged-group",
+            "huge",
+            "odd",
+        }
         (line,) = running.log_lines("ignoring invalid annotation")
         assert line["pod"] == "research/odd"
         path = "/api/v1/namespaces/research/pods/"

@@ -60,9 +60,9 @@ class Binder:
         await self._admin.create(request)
         if group not in self._groups:
             self._groups[group] = gpu
-            held = reservation(group, None, 900 + len(self._groups))
-            await self._admin.create(held)
-            path = f"/api/v1/namespaces/{RESERVATIONS}/pods/{held['metadata']['name']}"
+            holder = reservation(group, None, 900 + len(self._groups))
+            await self._admin.create(holder)
+            path = f"/api/v1/namespaces/{RESERVATIONS}/pods/{holder['metadata']['name']}"
             await self._admin.merge(path, {"metadata": {"annotations": {keys.RESERVED_GPU: gpu}}})
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         await self._admin.merge(path, {"metadata": {"labels": {keys.GPU_GROUP: group}}})

@@ -174,6 +174,15 @@ def test_a_pod_above_its_share_takes_no_memory_of_pods_within_theirs(simulated: 
     assert used == {uid(1): TOTAL - HALF * 80 // 100, uid(2): HALF * 80 // 100}
 
 
+@pytest.mark.parametrize("number", [1, 9])
+def test_an_invented_group_takes_no_memory_of_a_pod_that_kai_recorded(
+    simulated: Simulated, number: int
+) -> None:
+    recorded, invented = fraction("recorded", 5), fraction("invented", number, "0.9")
+    used = simulated.used(*HELD, recorded, bind_request("recorded", 5), invented)[GPU_0]
+    assert used == {uid(5): HALF * 80 // 100, uid(number): TOTAL - HALF * 80 // 100}
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -240,14 +249,12 @@ def test_made_up_uuids_are_the_same_after_a_restart_and_differ_between_nodes() -
 def test_a_named_gpu_replaces_a_made_up_one_and_stays_when_its_reservation_ends() -> None:
     gpus = NodeGpus(NODE)
     before = uuids(LABELLED, gpus=gpus)
-    one = uuids(LABELLED, reservation(), gpus=gpus)
-    assert one == [GPU_0, before[1]]
-    two = uuids(LABELLED, reservation(gpu=GPU_1), gpus=gpus)
-    assert two == [GPU_0, GPU_1]
+    assert uuids(LABELLED, reservation(), gpus=gpus) == [GPU_0, before[1]]
+    assert uuids(LABELLED, reservation(gpu=GPU_1), gpus=gpus) == [GPU_0, GPU_1]
     assert uuids(LABELLED, gpus=gpus) == [GPU_0, GPU_1]
-    three = uuids(LABELLED, reservation(gpu="GPU-new"), gpus=gpus)
-    assert len(three) == 2
-    assert "GPU-new" in three
+    renamed = uuids(LABELLED, reservation(gpu="GPU-new"), gpus=gpus)
+    assert len(renamed) == 2
+    assert "GPU-new" in renamed
 
 
 def test_without_a_count_the_gpus_are_the_named_ones() -> None:
