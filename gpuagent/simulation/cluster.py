@@ -186,7 +186,7 @@ class ClusterGpus:
             for index, gpu in enumerate(gpus)
         ]
         whole = self._whole_gpus.assign(inventory, gpus)
-        memory = memory_of(self._resolver.resolve(inventory, devices, whole), gpus)
+        memory = memory_of(self._resolver.resolve(inventory, devices, whole), gpus, whole)
         self._log_invalid(memory.invalid, inventory.pods)
         self._show(memory, inventory.pods)
 

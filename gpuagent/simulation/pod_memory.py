@@ -45,18 +45,25 @@ def percent_of_share(annotations: Mapping[str, str]) -> int:
     return int(match[1])
 
 
-def memory_of(pod_shares: Iterable[PodShare], gpus: Sequence[SimulatedGpu]) -> PodMemory:
+def memory_of(
+    pod_shares: Iterable[PodShare], gpus: Sequence[SimulatedGpu], whole: Mapping[str, Collection[str]]
+) -> PodMemory:
     """Return the memory of each running pod on the GPUs of its share.
 
     A GPU cannot hold more than its memory. Pods within their shares get theirs first, those with a share that
     KAI recorded before those with an annotation, which any user can write. A pod above its share gets at most
     what is left.
+
+    Args:
+        pod_shares: the shares of all pods.
+        gpus: the node's GPUs.
+        whole: whole GPUs by pod UID, from `WholeGpuPods`.
     """
     wanted: dict[str, list[tuple[bool, bool, str, int]]] = {gpu.uuid: [] for gpu in gpus}
     invalid: dict[str, str] = {}
     for pod_share in pod_shares:
         pod = pod_share.pod
-        if not pod.is_running or not _UID.fullmatch(pod.uid):
+        if not pod_share.shares or not pod.is_running or not _UID.fullmatch(pod.uid):
             continue
         try:
             percent = percent_of_share(pod.annotations)
@@ -64,9 +71,10 @@ def memory_of(pod_shares: Iterable[PodShare], gpus: Sequence[SimulatedGpu]) -> P
             invalid[pod.uid] = str(error)
             percent = DEFAULT_PERCENT
         for gpu, share in pod_share.shares.items():
-            if gpu in wanted and percent:
-                is_own_word = share.source is ShareSource.ANNOTATION
-                wanted[gpu].append((percent > 100, is_own_word, pod.uid, share.bytes * percent // 100))
+            is_given = share.source is not ShareSource.WHOLE_GPU or gpu in whole.get(pod.uid, ())
+            if gpu in wanted and is_given:
+                is_annotated = share.source is ShareSource.ANNOTATION
+                wanted[gpu].append((percent > 100, is_annotated, pod.uid, share.bytes * percent // 100))
     by_gpu: dict[str, dict[str, int]] = {}
     for device in gpus:
         left = int(device.memory)

@@ -25,6 +25,7 @@ from tests.support.nvml_stub.build import built_library
 
 Done = subprocess.CompletedProcess[str]
 MIB = 1 << 20
+TOTAL = 23028 * MIB
 HALF = 11500 * MIB  # of an A10, as KAI counts it
 USUAL = HALF * 80 // 100
 MARK = "simulated: these figures are synthetic"
@@ -134,6 +135,41 @@ async def test_figures_follow_the_pods_within_an_interval(cluster: Cluster) -> N
         assert await until(lambda: set(used(running)) == {("second", GPU_1)}, running) < AN_INTERVAL
         assert running.get("/readyz")[0] == 200
         assert {gpu["uuid"] for gpu in running.shares()["gpus"]} == {GPU_0, GPU_1}
+
+
+async def test_a_whole_gpu_is_found_by_its_process(cluster: Cluster) -> None:
+    token = await cluster.admin.token("simulated-whole", *RIGHTS)
+    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
+    await cluster.binder.start("half")
+    whole = pod("whole", 2, gpus="1")
+    whole["spec"]["schedulerName"] = "kai-scheduler"
+    await cluster.admin.create(whole)
+    with cluster.agent(token) as running:
+        await until(lambda: len(used(running)) == 2, running)
+        (other,) = (gpu["uuid"] for gpu in running.shares()["gpus"] if gpu["uuid"] != GPU_0)
+        assert used(running) == {("half", GPU_0): USUAL, ("whole", other): TOTAL * 80 // 100}
+        shares = {each["name"]: each["shares"] for each in running.shares()["pods"]}
+        assert shares["whole"] == {other: {"bytes": TOTAL, "source": "whole-gpu"}}
+
+
+async def test_pods_that_come_and_go_all_the_time_break_no_sample(cluster: Cluster) -> None:
+    token = await cluster.admin.token("simulated-churn", *RIGHTS)
+    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
+    await cluster.binder.start("half")
+    path = "/api/v1/namespaces/research/pods/"
+    with cluster.agent(token, "--interval", "100ms") as running:
+        await until(lambda: used(running), running)
+        for number in range(2, 32):
+            await cluster.admin.create(fraction(f"p{number}", number, "0.05", group="a"))
+            if number > 6:
+                await cluster.admin.delete(f"{path}p{number - 5}")
+        left = {f"p{number}" for number in range(27, 32)} | {"half"}
+        await until(lambda: {name for name, _ in used(running)} == left, running)
+        assert used(running)["half", GPU_0] == USUAL
+        assert not running.log_lines("sample failed")
+        assert not running.log_lines("pod flagged")
+        host = {gpu["uuid"]: gpu["hostBytes"] for gpu in running.shares()["gpus"]}
+        assert host[GPU_0] == 0
 
 
 async def test_a_pod_above_its_share_is_flagged_and_the_flag_clears(cluster: Cluster) -> None:

@@ -174,6 +174,25 @@ def test_a_pod_above_its_share_takes_no_memory_of_pods_within_theirs(simulated: 
     assert used == {uid(1): TOTAL - HALF * 80 // 100, uid(2): HALF * 80 // 100}
 
 
+def of_default_scheduler() -> dict[str, Any]:
+    made = pod(gpus="1")
+    made["spec"]["schedulerName"] = "default-scheduler"
+    return made
+
+
+def test_a_time_slice_is_no_whole_gpu(simulated: Simulated) -> None:
+    sliced = node(**{COUNT: "2", "nvidia.com/gpu.replicas": "4"})
+    assert all(not pods for pods in simulated.used(sliced, pod(gpus="1")).values())
+
+
+def test_a_whole_gpu_moves_when_a_group_takes_it(simulated: Simulated) -> None:
+    whole = pod("whole", 5, gpus="1")
+    (first,) = (gpu for gpu, pods in simulated.used(LABELLED, whole).items() if pods)
+    used = simulated.used(LABELLED, whole, reservation(gpu=first), fraction())
+    assert set(used.pop(first)) == {uid(1)}
+    assert [set(pods) for pods in used.values()] == [{uid(5)}]
+
+
 @pytest.mark.parametrize("number", [1, 9])
 def test_an_invented_group_takes_no_memory_of_a_pod_that_kai_recorded(
     simulated: Simulated, number: int
@@ -194,6 +213,7 @@ def test_an_invented_group_takes_no_memory_of_a_pod_that_kai_recorded(
         pytest.param(fraction(node="other"), id="of another node"),
         pytest.param(fraction(share="nonsense"), id="with a malformed share"),
         pytest.param(pod(gpus="2", annotations={"kubernetes.io/config.mirror": "x"}), id="static"),
+        pytest.param(of_default_scheduler(), id="with a whole GPU from another scheduler"),
         pytest.param(pod(gpus="3"), id="with more whole GPUs than there are"),
     ],
 )
