@@ -79,13 +79,19 @@ class Cluster:
             "TMPDIR": str(self.folder / "tmp"),
         }
 
+    async def run_half(self, **more: Any) -> str:
+        """Place and start the pod `half` on the first GPU; return its UID."""
+        stored = await self.binder.place(fraction("half", node=None, **more), group="a", gpu=GPU_0)
+        await self.binder.start("half")
+        return str(stored["metadata"]["uid"])
+
     async def annotate(self, name: str, percent: str | None) -> None:
         path = f"/api/v1/namespaces/research/pods/{name}"
         await self.admin.merge(path, {"metadata": {"annotations": {SIMULATE: percent}}})
 
-    async def reasons(self, name: str) -> dict[str, str]:
+    async def messages(self, uid: str) -> dict[str, str]:
         """Return the messages of a pod's Events by reason."""
-        selector = {"fieldSelector": f"involvedObject.name={name}"}
+        selector = {"fieldSelector": f"involvedObject.uid={uid}"}
         answer = await self.admin.client.get("/api/v1/namespaces/research/events", params=selector)
         return {event["reason"]: event["message"] for event in json.loads(answer)["items"]}
 
@@ -120,8 +126,7 @@ async def test_figures_follow_the_pods_within_an_interval(cluster: Cluster) -> N
     with cluster.agent(token) as running:
         await until(lambda: len(running.shares()["gpus"]) == 2, running)
         assert used(running) == {}
-        await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-        await cluster.binder.start("half")
+        await cluster.run_half()
         assert await until(lambda: used(running) == {("half", GPU_0): USUAL}, running) < AN_INTERVAL
         share = {"bytes": HALF, "source": "bind-request"}
         await until(lambda: running.shares()["pods"][0]["shares"] == {GPU_0: share}, running)
@@ -139,8 +144,7 @@ async def test_figures_follow_the_pods_within_an_interval(cluster: Cluster) -> N
 
 async def test_a_whole_gpu_is_found_by_its_process(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-whole", *RIGHTS)
-    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-    await cluster.binder.start("half")
+    await cluster.run_half()
     whole = pod("whole", 2, gpus="1")
     whole["spec"]["schedulerName"] = "kai-scheduler"
     await cluster.admin.create(whole)
@@ -154,8 +158,7 @@ async def test_a_whole_gpu_is_found_by_its_process(cluster: Cluster) -> None:
 
 async def test_pods_that_come_and_go_all_the_time_break_no_sample(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-churn", *RIGHTS)
-    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-    await cluster.binder.start("half")
+    await cluster.run_half()
     path = "/api/v1/namespaces/research/pods/"
     with cluster.agent(token, "--interval", "100ms") as running:
         await until(lambda: used(running), running)
@@ -174,30 +177,28 @@ async def test_pods_that_come_and_go_all_the_time_break_no_sample(cluster: Clust
 
 async def test_a_pod_above_its_share_is_flagged_and_the_flag_clears(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-flags", *RIGHTS)
-    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-    await cluster.binder.start("half")
+    uid = await cluster.run_half()
     with cluster.agent(token) as running:
         await until(lambda: flags(running, "half").get("over-share") == 0, running)
         await cluster.annotate("half", "150%")
         took = await until(lambda: flags(running, "half").get("over-share") == 1, running)
         assert took + INTERVAL >= GRACE
-        await until(lambda: cluster.reasons("half"), running)
+        await until(lambda: cluster.messages(uid), running)
         await cluster.annotate("half", None)
         await until(lambda: flags(running, "half").get("over-share") == 0, running)
 
         async def both() -> bool:
-            return set(await cluster.reasons("half")) == {"GPUMemoryOverShare", "GPUMemoryWithinShare"}
+            return set(await cluster.messages(uid)) == {"GPUMemoryOverShare", "GPUMemoryWithinShare"}
 
         await until(both, running)
-        for message in (await cluster.reasons("half")).values():
+        for message in (await cluster.messages(uid)).values():
             assert message.startswith("simulated: uses ")
         assert sum(counted(running, "events").values()) == 2
 
 
 async def test_every_output_is_marked(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-marks", *RIGHTS)
-    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-    await cluster.binder.start("half")
+    await cluster.run_half()
     with cluster.agent(token) as running:
         await until(lambda: used(running), running)
         assert running.shares()["simulated"] is True
@@ -268,15 +269,12 @@ async def test_a_dry_run_evicts_no_pod(cluster: Cluster) -> None:
     await cluster.admin.merge("/api/v1/namespaces/research", {"metadata": {"labels": labels}})
     token = await cluster.admin.token("simulated-dry-run", *RIGHTS)
     try:
-        await cluster.binder.place(
-            fraction("half", node=None, annotations={SIMULATE: "150%"}), group="a", gpu=GPU_0
-        )
-        await cluster.binder.start("half")
+        uid = await cluster.run_half(annotations={SIMULATE: "150%"})
         with cluster.agent(token, "--eviction", "dry-run") as running:
             await until(lambda: flags(running, "half").get("over-share") == 1, running)
             await until(lambda: counted(running, "evictions"), running)
             await asyncio.sleep(2 * INTERVAL)
-            assert "GPUShareEvicted" not in await cluster.reasons("half")
+            assert "GPUShareEvicted" not in await cluster.messages(uid)
             stored = await cluster.admin.read("/api/v1/namespaces/research/pods/half")
             assert "deletionTimestamp" not in stored["metadata"]
     finally:
@@ -288,8 +286,7 @@ async def test_without_the_right_to_read_its_node_the_agent_goes_on(cluster: Clu
     token = await cluster.admin.token("simulated-blind", *RIGHTS[:2], RIGHTS[-1])
     with cluster.agent(token) as running:
         await until(lambda: "the Node is not readable" in running.get("/readyz")[1], running)
-        await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-        await cluster.binder.start("half")
+        await cluster.run_half()
         share = 16300 * MIB // 2  # of a GPU of the usual 16 GiB, as KAI counts
         assert (
             await until(lambda: used(running) == {("half", GPU_0): share * 80 // 100}, running) < AN_INTERVAL
@@ -299,10 +296,20 @@ async def test_without_the_right_to_read_its_node_the_agent_goes_on(cluster: Clu
         assert "nodes" in denied
 
 
+async def test_on_a_node_without_gpus_the_agent_is_ready_and_shows_none(cluster: Cluster) -> None:
+    token = await cluster.admin.token("simulated-none", *RIGHTS)
+    bare = {"nvidia.com/gpu.count": None, "nvidia.com/gpu.memory": None}
+    await cluster.admin.merge(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": bare}})
+    await cluster.admin.create(pod("plain", 2))
+    with cluster.agent(token) as running:
+        await until(lambda: running.get("/readyz")[0] == 200, running)
+        shares = running.shares()
+        assert (shares["gpus"], shares["problems"], shares["simulated"]) == ([], [], True)
+
+
 async def test_hostile_pods_cost_no_figure_of_others(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-hostile", *RIGHTS)
-    await cluster.binder.place(fraction("half", node=None), group="a", gpu=GPU_0)
-    await cluster.binder.start("half")
+    await cluster.run_half()
     hostile = [
         pod("unplaced", 2, annotations={SIMULATE: "1000%", "gpu-fraction": "0.9"}),
         fraction("lost-group", 3, group="no-such-group", annotations={SIMULATE: "1000%"}),
