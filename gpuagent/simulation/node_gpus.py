@@ -16,7 +16,9 @@ MOST_GPUS: Final = 64
 """Maximum of GPUs of a simulated node; more than any node has."""
 DEFAULT_BYTES: Final = 16384 * MIB
 """Memory of a GPU without a valid node label `nvidia.com/gpu.memory`."""
-_NAMES: Final = uuid.UUID("0b9c0f57-7f0c-4a0b-8f5c-1f6f9a1f5f10")
+_NAMES: Final = uuid.UUID(int=0)
+"""Namespace of made-up UUIDs. With it and `<node>-<index>` they equal those of run.ai's fake-gpu-operator
+(`generateGpuDetails`), whose reservation pods nevertheless name a random UUID each."""
 _LONGEST_PRODUCT: Final = 63
 
 
@@ -62,7 +64,7 @@ class NodeGpus:
         for number in range(MOST_GPUS):
             if len(self._uuids) >= labelled:
                 break
-            gpu = f"GPU-{uuid.uuid5(_NAMES, f'{self._node}/{number}')}"
+            gpu = f"GPU-{uuid.uuid5(_NAMES, f'{self._node}-{number}')}"
             if gpu not in self._uuids:
                 self._made_up.add(gpu)
                 self._uuids.append(gpu)

@@ -266,6 +266,22 @@ def test_made_up_uuids_are_the_same_after_a_restart_and_differ_between_nodes() -
     assert set(uuids(LABELLED)).isdisjoint(uuids(LABELLED, gpus=NodeGpus("other")))
 
 
+def test_made_up_uuids_equal_those_of_the_fake_gpu_operator() -> None:
+    labels = {COUNT: "1"}
+    (gpu,) = NodeGpus("gpu-node-1").update(Inventory(node_labels=labels))
+    assert gpu.uuid.startswith("GPU-977c4dd2-")  # published for that operator's node of this name
+
+
+def test_reservation_pods_with_random_uuids_keep_the_number_of_gpus() -> None:
+    gpus = NodeGpus(NODE)
+    for number in range(50):
+        names = [f"GPU-{number}-first", f"GPU-{number}-second"][: number % 3]
+        pods = [reservation(name, name, 900 + place) for place, name in enumerate(names)]
+        places = uuids(LABELLED, *pods, gpus=gpus)
+        assert len(places) == 2
+        assert set(names) <= set(places)
+
+
 def test_a_named_gpu_replaces_a_made_up_one_and_stays_when_its_reservation_ends() -> None:
     gpus = NodeGpus(NODE)
     before = uuids(LABELLED, gpus=gpus)
