@@ -23,6 +23,7 @@ from service.version import version
 
 _SHORTEST_SECONDS: Final = 0.1
 _SIMULATED: Final = "simulated:"
+_SIMULATED_CLUSTER: Final = "simulated:cluster"
 
 
 class _Command(Protocol):
@@ -176,9 +177,9 @@ def _node_options() -> Parser:
     options.add_argument(
         "--gpus",
         default="nvml",
-        metavar="nvml|simulated:FILE",
-        help="source of the GPUs: the node's driver, or a scenario file that also brings pods and /proc"
-        " (default %(default)s)",
+        metavar="nvml|simulated:FILE|simulated:cluster",
+        help="source of the GPUs: the node's driver; a scenario file that also brings pods and /proc; or, in"
+        " a cluster without GPUs, the pods that KAI placed, with synthetic figures (default %(default)s)",
     )
     options.add_argument(
         "--pods",
@@ -226,6 +227,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from service.http.listeners import Address  # noqa: PLC0415
 
     scenario = _scenario(arguments)
+    simulates_cluster = arguments.gpus == _SIMULATED_CLUSTER
     is_cluster = scenario is None and arguments.pods in (None, "cluster")
     eviction = EvictionMode(arguments.eviction)
     if eviction is not EvictionMode.OFF and not is_cluster:
@@ -244,6 +246,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     return run(
         Settings(
             scenario=scenario,
+            simulates_cluster=simulates_cluster,
             grace_bounds=GraceBounds(shortest=arguments.grace_min, longest=arguments.grace_max),
             pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
             eviction=eviction,
@@ -280,12 +283,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     scenario = _scenario(arguments)
     node = arguments.node or ""
+    simulates_cluster = arguments.gpus == _SIMULATED_CLUSTER
     is_cluster = arguments.pods == "cluster"
     return run(
         DoctorSettings(
             scenario=scenario,
+            simulates_cluster=simulates_cluster,
             pods=None if arguments.pods is None or is_cluster else Path(arguments.pods),
-            needs_cluster=is_cluster,
+            needs_cluster=is_cluster or simulates_cluster,
             node=node if scenario is not None else node or os.environ.get("NODE_NAME", ""),
             proc_root=arguments.proc_root or Path("/proc"),
             reservation_namespace=arguments.reservation_namespace,
@@ -297,12 +302,22 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _scenario(arguments: argparse.Namespace) -> Path | None:
-    """Return the scenario's file; None for the real driver."""
+    """Return the scenario's file; None for the real driver and for a simulated cluster."""
     gpus: str = arguments.gpus
     if gpus == "nvml":
         return None
+    if gpus == _SIMULATED_CLUSTER:
+        if arguments.pods not in (None, "cluster"):
+            raise UsageError(
+                f"--gpus {gpus} needs --pods cluster: it makes up the processes of the cluster's pods"
+            )
+        if arguments.proc_root is not None:
+            raise UsageError(f"--proc-root cannot be combined with --gpus {gpus}, which makes up /proc")
+        return None
     if not gpus.startswith(_SIMULATED) or gpus == _SIMULATED:
-        raise UsageError(f"--gpus {quoted(gpus)} is invalid; allowed: nvml, or simulated:FILE")
+        raise UsageError(
+            f"--gpus {quoted(gpus)} is invalid; allowed: nvml, simulated:FILE or simulated:cluster"
+        )
     for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
         if value is not None:
             raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")

@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import gc
 import os
-import re
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
-from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
@@ -32,7 +31,6 @@ from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
-from kai import keys
 from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
@@ -59,6 +57,8 @@ class Settings:
 
     scenario: Path | None
     """Scenario of a simulated node; None for the driver of this node."""
+    simulates_cluster: bool = False
+    """Whether GPUs and processes are made up from the pods of the API server; only without a driver."""
     pods: Path | None
     """The pods file; None for the API server, or for a scenario, which has its own pods."""
     node: str | None
@@ -89,6 +89,8 @@ class _Node:
     name: str
     pods: Path | None
     proc_root: Path
+    follow: Callable[[PodSource], None] = lambda _pods: None
+    """Receives the source of pods, from which a simulated cluster makes up its processes."""
 
 
 def run(settings: Settings) -> int:
@@ -98,7 +100,7 @@ def run(settings: Settings) -> int:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
     with standard_error_log() as log:
-        node = _node(settings)
+        node = _node(settings, log)
         try:
             status, is_hung = asyncio.run(_serve(settings, node, log))
         except AccessError as error:
@@ -117,8 +119,10 @@ def run(settings: Settings) -> int:
     return status
 
 
-def _node(settings: Settings) -> _Node:
-    # Either import costs memory that the other kind of node has no use for.
+def _node(settings: Settings, log: JsonLog) -> _Node:
+    # Each import costs memory that the other kinds of node have no use for.
+    if settings.simulates_cluster:
+        return _simulated_cluster(settings, log)
     if settings.scenario is not None:
         from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
         from gpuagent.simulation.source import SimulatedGpus  # noqa: PLC0415
@@ -135,6 +139,19 @@ def _node(settings: Settings) -> _Node:
     if not settings.node:
         raise UsageError("--node is required unless the node is simulated")
     return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
+
+
+def _simulated_cluster(settings: Settings, log: JsonLog) -> _Node:
+    from gpuagent.simulation.cluster import simulated_cluster  # noqa: PLC0415
+
+    if settings.eviction is EvictionMode.ON:
+        raise UsageError("--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic")
+    if not settings.node:
+        raise UsageError("--node is required unless the node is simulated")
+    source = simulated_cluster(node=settings.node, log=log, kai_version=settings.kai_version)
+    return _Node(
+        source=source, name=settings.node, pods=None, proc_root=source.proc_root, follow=source.follow
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +196,7 @@ async def _serve_cluster(
     settings: Settings, node: _Node, cluster: _Cluster, log: JsonLog
 ) -> tuple[int, bool]:
     pods = cluster.pods
+    node.follow(pods)
     sampler = Sampler(
         source=node.source,
         processes=Processes(proc_root=node.proc_root),
@@ -189,7 +207,7 @@ async def _serve_cluster(
     if cluster.client is not None:
         actions = VerdictActions(
             cluster.client,
-            _actions(settings),
+            _actions(settings, is_simulated=node.source.is_simulated),
             node=node.name,
             sample_now=sampler.sample_now,
             log=log,
@@ -275,8 +293,9 @@ async def _serve_cluster(
     return (START_AGAIN if fatal else 0), is_hung
 
 
-def _actions(settings: Settings) -> ActionSettings:
+def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
     return ActionSettings(
+        is_simulated=is_simulated,
         events=settings.events,
         eviction=settings.eviction,
         budget=settings.eviction_budget,
@@ -289,10 +308,8 @@ def _actions(settings: Settings) -> ActionSettings:
 
 
 def _labelled_gpus(inventory: Inventory | None) -> int | None:
-    """Return the number of GPUs by the node label `nvidia.com/gpu.count`; None if there is none."""
-    labels = inventory.node_labels if inventory else None
-    text = (labels or {}).get(keys.NODE_GPU_COUNT, "")
-    return int(text) if re.fullmatch("[0-9]{1,4}", text) else None
+    """Return the number of GPUs by the node's label; None before the first inventory."""
+    return inventory.labelled_gpus if inventory else None
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:

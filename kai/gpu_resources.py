@@ -40,6 +40,11 @@ _MOST: Final = 64
 _SHOWN: Final = 40
 
 
+def is_gpu_uuid(text: str) -> bool:
+    """Whether a text has the form of a GPU's UUID, as NVML writes it."""
+    return _UUID.fullmatch(text) is not None
+
+
 def parse_gpu_uuids(text: str) -> tuple[str, ...]:
     """Read a comma-separated list of GPU UUIDs, with or without the prefix of CDI device names.
 
@@ -53,6 +58,6 @@ def parse_gpu_uuids(text: str) -> tuple[str, ...]:
     uuids = tuple(
         dict.fromkeys(part.strip().removeprefix(keys.CDI_DEVICE_PREFIX) for part in text.split(",", _MOST))
     )
-    if len(uuids) > _MOST or not all(_UUID.fullmatch(uuid) for uuid in uuids):
+    if len(uuids) > _MOST or not all(map(is_gpu_uuid, uuids)):
         raise ValueError(f'"{text[:_SHOWN]}" is not a list of GPU UUIDs; allowed: GPU-…,GPU-…')
     return uuids

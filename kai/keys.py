@@ -47,6 +47,7 @@ MIG_PREFIX: Final = "nvidia.com/mig-"
 NODE_GPU_MEMORY: Final = "nvidia.com/gpu.memory"
 NODE_GPU_COUNT: Final = "nvidia.com/gpu.count"
 NODE_GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
+NODE_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 
 # Kubernetes.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -82,6 +83,7 @@ READ_LABELS: Final = frozenset(
         NODE_GPU_MEMORY,
         NODE_GPU_COUNT,
         NODE_GPU_REPLICAS,
+        NODE_GPU_PRODUCT,
     }
 )
 READ_ANNOTATIONS: Final = frozenset(

@@ -35,6 +35,9 @@ SIZE: Final = "kaishare.dev/size"
 """As a label it selects a size. As an annotation it names the size that the pod got."""
 REASON: Final = "kaishare.dev/reason"
 """Annotation that the webhook writes: the code of its decision. Nothing is decided by it."""
+SIMULATE: Final = "kaishare.dev/simulate"
+"""Annotation with the memory of a pod's made-up process, as a percentage of its share. Only an agent with
+`--gpus simulated:cluster` reads it."""
 POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         INJECT: "a label",

@@ -35,6 +35,8 @@ class ActionSettings:
     eviction: EvictionMode
     budget: Budget
     rules: EvictionRules
+    is_simulated: bool = False
+    """Whether the figures are synthetic; every Event then says so."""
 
 
 class VerdictActions:
@@ -76,7 +78,7 @@ class VerdictActions:
                 on_trouble=self._log_problem,
                 clock=clock,
             )
-            self._flags = FlagEvents(self._writer, clock=clock)
+            self._flags = FlagEvents(self._writer, clock=clock, is_simulated=settings.is_simulated)
         self._evictor: Evictor | None = None
         if settings.eviction is not EvictionMode.OFF:
             self._evictor = Evictor(

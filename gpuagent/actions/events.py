@@ -14,6 +14,8 @@ from kube.events import Event, ObjectReference, event_name
 from service.backoff import Backoff, TokenBucket
 
 COMPONENT: Final = "kaishare-agent"
+SIMULATED_MARK: Final = "simulated: "
+"""Prefix of every message about synthetic figures."""
 
 
 class EventSink(Protocol):
@@ -58,9 +60,22 @@ class FlagEvents:
     """
 
     def __init__(
-        self, sink: EventSink, *, clock: Callable[[], float], bounds: EventBounds | None = None
+        self,
+        sink: EventSink,
+        *,
+        clock: Callable[[], float],
+        bounds: EventBounds | None = None,
+        is_simulated: bool = False,
     ) -> None:
-        """Set the destination of Events, and a clock in seconds for the node's rate limit."""
+        """Set up the conversion of transitions.
+
+        Args:
+            sink: destination of the Events.
+            clock: monotonic seconds, for the node's rate limit.
+            bounds: rate limits; None for the defaults.
+            is_simulated: whether the figures are synthetic; every message then begins with "simulated: ".
+        """
+        self._mark = SIMULATED_MARK if is_simulated else ""
         self._sink = sink
         self._bounds = bounds or EventBounds()
         self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
@@ -84,7 +99,7 @@ class FlagEvents:
         The eviction budget bounds the number of evictions.
         """
         text = eviction_message(verdict, seconds, gpu_bytes)
-        self._sink.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, text))
+        self._sink.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
     def _record(self, transition: Transition, now: float) -> None:
         key = transition.verdict.key
@@ -123,7 +138,7 @@ class FlagEvents:
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
-            self._sink.emit(_event(reason, verdict.pod_share.pod, verdict.key, text))
+            self._sink.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
 
 def _last_emitted(entry: _Pending) -> float:

@@ -123,25 +123,11 @@ async def _pods(
 ) -> AsyncIterator[CheckResult]:
     """Check the pods of the node. `has_own_kai` is whether the cluster should have its own KAI."""
     stream = io.BytesIO()
-    log = JsonLog(stream)
-    pods = ClusterPods(
-        client=client,
-        node=question.node,
-        reservation_namespace=question.reservation_namespace,
-        log=log,
-        read_config_maps=question.reads_config_maps,
-    )
-    running = asyncio.create_task(pods.run())
     try:
-        async with asyncio.timeout(_INVENTORY_SECONDS):
-            while pods.inventory is None and not pods.watch.problem:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        pods = await _listed_pods(client, question, JsonLog(stream))
     except TimeoutError:
         yield no_pods(f"not listed within {_INVENTORY_SECONDS:.0f} s")
         return
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
     inventory = pods.inventory
     if inventory is None:
         yield no_pods(pods.watch.problem)
@@ -155,6 +141,42 @@ async def _pods(
         inventory, observation, node=question.node, source="the cluster", kai_version=question.kai_version
     ):
         yield finding
+
+
+async def cluster_pods(access: Access, question: ApiQuestion, log: JsonLog) -> ClusterPods | None:
+    """Return the pods of the node, with their inventory unless the API server refuses the list.
+
+    None if the list takes too long.
+    """
+    async with KubeClient(access) as client:
+        try:
+            return await _listed_pods(client, question, log)
+        except TimeoutError:
+            return None
+
+
+async def _listed_pods(client: KubeClient, question: ApiQuestion, log: JsonLog) -> ClusterPods:
+    """List the pods of the node once; without an inventory, `watch.problem` has the reason.
+
+    Raises:
+        TimeoutError: there is neither an inventory nor a problem.
+    """
+    pods = ClusterPods(
+        client=client,
+        node=question.node,
+        reservation_namespace=question.reservation_namespace,
+        log=log,
+        read_config_maps=question.reads_config_maps,
+    )
+    running = asyncio.create_task(pods.run())
+    try:
+        async with asyncio.timeout(_INVENTORY_SECONDS):
+            while pods.inventory is None and not pods.watch.problem:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return pods
 
 
 async def _kai(client: KubeClient, configured: Version | None) -> AsyncIterator[CheckResult]:

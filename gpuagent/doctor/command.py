@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gpuagent.doctor.cluster import ApiQuestion, cluster_findings, own_runtime_class, warnings_in
+from gpuagent.doctor.cluster import (
+    ApiQuestion,
+    cluster_findings,
+    cluster_pods,
+    own_runtime_class,
+    warnings_in,
+)
 from gpuagent.doctor.devices import device_findings
 from gpuagent.doctor.driver import driver_findings
 from gpuagent.doctor.host import Host
@@ -32,6 +38,7 @@ _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
 _NODE: Final = "node"
 _SIMULATED: Final = "simulated: GPUs, processes and pods are synthetic"
+_SIMULATED_CLUSTER: Final = "simulated: GPUs and processes are synthetic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +46,8 @@ class DoctorSettings:
     """Settings of `doctor`; the same as for `serve`, but all are optional."""
 
     scenario: Path | None = None
+    simulates_cluster: bool = False
+    """Whether GPUs and processes are made up from the pods of the cluster."""
     pods: Path | None = None
     """None: the pods of the cluster, if there is one."""
     needs_cluster: bool = False
@@ -59,7 +68,10 @@ def run(settings: DoctorSettings) -> int:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
     capture_libraries(JsonLog(io.BytesIO()))  # the checks report the same errors in plain words
-    source, settings = _source(settings)
+    if settings.simulates_cluster:
+        source, settings = _simulated_cluster(settings)
+    else:
+        source, settings = _source(settings)
     probe = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
     try:
         findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
@@ -69,11 +81,15 @@ def run(settings: DoctorSettings) -> int:
         findings,
         output=settings.output,
         about={"node": settings.node or None, "simulated": source.is_simulated},
-        heading=_SIMULATED if source.is_simulated else "",
+        heading=_heading(settings) if source.is_simulated else "",
     )
     if probe.is_hung:
         os._exit(status)  # a normal exit would wait for the hanging call
     return status
+
+
+def _heading(settings: DoctorSettings) -> str:
+    return _SIMULATED_CLUSTER if settings.simulates_cluster else _SIMULATED
 
 
 def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
@@ -91,6 +107,22 @@ def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
         raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
     source = SimulatedGpus(scenario=scenario)
     return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
+
+
+def _simulated_cluster(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
+    """Return GPUs that are made up from the pods of the cluster, as far as they can be listed.
+
+    Raises:
+        UsageError: the node has an NVIDIA driver.
+    """
+    from gpuagent.simulation.cluster import simulated_cluster  # noqa: PLC0415
+
+    log = JsonLog(io.BytesIO())
+    source = simulated_cluster(node=settings.node, log=log, kai_version=settings.kai_version)
+    access, _ = asyncio.run(_access(settings, Host.here(settings.proc_root)))
+    if access is not None and settings.node:
+        source.follow(asyncio.run(cluster_pods(access, _question(settings), log)))
+    return source, replace(settings, proc_root=source.proc_root)
 
 
 def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
@@ -116,13 +148,16 @@ def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> I
     elif not settings.node:
         yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
     elif access:
-        question = ApiQuestion(
-            node=settings.node,
-            reservation_namespace=settings.reservation_namespace,
-            reads_config_maps=settings.reads_config_maps,
-            kai_version=settings.kai_version,
-        )
-        yield from asyncio.run(_collected(access, question, observation))
+        yield from asyncio.run(_collected(access, _question(settings), observation))
+
+
+def _question(settings: DoctorSettings) -> ApiQuestion:
+    return ApiQuestion(
+        node=settings.node,
+        reservation_namespace=settings.reservation_namespace,
+        reads_config_maps=settings.reads_config_maps,
+        kai_version=settings.kai_version,
+    )
 
 
 async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:

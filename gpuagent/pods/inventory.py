@@ -1,11 +1,13 @@
 """Data types of a node's pods and KAI's records at one moment, independent of their source."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuagent.pods.launches import Launch
 from gpuagent.pods.objects import FINISHED_PHASES, is_running
+from kai import keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,12 @@ class Inventory:
     tenant_reservation_uids: frozenset[str] = frozenset()
     """UIDs among `pods` of the reservation pods of KAI inside a vCluster. They have no share, but their
     usage is reported, since any pod of the tenant could pose as one."""
+
+    @property
+    def labelled_gpus(self) -> int | None:
+        """Number of GPUs by the node label `nvidia.com/gpu.count`; None without a number in the label."""
+        text = (self.node_labels or {}).get(keys.NODE_GPU_COUNT, "")
+        return int(text) if re.fullmatch("[0-9]{1,4}", text) else None
 
     @property
     def tenant_reservation_count(self) -> int:

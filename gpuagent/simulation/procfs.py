@@ -1,6 +1,7 @@
 """A /proc folder for a simulated node."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,36 +13,58 @@ _TICKS_PER_SECOND: Final = 100
 _UP_BEFORE: Final = 1000  # seconds between boot and the start of the simulation
 
 
-class ProcTree:
-    """Keeps a folder of `<pid>/{cgroup,comm,stat}` at the state of the last update."""
+class ProcFolder:
+    """A folder of `<pid>/{cgroup,comm,stat}`, with the system's processes 1 and 2."""
 
-    def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._pods = pods
-        self._lives = lives(scenario)
-        self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
         self._written: dict[int, dict[str, str]] = {}
 
-    def show(self, time: float) -> None:
-        """Update the folder to a time; writes only changed files."""
-        is_hidden = any(fault.is_at(time) for fault in self._hiding)
+    def update(self, processes: Mapping[int, dict[str, str]], *, second: str = "kthreadd") -> None:
+        """Make the folder contain these processes; write only changed files.
+
+        Args:
+            processes: the files of each process by PID, from `process_files`.
+            second: name of process 2; the kernel's `kthreadd` on a real node.
+
+        Raises:
+            OSError: the folder cannot be written. The next update writes the missing files.
+        """
         expected = {
-            1: _files(1, "systemd", 0, "0::/init.scope\n"),
-            2: _files(2, "sh" if is_hidden else "kthreadd", 0, "0::/\n"),
+            1: process_files(1, "systemd", 0, "0::/init.scope\n"),
+            2: process_files(2, second, 0, "0::/\n"),
+            **processes,
         }
-        for life in self._lives:
-            if life.is_at(time) and not is_hidden:
-                expected[life.pid] = _files(life.pid, life.owner.name, life.start, self._cgroup(life))
         for pid in self._written.keys() - expected.keys():
-            shutil.rmtree(self._root / str(pid))
+            shutil.rmtree(self._root / str(pid), ignore_errors=True)
             del self._written[pid]
         for pid, files in expected.items():
             if self._written.get(pid) != files:
                 folder = self._root / str(pid)
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 for name, text in files.items():
                     (folder / name).write_text(text, encoding="utf-8")
                 self._written[pid] = files
+
+
+class ProcTree:
+    """Keeps a folder of processes at the state of a scenario."""
+
+    def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
+        self._folder = ProcFolder(root)
+        self._pods = pods
+        self._lives = lives(scenario)
+        self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
+
+    def show(self, time: float) -> None:
+        """Update the folder to a time; writes only changed files."""
+        is_hidden = any(fault.is_at(time) for fault in self._hiding)
+        processes = {
+            life.pid: process_files(life.pid, life.owner.name, life.start, self._cgroup(life))
+            for life in self._lives
+            if life.is_at(time) and not is_hidden
+        }
+        self._folder.update(processes, second="sh" if is_hidden else "kthreadd")
 
     def _cgroup(self, life: ProcessLifetime) -> str:
         owner = life.owner
@@ -51,11 +74,17 @@ class ProcTree:
             return f"0::/system.slice/{owner.name}.service\n"
         pod = self._pods[owner.pod]
         container = pod.containers.get(owner.container) or next(iter(pod.containers.values()), "")
-        slices = f"/kubepods.slice/kubepods-pod{pod.uid.replace('-', '_')}.slice"
-        return f"0::{slices}/cri-containerd-{container}.scope\n" if container else f"0::{slices}\n"
+        return pod_cgroup(pod.uid, container)
 
 
-def _files(pid: int, name: str, start: float, cgroup: str) -> dict[str, str]:
+def pod_cgroup(uid: str, container: str) -> str:
+    """Return the cgroup file of a process in a pod's container; without a container ID, of the pod itself."""
+    slices = f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
+    return f"0::{slices}/cri-containerd-{container}.scope\n" if container else f"0::{slices}\n"
+
+
+def process_files(pid: int, name: str, start: float, cgroup: str) -> dict[str, str]:
+    """Return the files of a process by name; `start` is in seconds since the simulation began."""
     name = name[:15]  # TASK_COMM_LEN
     ticks = int((_UP_BEFORE + start) * _TICKS_PER_SECOND) if pid > 2 else 1
     after_name = ["S", "1", *["0"] * 17, str(ticks), *["0"] * 30]  # fields 3 to 52; 22 is the start

@@ -59,6 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "GPUs by a mount": {"agent": {"gpuAccess": "volume-mounts"}},
     "GPUs by CDI": {"agent": {"gpuAccess": "cdi"}},
     "the MIG monitor capability": {"agent": {"migMonitor": True}},
+    "a cluster without GPUs": {"agent": {"simulated": True}},
     "no runtime class": {"agent": {"runtimeClassName": ""}},
     "evictions as a dry run": {"agent": {"eviction": {"mode": "dry-run", "budget": "2/1h"}, "events": False}},
     "the host of vClusters": {**AGENT, "guard": {"enabled": True, "action": "deny"}},
@@ -163,7 +164,8 @@ def test_pods_are_restricted_except_for_the_hosts_processes(variant: dict[str, A
         }
         assert "limits" in one_container["resources"]
         assert "nvidia.com/gpu" not in json.dumps(one_container["resources"])
-        assert spec.get("hostPID", False) is (item["kind"] == "DaemonSet")
+        is_simulated = variant.get("agent", {}).get("simulated", False)
+        assert spec.get("hostPID", False) is (item["kind"] == "DaemonSet" and not is_simulated)
         assert not spec.get("hostNetwork")
         assert not spec.get("hostIPC")
 
@@ -447,6 +449,27 @@ def test_on_mig_nodes_the_agent_may_have_the_monitor_capability_without_root() -
     assert environment(mounted)["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
 
 
+@pytest.mark.parametrize("access", ["env", "volume-mounts", "cdi"])
+def test_a_simulated_agent_needs_nothing_of_the_node(access: str) -> None:
+    agent = {"simulated": True, "gpuAccess": access, "migMonitor": access != "cdi"}
+    made = agent_pod({"agent": agent})
+    spec, only = made["spec"], container(made)
+    assert "--gpus=simulated:cluster" in only["args"]
+    assert "--gpus=simulated:cluster" not in container(agent_pod())["args"]
+    assert {variable["name"] for variable in only["env"]} == {"NODE_NAME", "POD_NAME"}
+    for field in ("runtimeClassName", "hostPID", "nodeSelector"):
+        assert field not in spec
+    assert not any(key.startswith("cdi.") for key in made["metadata"]["annotations"])
+    assert "add" not in only["securityContext"]["capabilities"]
+    (volume,) = spec["volumes"]
+    assert volume.keys() == {"name", "emptyDir"}
+    assert only["volumeMounts"] == [{"name": volume["name"], "mountPath": "/tmp"}]
+    selected = {"nodeSelector": {"pool": "laptop"}, "tolerations": [], "simulated": True}
+    chosen = agent_pod({"agent": selected})["spec"]
+    assert chosen["nodeSelector"] == {"pool": "laptop"}
+    assert "tolerations" not in chosen
+
+
 def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> None:
     namespace = find_object(rendered(), "Namespace", "kaishare-agent")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
@@ -581,6 +604,11 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ({"agent": {"gpuAccess": "privileged"}}, "/agent/gpuAccess"),
         ({"agent": {"migMonitor": "all"}}, "/agent/migMonitor"),
         ({"agent": {"migMonitor": True, "gpuAccess": "cdi"}}, "/agent/migMonitor"),
+        ({"agent": {"simulated": "cluster"}}, "/agent/simulated"),
+        (
+            {"agent": {"simulated": True, "eviction": {"mode": "on"}}},
+            "agent.simulated=true refuses agent.eviction.mode=on: synthetic figures must not evict pods",
+        ),
         ({"agent": {"interval": "5"}}, "/agent/interval"),
         ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
         ({"agent": {"slack": "5%"}}, "/agent/slack"),
@@ -724,6 +752,12 @@ def test_the_notes_warn_of_no_namespace_that_the_chart_excludes(chart_with_notes
     assert "kubectl label namespace" in text
     assert "WARNING" not in text
     assert notes(chart_with_notes, {"excludedNamespaces": [*SYSTEM_NAMESPACES, "other"]}) == text
+
+
+def test_the_notes_of_a_simulated_agent_warn_of_its_figures(chart_with_notes: Path) -> None:
+    text = notes(chart_with_notes, {"agent": {"simulated": True}})
+    assert "WARNING: agent.simulated=true: every figure of the agent is synthetic" in text
+    assert "kaishare-agent doctor --gpus simulated:cluster" in text
 
 
 @pytest.mark.parametrize("excluded", [[], ["mine"], ["kube-system", "kai-scheduler"]], ids=str)

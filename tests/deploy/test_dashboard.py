@@ -180,8 +180,14 @@ def test_the_columns_of_a_table_join_to_rows(watched: Prometheus, panel: dict[st
 
 
 def test_every_rule_is_evaluated_and_only_faults_raise_alerts(watched: Prometheus) -> None:
-    # The example's pod over its share, the bad label among the policies, and what the page of others says.
-    expected = {"KaisharePodOverShare", "KaisharePolicyInvalid", "KaishareFailedOpen"}
+    # The example's pod over its share on a simulated node, the bad label among the policies, and what the page of
+    # others says.
+    expected = {
+        "KaisharePodOverShare",
+        "KaishareAgentSimulated",
+        "KaisharePolicyInvalid",
+        "KaishareFailedOpen",
+    }
     watched.until(lambda: watched.alerts() == expected, watched.alerts)
     rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == len(list(known_metrics.rules()))

@@ -29,6 +29,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NVML = "--node n --pods pods.yaml --listen 127.0.0.1:0"
+CLUSTER = "--gpus simulated:cluster --node n --listen 127.0.0.1:0"
 SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
 
 
@@ -49,8 +50,14 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         ("--gpus simulated:missing.yaml", "missing.yaml: No such file or directory"),
         ("--gpus simulated:broken.yaml", "broken.yaml, line 2: not YAML"),
         ("--gpus simulated:text.yaml", "text.yaml"),
-        ("--gpus simulated:", '--gpus "simulated:" is invalid; allowed: nvml, or simulated:FILE'),
-        ("--gpus fake", '--gpus "fake" is invalid; allowed: nvml, or simulated:FILE'),
+        ("--gpus simulated:", '--gpus "simulated:" is invalid; allowed: nvml, simulated:FILE or simulated:cluster'),
+        ("--gpus fake", '--gpus "fake" is invalid; allowed: nvml, simulated:FILE or simulated:cluster'),
+        (f"{CLUSTER} --pods pods.yaml", "--gpus simulated:cluster needs --pods cluster"),
+        (f"{CLUSTER} --proc-root /proc", "--proc-root cannot be combined with --gpus simulated:cluster"),
+        (f"{CLUSTER} --eviction on", "--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic"),
+        (f"{CLUSTER} --pods cluster", "--pods cluster: "),
+        (CLUSTER, "--pods cluster: "),
+        ("--gpus simulated:cluster", "--node is missing: set --node or NODE_NAME"),
         (f"{NVML} --interval 99ms", '"99ms" is too short; allowed: 100ms and more'),
         (f"{NVML} --grace 0s", '"0s" is too short; allowed: 100ms and more'),
         (f"{NVML} --grace-min 1h --grace-max 59m", "--grace-min is longer than --grace-max"),
