@@ -16,9 +16,6 @@ from kai import keys
 from webhook.explain.manifests import FoundPod
 from webhook.policy.patch import apply_to_document
 
-JOB_NAME = "batch.kubernetes.io/job-name"
-"""Label that the Job controller adds to its pods."""
-
 
 @dataclass(frozen=True, slots=True)
 class AdmittedPod:
@@ -64,7 +61,7 @@ async def admit(session: aiohttp.ClientSession, webhook: Service, pod: FoundPod)
     Raises:
         SystemExit: the webhook refused the pod.
     """
-    document = _as_received(pod)
+    document = pod.as_created(pod.namespace)
     url = f"{webhook.serving['admission']}/mutate?timeout=2s"
     async with session.post(url, json=_review_of(document)) as response:
         answer = (await response.json())["response"]
@@ -72,15 +69,6 @@ async def admit(session: aiohttp.ClientSession, webhook: Service, pod: FoundPod)
         raise SystemExit(f"defect: the mutating webhook refused pod {pod.name}")
     patch = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
     return AdmittedPod(pod, apply_to_document(patch, document), tuple(answer.get("warnings") or ()))
-
-
-def _as_received(pod: FoundPod) -> dict[str, Any]:
-    """Return the pod as its workload's controller creates it."""
-    document = pod.as_created(pod.namespace)
-    if pod.kind == "Job":
-        metadata = document["metadata"]
-        metadata["labels"] = {JOB_NAME: pod.name, **(metadata.get("labels") or {})}
-    return document
 
 
 def _review_of(pod: Mapping[str, Any]) -> dict[str, Any]:

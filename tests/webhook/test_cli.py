@@ -48,17 +48,6 @@ def test_explain_prints_a_diff_and_its_reasons(capsys: pytest.CaptureFixture[str
     assert "\033[" not in out
 
 
-def test_the_readme_has_the_output_of_explain(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    readme = (ROOT / "README.md").read_text()
-    example = readme.partition("$ kaishare-webhook explain ")[2].partition("```")[0]
-    command, _, output = example.partition("\n")
-    assert main(["explain", *command.split()]) == 0
-    assert capsys.readouterr().out == output
-
-
 def test_explain_reads_standard_input_and_fills_in_the_namespace(
     capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
