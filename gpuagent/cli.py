@@ -14,7 +14,7 @@ from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from kai.own_labels import EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
-from service.command import Parser, UsageError, names, read_by, run_command
+from service.command import Parser, UsageError, add_log_level, names, read_by, run_command
 from service.documents import DocumentError
 from service.http.host_names import parse_host_name
 from service.text import quoted
@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N/DURATION",
         help="maximum number of evictions of this node in a period (default %(default)s)",
     )
+    add_log_level(serving)
     serving.set_defaults(run=_serve)
 
     showing = commands.add_parser(
@@ -260,6 +261,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             excluded_namespaces=arguments.exclude_namespaces,
             kai_version=arguments.kai_version,
             read_config_maps=arguments.read_kai_configmaps,
+            log_level=arguments.log_level,
         )
     )
 

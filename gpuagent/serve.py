@@ -40,7 +40,7 @@ from service.command import UsageError
 from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
 from service.http.listeners import Address
-from service.log import ERROR, JsonLog
+from service.log import ERROR, INFO, JsonLog
 from service.log_capture import standard_error_log
 
 START_AGAIN: Final = 3
@@ -79,6 +79,8 @@ class Settings:
     """Whether to write Events for flags, if pods come from the API server."""
     eviction: EvictionMode = EvictionMode.OFF
     eviction_budget: Budget
+    log_level: str = INFO
+    """Least severe level of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def run(settings: Settings) -> int:
     Raises:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
-    with standard_error_log() as log:
+    with standard_error_log(settings.log_level) as log:
         node = _node(settings)
         try:
             status, is_hung = asyncio.run(_serve(settings, node, log))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
+from service.log_line import INFO, LEVELS
+
 T = TypeVar("T")
 
 
@@ -121,6 +123,17 @@ def _discard(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
+
+
+def add_log_level(parser: argparse.ArgumentParser) -> None:
+    """Add the option --log-level of a service."""
+    parser.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        default=INFO,
+        help="least severe lines of the log that are written; debug adds a line for each request for"
+        " metrics, health or a page (default %(default)s)",
+    )
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,15 @@ from typing import Protocol
 
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
-from service.command import Parser, UsageError, names, read_by, run_command, write_output
+from service.command import (
+    Parser,
+    UsageError,
+    add_log_level,
+    names,
+    read_by,
+    run_command,
+    write_output,
+)
 from service.documents import DocumentError, load_path, load_text
 from service.text import quoted
 from service.units import parse_duration
@@ -127,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
     )
+    add_log_level(serving)
     serving.set_defaults(run=_serve)
 
     explaining = commands.add_parser(
@@ -314,7 +323,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         drain_seconds=arguments.drain,
         max_in_flight=arguments.max_in_flight,
     )
-    with standard_error_log() as log:
+    with standard_error_log(arguments.log_level) as log:
         try:
             asyncio.run(serve(settings, log))
         except AccessError as error:

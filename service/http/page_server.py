@@ -13,7 +13,7 @@ from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
-from service.log import JsonLog, LimitedLog
+from service.log import DEBUG, JsonLog, LimitedLog
 
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024
@@ -64,6 +64,7 @@ class PageServer:
         self._method_not_allowed = method_not_allowed
         self._log = log
         self._failures = LimitedLog(log)
+        self._requests = LimitedLog(log)
         self._on_error = on_error
         self._host_names: HostNames | None = None
         self._server: BoundedServer | None = None
@@ -91,7 +92,11 @@ class PageServer:
             await self._server.finish(seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = _response(await self._page(request))
+        page = await self._page(request)
+        self._requests(
+            "request answered", DEBUG, method=request.method, path=request.path, status=page.status
+        )
+        response = _response(page)
         if request.body_exists:
             response.force_close()
         return response

@@ -24,8 +24,17 @@ app.kubernetes.io/component: {{ . }}
 {{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Labels of a pod: the chart's own, which selectors use, take precedence over podLabels. */ -}}
+{{- define "kaishare.podLabels" -}}
+{{- include "kaishare.selector" .component }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- with omit (.labels | default dict) "app.kubernetes.io/name" "app.kubernetes.io/component" "app.kubernetes.io/version" }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
