@@ -14,7 +14,16 @@ from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from kai.own_labels import EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
-from service.command import Parser, UsageError, add_log_level, names, read_by, run_command
+from service.command import (
+    TOKENS,
+    Parser,
+    UsageError,
+    add_authentication,
+    add_log_level,
+    names,
+    read_by,
+    run_command,
+)
 from service.documents import DocumentError
 from service.http.host_names import parse_host_name
 from service.text import quoted
@@ -71,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="additional host name that the server accepts in requests, such as a Service's; repeatable."
         " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always accepted",
+    )
+    add_authentication(serving)
+    serving.add_argument(
+        "--certs",
+        type=Path,
+        metavar="DIR",
+        help="serve TLS with tls.crt and tls.key of this directory, which are read again when they change"
+        " (default: no TLS)",
     )
     serving.add_argument(
         "--interval",
@@ -233,6 +250,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
     if arguments.events == "true" and not is_cluster:
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
+    if arguments.authentication == TOKENS and not is_cluster:
+        raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
     node = arguments.node or os.environ.get("NODE_NAME", "")
     if scenario is None and not node:
         raise UsageError("--node is missing: set --node or NODE_NAME")
@@ -261,6 +280,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             excluded_namespaces=arguments.exclude_namespaces,
             kai_version=arguments.kai_version,
             read_config_maps=arguments.read_kai_configmaps,
+            authenticates=arguments.authentication == TOKENS,
+            certificate_directory=arguments.certs,
             log_level=arguments.log_level,
         )
     )

@@ -125,6 +125,22 @@ def _discard(stream: TextIO) -> None:
     os.close(null)
 
 
+TOKENS: Final = "tokens"
+"""The value of --authentication for tokens that the API server checks."""
+
+
+def add_authentication(parser: argparse.ArgumentParser) -> None:
+    """Add the option --authentication of a service."""
+    parser.add_argument(
+        "--authentication",
+        choices=("none", TOKENS),
+        default="none",
+        help="access to the port of metrics: tokens requires a bearer token, which the API server checks, of a"
+        " user with the right to get the path (nonResourceURLs); health checks need no token"
+        " (default %(default)s)",
+    )
+
+
 def add_log_level(parser: argparse.ArgumentParser) -> None:
     """Add the option --log-level of a service."""
     parser.add_argument(

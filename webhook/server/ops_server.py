@@ -1,4 +1,4 @@
-"""The plain HTTP server for metrics, health and policies."""
+"""The HTTP server for metrics, health and policies."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ import orjson
 
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
-from service.http.page_server import Page, PageServer, text_page
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, text_page
 from service.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
@@ -16,13 +16,17 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.sizes import Size
 
 OPS_CONNECTIONS: Final = plain_port_limits(128)
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that need no token, for the kubelet."""
+AUDIENCE: Final = "kaishare-webhook"
+"""Audience of tokens for this service alone."""
 _JSON: Final = {"Content-Type": "application/json"}
 _OPS_FINISH_SECONDS: Final = 2.0
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
 class OpsServer:
-    """An HTTP server (without TLS) for `/metrics`, `/policies`, `/healthz` and `/readyz`."""
+    """An HTTP server for `/metrics`, `/policies`, `/healthz` and `/readyz`."""
 
     def __init__(
         self,
@@ -32,11 +36,13 @@ class OpsServer:
         log: JsonLog,
         certificate_problem: Callable[[], str] = lambda: "",
         limits: ConnectionLimits = OPS_CONNECTIONS,
+        security: PortSecurity = OPEN_PORT,
     ) -> None:
         self._policies = policies
         self._certificate_problem = certificate_problem
         self._metrics = metrics
-        self._limits = limits
+        self._limits = limits.with_tls() if security.context else limits
+        self._security = security
         self._is_draining = False
         self._large_page = asyncio.Lock()
         """Held while a large page is built: `/policies` of 10,000 namespaces with errors takes 50 MB."""
@@ -60,7 +66,7 @@ class OpsServer:
         Raises:
             OSError: the address cannot be listened on.
         """
-        return await self._server.start(address, self._limits)
+        return await self._server.start(address, self._limits, security=self._security)
 
     def drain(self) -> None:
         """Report not ready from now on."""

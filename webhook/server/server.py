@@ -7,6 +7,7 @@ from typing import Final
 
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
+from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 from webhook.admission.handler import AdmissionWebhook, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
@@ -47,6 +48,7 @@ class Server:
         certificate_problem: Callable[[], str] = lambda: "",
         max_in_flight: int = MOST_IN_FLIGHT,
         limits: PortLimits = PORT_LIMITS,
+        ops_security: PortSecurity = OPEN_PORT,
     ) -> None:
         webhooks: dict[str, AdmissionWebhook] = {
             "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
@@ -59,6 +61,7 @@ class Server:
             log=log,
             certificate_problem=certificate_problem,
             limits=limits.ops,
+            security=ops_security,
         )
         self._admission = AdmissionServer(
             {path: ReviewHandler(webhook, metrics=metrics, log=log) for path, webhook in webhooks.items()},
