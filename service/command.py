@@ -135,8 +135,8 @@ def add_authentication(parser: argparse.ArgumentParser) -> None:
         "--authentication",
         choices=("none", TOKENS),
         default="none",
-        help="access to the port of metrics: tokens requires a bearer token, which the API server checks, of a"
-        " user with the right to get the path (nonResourceURLs); health checks need no token"
+        help="access to the port of metrics: tokens requires a bearer token, which the API server checks, of"
+        " a user with the right to get the path (nonResourceURLs); health checks need no token"
         " (default %(default)s)",
     )
 

@@ -88,10 +88,10 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         opened = await _open_policies(settings, cluster, metrics, log)
         policies = opened.source
         certificate = await _certificate(settings, cluster, metrics, log)
-        tls = (
-            TlsFiles(settings.ops_certificate_directory, log=log)
-            if settings.ops_certificate_directory
-            else None
+        directory = settings.ops_certificate_directory
+        tls = TlsFiles(directory, log=log) if directory else None
+        security = PortSecurity(
+            authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
         )
         server = Server(
             policies=policies,
@@ -101,13 +101,9 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             certificate_problem=lambda: certificate.problem,
             max_in_flight=settings.max_in_flight,
             limits=PORT_LIMITS.within(descriptors_for_connections()),
-            ops_security=PortSecurity(
-                authentication=await _authentication(settings, cluster, log),
-                context=tls.context if tls else None,
-            ),
         )
         stack.push_async_callback(server.stop)
-        ops = f"{'https' if tls else 'http'}://{await server.open_ops(settings.ops_listen)}"
+        ops = f"{'https' if tls else 'http'}://{await server.open_ops(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
             if tls is not None:

@@ -36,13 +36,11 @@ class OpsServer:
         log: JsonLog,
         certificate_problem: Callable[[], str] = lambda: "",
         limits: ConnectionLimits = OPS_CONNECTIONS,
-        security: PortSecurity = OPEN_PORT,
     ) -> None:
         self._policies = policies
         self._certificate_problem = certificate_problem
         self._metrics = metrics
-        self._limits = limits.with_tls() if security.context else limits
-        self._security = security
+        self._limits = limits
         self._is_draining = False
         self._large_page = asyncio.Lock()
         """Held while a large page is built: `/policies` of 10,000 namespaces with errors takes 50 MB."""
@@ -60,13 +58,14 @@ class OpsServer:
             on_error=lambda: metrics.failed("http"),
         )
 
-    async def start(self, address: Address) -> Address:
+    async def start(self, address: Address, security: PortSecurity = OPEN_PORT) -> Address:
         """Listen; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        return await self._server.start(address, self._limits, security=self._security)
+        limits = self._limits.with_tls() if security.context else self._limits
+        return await self._server.start(address, limits, security=security)
 
     def drain(self) -> None:
         """Report not ready from now on."""

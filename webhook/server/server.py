@@ -48,7 +48,6 @@ class Server:
         certificate_problem: Callable[[], str] = lambda: "",
         max_in_flight: int = MOST_IN_FLIGHT,
         limits: PortLimits = PORT_LIMITS,
-        ops_security: PortSecurity = OPEN_PORT,
     ) -> None:
         webhooks: dict[str, AdmissionWebhook] = {
             "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
@@ -61,7 +60,6 @@ class Server:
             log=log,
             certificate_problem=certificate_problem,
             limits=limits.ops,
-            security=ops_security,
         )
         self._admission = AdmissionServer(
             {path: ReviewHandler(webhook, metrics=metrics, log=log) for path, webhook in webhooks.items()},
@@ -71,13 +69,13 @@ class Server:
             limits=limits.admission,
         )
 
-    async def open_ops(self, listen: Address) -> Address:
-        """Open the plain port; return the actual address (port 0 selects a free port).
+    async def open_ops(self, listen: Address, security: PortSecurity = OPEN_PORT) -> Address:
+        """Open the ops port; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        return await self._ops.start(listen)
+        return await self._ops.start(listen, security)
 
     async def open_admission(self, listen: Address, context: ssl.SSLContext) -> Address:
         """Open the admission port; return the actual address. Raises as `open_ops`."""
