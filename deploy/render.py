@@ -25,7 +25,10 @@ MANIFESTS: Final = ROOT / "deploy" / "manifests"
 SECURITY: Final = ROOT / "docs" / "security.md"
 
 OLDEST_KUBERNETES: Final = "1.30.0"
-EVERY_RIGHT: Final[Mapping[str, Any]] = {"agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}}}
+EVERY_RIGHT: Final[Mapping[str, Any]] = {
+    "agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}},
+    "authentication": {"enabled": True},
+}
 """Values with which the chart grants all optional rights."""
 
 _COPIED: Final = (

@@ -1,7 +1,6 @@
 """Checks bearer tokens with the API server: TokenReview for the user, SubjectAccessReview for the right.
 
-The right is the verb `get` on the path as a nonResourceURL, as kube-rbac-proxy and controller-runtime ask
-for it.
+The right is the verb `get` on a nonResourceURL; see `right_url`.
 """
 
 import asyncio
@@ -57,13 +56,23 @@ class ReviewLimits:
 
 KNOWN_LIMITS: Final = ReviewLimits(most_waiting=32, concurrent=4, per_second=10, burst=40)
 """Limits for tokens that were allowed before. Other tokens never use up these limits."""
-UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2, burst=10)
+UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2, burst=20)
 """Limits for all other tokens, which any client can invent."""
 
 _BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
 
 _Key = tuple[bytes, bool, str]
 """Hash of a token, whether it must be for this service alone, and a path."""
+
+
+def right_url(path: str) -> str:
+    """Return the nonResourceURL whose `get` is the right to read a path.
+
+    `/metrics` is itself, as for kube-rbac-proxy and controller-runtime, so that a role of Prometheus has it.
+    All other paths have a prefix. Without one every service account could read `/api/v1/shares`: Kubernetes'
+    ClusterRole `system:discovery` allows `/api/*` to all authenticated users (seen on 1.36.3).
+    """
+    return path if path == "/metrics" else f"/kaishare{path}"
 
 
 class _Unchecked(Exception):
@@ -216,7 +225,9 @@ class TokenAuthorizer:
             problem = f"the token's user has more than {MOST_USER_BYTES} bytes of groups"
             return AccessRefusal(status=403, problem=problem, user=name)
         if not await self._is_allowed(user, path):
-            problem = f'the user may not get "{path}"; a ClusterRole can allow this nonResourceURL'
+            problem = (
+                f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
+            )
             return AccessRefusal(status=403, problem=problem, user=name)
         return None
 
@@ -238,7 +249,7 @@ class TokenAuthorizer:
             "uid": user.uid,
             "groups": user.groups,
             "extra": user.extra,
-            "nonResourceAttributes": {"path": path, "verb": "get"},
+            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
         }
         review = await self._create(ACCESS_REVIEWS, "SubjectAccessReview", spec, _access_review)
         return review.status.allowed and not review.status.denied

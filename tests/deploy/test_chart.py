@@ -77,6 +77,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "no network policies": {"networkPolicies": {"enabled": False}},
     "one namespace": {"agent": {"namespace": NAMESPACE}},
+    "readers with tokens": {"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}},
+    "readers with tokens over TLS": {
+        "authentication": {"enabled": True},
+        "webhook": {"opsTlsSecret": "webhook-tls", "certificates": {"mode": "cert-manager"}},
+        "agent": {"tlsSecret": "agent-tls"},
+        "monitors": {"enabled": True, "tokenSecret": {"name": "token"}},
+    },
     "an image by its digest": {"webhook": {"image": {"digest": "sha256:" + "0" * 64}}},
     "all the rest": {
         "kaiVersion": "0.13.0",
@@ -225,6 +232,9 @@ def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None
         for rule in item.get("rules", []):
             assert "*" not in json.dumps(rule)
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+            if "nonResourceURLs" in rule:
+                assert rule["verbs"] == ["get"]
+                continue
             if "secrets" in rule["resources"]:
                 assert rule["resourceNames"]
             if {"patch", "update", "delete"} & set(rule["verbs"]):
@@ -352,7 +362,11 @@ def test_each_service_can_be_left_out() -> None:
     webhook, agent = kinds(rendered({**EVERYTHING, **WEBHOOK})), kinds(rendered({**EVERYTHING, **AGENT}))
     assert webhook | agent == every
     shared = {(kind, name) for kind, name in webhook & agent if not name.startswith("kaishare-guard-")}
-    assert shared == {("PrometheusRule", "kaishare"), ("ConfigMap", "kaishare-dashboard")}
+    assert shared == {
+        ("PrometheusRule", "kaishare"),
+        ("ConfigMap", "kaishare-dashboard"),
+        ("ClusterRole", "kaishare-metrics-reader"),
+    }
     assert rendered({**WEBHOOK, **AGENT}) == []
 
 
@@ -620,6 +634,11 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ),
         ({"networkPolicies": {"apiServerCIDRs": ["10.0.0.10"]}}, "/networkPolicies/apiServerCIDRs/0"),
         ({"imagePullSecrets": [{"nam": "registry"}]}, "/imagePullSecrets/0"),
+        (
+            {"authentication": {"enabled": True}, "monitors": {"enabled": True}},
+            "needs monitors.tokenSecret.name, a Secret with Prometheus' token",
+        ),
+        ({"agent": {"tlsSecret": "Not A Name"}}, "/agent/tlsSecret"),
         ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
         ({"kaiVersion": "latest"}, "/kaiVersion"),
     ],
@@ -773,7 +792,7 @@ def test_the_notes_name_every_system_namespace_that_is_not_excluded(
 PLAIN = {
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
     "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
-    "requests", "limits", "extraVolumeMounts", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
+    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
 }  # fmt: skip
 
 
