@@ -161,6 +161,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="address of the agent (default %(default)s)",
     )
+    showing.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE|-",
+        help="file with a token for the audience kaishare-agent, needed where the agent asks for tokens; -"
+        " reads standard input",
+    )
     often = showing.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_false", dest="watch", help="print once as plain text and exit")
     often.add_argument(
@@ -295,7 +302,14 @@ def _own_names() -> tuple[str, ...]:
 def _top(arguments: argparse.Namespace) -> int:
     from gpuagent.top.command import TopSettings, run  # noqa: PLC0415
 
-    return run(TopSettings(url=arguments.url, watch=arguments.watch, output=arguments.output))
+    return run(
+        TopSettings(
+            url=arguments.url,
+            watch=arguments.watch,
+            output=arguments.output,
+            token_file=arguments.token_file,
+        )
+    )
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -42,6 +42,11 @@ class AccessRefusal:
 NO_TOKEN: Final = AccessRefusal(status=401, problem="a bearer token is required")
 
 
+def is_token(text: str) -> bool:
+    """Whether a text has the form of a bearer token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 class Authorizer(Protocol):
     """Checks tokens."""
 
@@ -98,6 +103,6 @@ class Authentication:
 
 
 def _parsed(tokens: Sequence[str], *, is_own: bool) -> BearerToken | None:
-    if len(tokens) != 1 or not _TOKEN.fullmatch(tokens[0]):
+    if len(tokens) != 1 or not is_token(tokens[0]):
         return None
     return BearerToken(value=tokens[0], is_own=is_own)

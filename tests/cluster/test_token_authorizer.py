@@ -32,7 +32,7 @@ from service.http.listeners import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.support.administrator import Administrator, right
-from tests.support.api_faults import Delay, refusal, requests
+from tests.support.api_faults import Answer, Delay, refusal, requests
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import NODE
 
@@ -43,14 +43,6 @@ REVIEWER = (
 METRICS = {"nonResourceURLs": ["/metrics", "/kaishare/api/v1/shares"], "verbs": ["get"]}
 REVIEWS = requests("/apis/auth")
 FIGURES = "kaishare_build_info"
-
-
-async def audience_token(admin: Administrator, name: str, *audiences: str) -> str:
-    """Return a token of an existing service account by TokenRequest."""
-    path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
-    spec = {"audiences": list(audiences)}
-    made = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    return str((await admin.post(path, made))["status"]["token"])
 
 
 @dataclass(kw_only=True)
@@ -134,8 +126,8 @@ async def test_a_token_of_a_token_request_needs_the_agents_audience_in_its_own_h
     port: Port, admin: Administrator
 ) -> None:
     usual = await admin.token("reader", METRICS)
-    ours = await audience_token(admin, "reader", AUDIENCE)
-    others = await audience_token(admin, "reader", "kaishare-webhook")
+    ours = await admin.audience_token("reader", AUDIENCE)
+    others = await admin.audience_token("reader", "kaishare-webhook")
     assert (await port.get("/api/v1/shares", own=ours))[0] == 200
     assert (await port.get("/api/v1/shares", own=others))[0] == 401
     assert (await port.get("/api/v1/shares", own=usual))[0] == 401
@@ -250,8 +242,6 @@ async def test_an_agent_without_the_right_to_review_says_so(
 async def test_an_answer_that_is_no_review_refuses(
     path: str, body: bytes, port: Port, admin: Administrator, hostile: HostileApiServer
 ) -> None:
-    from tests.support.api_faults import Answer
-
     reader = await admin.token("reader", METRICS)
     hostile.inject(Answer(status=201, body=body), requests(path))
     status, text = await port.get(token=reader)
