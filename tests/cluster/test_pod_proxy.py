@@ -65,6 +65,7 @@ async def way_to(agent: Address, socket: Path) -> AsyncIterator[None]:
 
     async with await asyncio.start_unix_server(connect, socket):
         yield
+    await asyncio.to_thread(socket.unlink, missing_ok=True)
 
 
 class Recorded(Authentication):
@@ -130,7 +131,6 @@ async def pod_at(address: Address, socket: Path, client: KubeClient) -> AsyncIte
         await admin.merge("/api/v1/namespaces/research/pods/half/status", {"status": address_of_pod})
         yield admin
         await admin.clean_up()
-    socket.unlink(missing_ok=True)
 
 
 async def test_the_proxy_never_forwards_the_callers_token_and_forwards_the_agents(
