@@ -31,8 +31,8 @@ Get = Callable[..., Any]
 
 def rules(name: str) -> list[dict[str, Any]]:
     """Return the rules of a ClusterRole of the chart."""
-    found: list[dict[str, Any]] = find_object(rendered(OBJECTS), "ClusterRole", name)["rules"]
-    return found
+    rules_of_role: list[dict[str, Any]] = find_object(rendered(OBJECTS), "ClusterRole", name)["rules"]
+    return rules_of_role
 
 
 def write_certificate(folder: Path) -> None:
@@ -102,11 +102,11 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
                 (reader, 2, "refuses the token"),
                 ("", 2, "not a token"),
             ):
-                shown = await asyncio.to_thread(
+                process = await asyncio.to_thread(
                     subprocess.run, top, input=given, capture_output=True, text=True, check=False
                 )
-                assert shown.returncode == wanted, shown
-                assert word in (shown.stderr if wanted else shown.stdout)
+                assert process.returncode == wanted, process
+                assert word in (process.stderr if wanted else process.stdout)
 
             # A renewed certificate serves the next connection; half of one does not.
             (certs / "tls.crt").write_text("not a certificate")
@@ -129,7 +129,7 @@ async def test_the_webhooks_ops_port_answers_readers_of_the_charts_role_over_tls
     token = await admin.token("webhook", *rules("kaishare-webhook"))
     reader = await admin.token("reader", *rules("kaishare-metrics-reader"))
     stranger = await admin.token("stranger")
-    ours = await admin.audience_token("reader", "kaishare-webhook")
+    ours = await admin.audience_token("reader", AUDIENCE, "kaishare-webhook")
     agents = await admin.audience_token("reader", AUDIENCE)
     certs = tmp_path / "ops"
     write_certificate(certs)

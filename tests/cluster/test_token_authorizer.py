@@ -46,7 +46,7 @@ FIGURES = "kaishare_build_info"
 
 
 @dataclass(kw_only=True)
-class Port:
+class AgentPort:
     """An agent's port that asks for tokens, with its clock and its log."""
 
     authorizer: TokenAuthorizer
@@ -68,7 +68,7 @@ class Port:
 
 
 @asynccontextmanager
-async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[Port]:
+async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPort]:
     """Run an agent's port whose checks go through a hostile API server with this service account."""
     status = Status(snapshot=None, attribution_ok=None)
     stream, clock = io.BytesIO(), [1000.0]
@@ -85,18 +85,18 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[Port]:
         )
         try:
             url = f"http://{address}"
-            yield Port(authorizer=authorizer, url=url, clock=clock, session=session, stream=stream)
+            yield AgentPort(authorizer=authorizer, url=url, clock=clock, session=session, stream=stream)
         finally:
             await served.stop()
 
 
 @pytest.fixture
-async def port(hostile: HostileApiServer, admin: Administrator) -> AsyncIterator[Port]:
+async def port(hostile: HostileApiServer, admin: Administrator) -> AsyncIterator[AgentPort]:
     async with port_of(hostile, await admin.token("reviewer", *REVIEWER)) as port:
         yield port
 
 
-async def test_only_a_user_with_the_right_reads_a_figure(port: Port, admin: Administrator) -> None:
+async def test_only_a_user_with_the_right_reads_a_figure(port: AgentPort, admin: Administrator) -> None:
     reader = await admin.token("reader", METRICS)
     stranger = await admin.token("stranger")
     status, text = await port.get(token=reader)
@@ -123,7 +123,7 @@ async def test_only_a_user_with_the_right_reads_a_figure(port: Port, admin: Admi
 
 
 async def test_a_token_of_a_token_request_needs_the_agents_audience_in_its_own_header(
-    port: Port, admin: Administrator
+    port: AgentPort, admin: Administrator
 ) -> None:
     usual = await admin.token("reader", METRICS)
     ours = await admin.audience_token("reader", AUDIENCE)
@@ -156,7 +156,7 @@ async def test_a_token_of_a_token_request_needs_the_agents_audience_in_its_own_h
     ids=str,
 )
 async def test_what_is_no_token_is_refused_without_a_review(
-    headers: list[tuple[str, str]], port: Port, hostile: HostileApiServer
+    headers: list[tuple[str, str]], port: AgentPort, hostile: HostileApiServer
 ) -> None:
     async with port.session.get(f"{port.url}/metrics", headers=headers) as response:
         assert response.status == 401
@@ -164,14 +164,16 @@ async def test_what_is_no_token_is_refused_without_a_review(
     assert not hostile.seen(REVIEWS)
 
 
-async def test_a_header_of_16_kib_is_refused_without_a_review(port: Port, hostile: HostileApiServer) -> None:
+async def test_a_header_of_16_kib_is_refused_without_a_review(
+    port: AgentPort, hostile: HostileApiServer
+) -> None:
     for name in ("own", "token"):
         assert (await port.get(**{name: "a" * 16384}))[0] == 431
     assert not hostile.seen(REVIEWS)
 
 
 async def test_results_are_remembered_for_a_short_time(
-    port: Port, admin: Administrator, hostile: HostileApiServer
+    port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     reader, stranger = await admin.token("reader", METRICS), await admin.token("stranger")
 
@@ -195,7 +197,7 @@ async def test_results_are_remembered_for_a_short_time(
 
 
 async def test_requests_at_once_share_a_review(
-    port: Port, admin: Administrator, hostile: HostileApiServer
+    port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     reader = await admin.token("reader", METRICS)
     hostile.inject(Delay(seconds=0.5), requests(AUTHENTICATION_REVIEWS))
@@ -205,7 +207,7 @@ async def test_requests_at_once_share_a_review(
 
 
 async def test_an_api_server_that_is_down_refuses_with_503_and_health_goes_on(
-    port: Port, admin: Administrator, hostile: HostileApiServer
+    port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     reader = await admin.token("reader", METRICS)
     assert (await port.get(token=reader))[0] == 200
@@ -240,7 +242,7 @@ async def test_an_agent_without_the_right_to_review_says_so(
     ids=str,
 )
 async def test_an_answer_that_is_no_review_refuses(
-    path: str, body: bytes, port: Port, admin: Administrator, hostile: HostileApiServer
+    path: str, body: bytes, port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     reader = await admin.token("reader", METRICS)
     hostile.inject(Answer(status=201, body=body), requests(path))
@@ -250,7 +252,7 @@ async def test_an_answer_that_is_no_review_refuses(
 
 
 async def test_a_slow_api_server_holds_few_requests_and_no_health_check(
-    port: Port, admin: Administrator, hostile: HostileApiServer
+    port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     hostile.inject(Delay(seconds=60), REVIEWS)
     began = time.monotonic()
@@ -268,7 +270,7 @@ async def test_a_slow_api_server_holds_few_requests_and_no_health_check(
 
 
 async def test_thousands_of_tokens_cost_few_reviews_and_little_memory_and_keep_no_reader_out(
-    port: Port, admin: Administrator, hostile: HostileApiServer
+    port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     reader, stranger = await admin.token("reader", METRICS), await admin.token("stranger")
     assert (await port.get(token=reader))[0] == 200
@@ -296,7 +298,7 @@ async def test_thousands_of_tokens_cost_few_reviews_and_little_memory_and_keep_n
     assert results[-1][0] == 200
 
 
-async def test_memory_of_results_is_bounded(admin: Administrator, port: Port) -> None:
+async def test_memory_of_results_is_bounded(admin: Administrator, port: AgentPort) -> None:
     port.authorizer._unknown._bucket._tokens = port.authorizer._unknown._bucket._burst = 10_000
     for number in range(MOST_REFUSED + 50):
         refused = await port.authorizer.refusal(BearerToken(value=f"{number}", is_own=True), "/metrics")

@@ -82,9 +82,9 @@ def test_tls_has_its_secret_and_the_kubelet_its_scheme(name: str) -> None:
 
 
 def endpoint(values: dict[str, Any], name: str) -> dict[str, Any]:
-    (one,) = find_object(rendered(values), "PodMonitor", f"kaishare-{name}")["spec"]["podMetricsEndpoints"]
-    assert isinstance(one, dict)
-    return one
+    (fields,) = find_object(rendered(values), "PodMonitor", f"kaishare-{name}")["spec"]["podMetricsEndpoints"]
+    assert isinstance(fields, dict)
+    return fields
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("webhook", "kaishare"), ("agent", "kaishare-agent")])

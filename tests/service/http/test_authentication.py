@@ -19,7 +19,7 @@ SECRET = "s3cr3t"
 
 
 @dataclass
-class Listed:
+class RecordingAuthorizer:
     """An authorizer that knows one token, and records the checks."""
 
     answer: AccessRefusal | None = None
@@ -34,7 +34,9 @@ class Listed:
 
 
 @contextlib.asynccontextmanager
-async def port(authorizer: Listed, stream: io.BytesIO, *, own: bool = True) -> AsyncIterator[str]:
+async def port(
+    authorizer: RecordingAuthorizer, stream: io.BytesIO, *, own: bool = True
+) -> AsyncIterator[str]:
     async def figures() -> Page:
         return text_page("figures\n")
 
@@ -76,7 +78,7 @@ async def answered(url: str, headers: Sequence[tuple[str, str]] = (), method: st
 async def test_the_token_that_counts(
     headers: list[tuple[str, str]], own: bool, check: tuple[str, bool, str]
 ) -> None:
-    authorizer = Listed()
+    authorizer = RecordingAuthorizer()
     async with port(authorizer, io.BytesIO(), own=own) as url:
         assert await answered(f"{url}/figures", headers) == (200, "figures\n")
         assert (await answered(f"{url}/figures", headers, method="HEAD"))[0] == 200
@@ -84,7 +86,7 @@ async def test_the_token_that_counts(
 
 
 async def test_health_is_open_and_only_pages_are_checked() -> None:
-    authorizer = Listed()
+    authorizer = RecordingAuthorizer()
     async with port(authorizer, io.BytesIO()) as url:
         assert (await answered(f"{url}/healthz"))[0] == 200
         for path, method, status in (
@@ -102,7 +104,7 @@ async def test_health_is_open_and_only_pages_are_checked() -> None:
 async def test_a_refusal_is_one_line_and_the_reason_of_a_failed_check_is_for_the_log(status: int) -> None:
     stream = io.BytesIO()
     problem = "POST /apis: 10.0.0.1:443: Connection refused"
-    authorizer = Listed(AccessRefusal(status=status, problem=problem, user="somebody"))
+    authorizer = RecordingAuthorizer(AccessRefusal(status=status, problem=problem, user="mallory"))
     async with port(authorizer, stream) as url:
         got, text = await answered(f"{url}/figures", [("Authorization", f"Bearer {SECRET}")])
     assert got == status
@@ -110,7 +112,7 @@ async def test_a_refusal_is_one_line_and_the_reason_of_a_failed_check_is_for_the
     assert ("10.0.0.1" in text) is (status != 503)
     (line,) = (json.loads(line) for line in stream.getvalue().splitlines())
     assert {key: line[key] for key in ("message", "level", "status", "path", "user", "problem", "client")} == {
-        "message": "request refused", "level": "warning", "status": status, "path": "/figures", "user": "somebody",
+        "message": "request refused", "level": "warning", "status": status, "path": "/figures", "user": "mallory",
         "problem": problem, "client": "127.0.0.1",
     }  # fmt: skip
     assert SECRET not in stream.getvalue().decode()
@@ -118,7 +120,7 @@ async def test_a_refusal_is_one_line_and_the_reason_of_a_failed_check_is_for_the
 
 async def test_an_unexpected_error_refuses() -> None:
     stream = io.BytesIO()
-    async with port(Listed(error=RuntimeError("boom")), stream) as url:
+    async with port(RecordingAuthorizer(error=RuntimeError("boom")), stream) as url:
         status, text = await answered(f"{url}/figures", [("Authorization", f"Bearer {SECRET}")])
     assert status == 500
     assert "figures" not in text
@@ -127,7 +129,7 @@ async def test_an_unexpected_error_refuses() -> None:
 
 async def test_a_flood_of_refusals_does_not_flood_the_log() -> None:
     stream = io.BytesIO()
-    async with port(Listed(), stream) as url, aiohttp.ClientSession(trust_env=False) as session:
+    async with port(RecordingAuthorizer(), stream) as url, aiohttp.ClientSession(trust_env=False) as session:
 
         async def once() -> int:
             async with session.get(f"{url}/figures") as response:

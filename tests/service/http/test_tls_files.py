@@ -103,7 +103,7 @@ def test_an_encrypted_key_is_refused_without_a_question(tmp_path: Path) -> None:
         TlsFiles(tmp_path, log=JsonLog(io.BytesIO()))
 
 
-async def test_clients_that_never_shake_hands_keep_nobody_out(tmp_path: Path) -> None:
+async def test_clients_that_never_shake_hands_do_not_block_others(tmp_path: Path) -> None:
     serial = write_pair(tmp_path)
     async with (
         serving(TlsFiles(tmp_path, log=JsonLog(io.BytesIO()))) as address,
