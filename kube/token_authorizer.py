@@ -59,6 +59,9 @@ KNOWN_LIMITS: Final = ReviewLimits(most_waiting=32, concurrent=4, per_second=10,
 UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2, burst=20)
 """Limits for all other tokens, which any client can invent."""
 
+_TOKEN_START: Final = 8
+"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
+
 _BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
 
 _Key = tuple[bytes, bool, str]
@@ -205,7 +208,7 @@ class TokenAuthorizer:
         except TimeoutError:
             return _unavailable("the API server gave no answer in time")
         except (ApiError, Unreachable, AccessError, _Unchecked) as error:
-            return _unavailable(str(error).replace(token.value, "…"))
+            return _unavailable(_without_token(str(error), token.value))
         if refusal is None:
             _remember(self._allowed, key, self._clock() + ALLOWED_SECONDS, MOST_ALLOWED)
             self._refused.pop(key, None)
@@ -267,6 +270,12 @@ class TokenAuthorizer:
         if review.kind != kind:
             raise _Unchecked(f"POST {path}: expected {kind}, got {one_line(review.kind)}")
         return review
+
+
+def _without_token(text: str, token: str) -> str:
+    """Cut a text where the token begins: a server may quote it, and long texts are shortened already."""
+    start = token[:_TOKEN_START]
+    return text.partition(start)[0] + "…" if len(start) == _TOKEN_START and start in text else text
 
 
 def _unavailable(problem: str) -> AccessRefusal:
