@@ -58,7 +58,7 @@ _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 _OF_HELM: Final = re.compile(r"^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n", re.MULTILINE)
 _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-_VALUE_LINE: Final = re.compile(r"(?P<indent> *)(?:(?P<item>- .*)|# ?(?P<comment>.*)|(?P<key>[\w-]+):.*)")
+_VALUE_LINE: Final = re.compile(r"(?P<indent> *)(?:(?P<item>- .*)|# ?(?P<comment>.*)|(?P<key>[\w./-]+):.*)")
 _LINE_BREAK: Final = "<br>"
 
 
@@ -205,7 +205,7 @@ def _cell(comments: list[str]) -> str:
     joined = ""
     for line in comments:
         is_entry = re.match(r"\S+ {2,}\S", line) is not None
-        joined += (_LINE_BREAK if is_entry else " ") + re.sub(" {2,}", " ", line.strip())
+        joined += (_LINE_BREAK if is_entry else " ") + " ".join(line.split())
     return joined.strip().removeprefix(_LINE_BREAK).replace("|", "\\|")
 
 
