@@ -55,7 +55,7 @@ class ConnectionLimits:
     def with_tls(self) -> "ConnectionLimits":
         """Return the limits of the same port with TLS, which also has connections in their handshake.
 
-        256 connections of the agent's port use 22 MiB with TLS and 3 MiB without it (measured with OpenSSL 3).
+        256 connections of the agent's port use 22 MiB with TLS and 3 MiB without it (measured, OpenSSL 3).
         """
         return replace(self, max_handshakes=max(1, self.max_connections // 4))
 
