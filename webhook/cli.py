@@ -340,12 +340,16 @@ def _serve(arguments: argparse.Namespace) -> int:
         try:
             asyncio.run(serve(settings, log))
         except AccessError as error:
+            if arguments.authentication == TOKENS:
+                raise UsageError(f"{error}; --authentication=tokens needs an API server") from None
             raise UsageError(
                 f"{error}; to run without a cluster, give --policies a file or directory"
                 " and --certs a directory"
             ) from None
-        except (CertificateError, TlsFilesError) as error:
+        except CertificateError as error:
             raise UsageError(str(error)) from None
+        except TlsFilesError as error:
+            raise UsageError(f"--ops-certs: {error}") from None
         except OSError as error:
             raise UsageError(f"cannot listen: {error.strerror or error}") from None
         except (PoliciesError, DocumentError):

@@ -788,6 +788,20 @@ def test_the_notes_name_every_system_namespace_that_is_not_excluded(
     )
 
 
+def test_the_notes_warn_of_tokens_on_ports_without_tls(chart_with_notes: Path) -> None:
+    on = {"authentication": {"enabled": True}}
+    assert "set webhook.opsTlsSecret and agent.tlsSecret." in notes(chart_with_notes, on)
+    assert "set webhook.opsTlsSecret." in notes(chart_with_notes, {**on, "agent": {"tlsSecret": "tls"}})
+    tls = {"agent": {"tlsSecret": "tls"}, "webhook": {"opsTlsSecret": "tls"}}
+    assert "WARNING" not in notes(chart_with_notes, {**on, **tls})
+
+
+def test_the_notes_name_the_profile_that_a_hosts_network_needs(chart_with_notes: Path) -> None:
+    label = "pod-security.kubernetes.io/enforce=privileged"
+    assert label not in notes(chart_with_notes, {})
+    assert label in notes(chart_with_notes, {"webhook": {"hostNetwork": True}})
+
+
 # What Kubernetes itself explains, and switches named after what they switch.
 PLAIN = {
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
