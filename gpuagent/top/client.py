@@ -98,7 +98,12 @@ class Agent:
         if response.status != http.client.OK:
             reason = one_line(body[:1000].decode("utf-8", "replace"))
             if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-                raise NoAnswer(f"the agent refuses the token of --token-file: {reason}")
+                problem = (
+                    "refuses the token of --token-file"
+                    if OWN_HEADER in self._headers
+                    else "needs --token-file"
+                )
+                raise NoAnswer(f"the agent {problem}: {reason}")
             if response.status == http.client.MISDIRECTED_REQUEST:
                 raise NoAnswer(f"the agent rejects this host name: {reason}")
             raise NoAnswer(

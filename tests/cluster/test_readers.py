@@ -99,7 +99,7 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
             top = [sys.executable, "-m", "gpuagent", "top", "--url", running.url, "--once", "--token-file=-"]
             for given, wanted, word in (
                 (ours, 0, "half"),
-                (reader, 2, "refuses the token"),
+                (reader, 2, "the agent refuses the token of --token-file: the token is not valid"),
                 ("", 2, "not a token"),
             ):
                 process = await asyncio.to_thread(
@@ -107,6 +107,13 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
                 )
                 assert process.returncode == wanted, process
                 assert word in (process.stderr if wanted else process.stdout)
+
+            without = [*top[:-1]]
+            process = await asyncio.to_thread(
+                subprocess.run, without, capture_output=True, text=True, check=False
+            )
+            assert process.returncode == 2
+            assert "the agent needs --token-file: a bearer token is required" in process.stderr
 
             # A renewed certificate serves the next connection; half of one does not.
             (certs / "tls.crt").write_text("not a certificate")
