@@ -2,6 +2,7 @@
 
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
+- deploy/helm/kaishare/README.md: the table of values, from values.yaml.
 - The tables in docs/security.md: rights of each service account with their reasons, from comments in roles.
 
 With `--check` nothing is written: the command names outdated files, and exits 1 if there are any.
@@ -22,10 +23,14 @@ ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
 FILES: Final = CHART / "files"
 MANIFESTS: Final = ROOT / "deploy" / "manifests"
+README: Final = CHART / "README.md"
 SECURITY: Final = ROOT / "docs" / "security.md"
 
 OLDEST_KUBERNETES: Final = "1.30.0"
-EVERY_RIGHT: Final[Mapping[str, Any]] = {"agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}}}
+EVERY_RIGHT: Final[Mapping[str, Any]] = {
+    "agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}},
+    "authentication": {"enabled": True},
+}
 """Values with which the chart grants all optional rights."""
 
 _COPIED: Final = (
@@ -53,12 +58,19 @@ _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 _OF_HELM: Final = re.compile(r"^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n", re.MULTILINE)
 _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+_VALUE_LINE: Final = re.compile(r"(?P<indent> *)(?:(?P<item>- .*)|# ?(?P<comment>.*)|(?P<key>[\w./-]+):.*)")
+_LINE_BREAK: Final = "<br>"
+
 
 def outputs() -> dict[Path, str]:
     """Return the expected text of every generated file, by path."""
     files = dict(copies())
     for part, (title, values) in _PARTS.items():
         files |= {MANIFESTS / part / name: text for name, text in _manifests(title, values).items()}
+    table = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))
+    files[README] = _PLACE.sub(
+        lambda place: f"{place[1]}{table}{place[3]}", README.read_text(encoding="utf-8")
+    )
     files[SECURITY] = _PLACE.sub(
         lambda place: f"{place[1]}{rights_table(place[2])}{place[3]}", SECURITY.read_text(encoding="utf-8")
     )
@@ -143,6 +155,58 @@ def _reasons(text: str) -> list[tuple[str, str]]:
         elif key == "# only":
             reasons[-1] = (reasons[-1][0], comment)
     return reasons
+
+
+def values_table(text: str) -> str:
+    """Return the values of a values.yaml as a Markdown table.
+
+    A comment above a key explains it. A key with a block of further keys has a row of its own only if it is
+    explained.
+    """
+    rows = [("value", "default", "what it is"), ("---", "---", "---"), *_value_rows(text)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _value_rows(text: str) -> Iterator[tuple[str, str, str]]:
+    values = yaml.safe_load(text)
+    path: list[tuple[int, str]] = []
+    comments: list[str] = []
+    list_indent: int | None = None
+    for line in text.splitlines():
+        match = _VALUE_LINE.fullmatch(line)
+        if match is None:
+            comments = []  # a comment before an empty line is about the file
+            continue
+        indent = len(match["indent"])
+        if list_indent is not None and indent > list_indent:
+            continue  # the rest of an item of a list
+        list_indent = indent if match["item"] else None
+        if match["comment"] is not None:
+            comments.append(match["comment"])
+        elif match["key"]:
+            path = [*(step for step in path if step[0] < indent), (indent, match["key"])]
+            keys = [key for _, key in path]
+            default = _value(values, keys)
+            is_block = isinstance(default, dict) and bool(default)
+            if comments or not is_block:
+                cell = "" if is_block else f"`{json.dumps(default, ensure_ascii=False)}`"
+                yield f"`{'.'.join(keys)}`", cell, _cell(comments)
+            comments = []
+
+
+def _value(values: Any, keys: list[str]) -> Any:
+    for key in keys:
+        values = values[key]
+    return values
+
+
+def _cell(comments: list[str]) -> str:
+    """Join the lines of a comment; lines of a list within it, such as modes, stay apart."""
+    joined = ""
+    for line in comments:
+        is_entry = re.match(r"\S+ {2,}\S", line) is not None
+        joined += (_LINE_BREAK if is_entry else " ") + " ".join(line.split())
+    return joined.strip().removeprefix(_LINE_BREAK).replace("|", "\\|")
 
 
 def stale() -> list[Path]:

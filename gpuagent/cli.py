@@ -14,7 +14,16 @@ from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from kai.own_labels import EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
-from service.command import Parser, UsageError, names, read_by, run_command
+from service.command import (
+    TOKENS,
+    Parser,
+    UsageError,
+    add_authentication,
+    add_log_level,
+    names,
+    read_by,
+    run_command,
+)
 from service.documents import DocumentError
 from service.http.host_names import parse_host_name
 from service.text import quoted
@@ -73,6 +82,14 @@ def _parser() -> argparse.ArgumentParser:
         help="additional host name that the server accepts in requests, such as a Service's; repeatable."
         " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always accepted",
     )
+    add_authentication(serving)
+    serving.add_argument(
+        "--certs",
+        type=Path,
+        metavar="DIR",
+        help="serve TLS with tls.crt and tls.key of this directory, which are read again when they change"
+        " (default: no TLS)",
+    )
     serving.add_argument(
         "--interval",
         type=read_by(_duration),
@@ -130,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N/DURATION",
         help="maximum number of evictions of this node in a period (default %(default)s)",
     )
+    add_log_level(serving)
     serving.set_defaults(run=_serve)
 
     showing = commands.add_parser(
@@ -143,6 +161,13 @@ def _parser() -> argparse.ArgumentParser:
         default="http://127.0.0.1:9445",
         metavar="URL",
         help="address of the agent (default %(default)s)",
+    )
+    showing.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE|-",
+        help="file with a token for the audience kaishare-agent, needed where the agent asks for tokens; -"
+        " reads standard input",
     )
     often = showing.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_false", dest="watch", help="print once as plain text and exit")
@@ -234,6 +259,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
     if arguments.events == "true" and not is_cluster:
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
+    if arguments.authentication == TOKENS and not is_cluster:
+        raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
     node = arguments.node or os.environ.get("NODE_NAME", "")
     if scenario is None and not node:
         raise UsageError("--node is missing: set --node or NODE_NAME")
@@ -263,6 +290,9 @@ def _serve(arguments: argparse.Namespace) -> int:
             excluded_namespaces=arguments.exclude_namespaces,
             kai_version=arguments.kai_version,
             read_config_maps=arguments.read_kai_configmaps,
+            authenticates=arguments.authentication == TOKENS,
+            certificate_directory=arguments.certs,
+            log_level=arguments.log_level,
         )
     )
 
@@ -275,7 +305,14 @@ def _own_names() -> tuple[str, ...]:
 def _top(arguments: argparse.Namespace) -> int:
     from gpuagent.top.command import TopSettings, run  # noqa: PLC0415
 
-    return run(TopSettings(url=arguments.url, watch=arguments.watch, output=arguments.output))
+    return run(
+        TopSettings(
+            url=arguments.url,
+            watch=arguments.watch,
+            output=arguments.output,
+            token_file=arguments.token_file,
+        )
+    )
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
 from gpuagent.server.metrics import Counts, Metrics
-from gpuagent.server.server import AGENT_CONNECTIONS, HttpServer
+from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
 from gpuagent.shares.pod_shares import ShareResolver
 from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts.judge import Judge
@@ -34,11 +34,15 @@ from gpuagent.verdicts.reservations import Reservations
 from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
+from kube.token_authorizer import TokenAuthorizer
 from service.command import UsageError
 from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
+from service.http.authentication import Authentication
 from service.http.listeners import Address
-from service.log import ERROR, JsonLog
+from service.http.page_server import PortSecurity
+from service.http.tls_files import TlsFiles, TlsFilesError
+from service.log import ERROR, INFO, JsonLog
 from service.log_capture import standard_error_log
 
 START_AGAIN: Final = 3
@@ -79,6 +83,12 @@ class Settings:
     """Whether to write Events for flags, if pods come from the API server."""
     eviction: EvictionMode = EvictionMode.OFF
     eviction_budget: Budget
+    authenticates: bool = False
+    """Whether the port asks for a token, which the API server checks."""
+    certificate_directory: Path | None = None
+    """Directory of tls.crt and tls.key; None for a port without TLS."""
+    log_level: str = INFO
+    """Least severe level of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +109,7 @@ def run(settings: Settings) -> int:
     Raises:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
-    with standard_error_log() as log:
+    with standard_error_log(settings.log_level) as log:
         node = _node(settings, log)
         try:
             status, is_hung = asyncio.run(_serve(settings, node, log))
@@ -266,10 +276,18 @@ async def _serve_cluster(
         log=log,
         interval=settings.interval,
     )
+    tls = _tls(settings, log)
+    security = _security(settings, cluster.client, tls, log)
     try:
-        limits = AGENT_CONNECTIONS.within(descriptors_for_connections())
-        address = await port.start(settings.listen, limits, settings.host_names)
-        log("serving", url=f"http://{address}", node=node.name, simulated=node.source.is_simulated)
+        limits = AGENT_CONNECTIONS.with_tls() if tls else AGENT_CONNECTIONS
+        limits = limits.within(descriptors_for_connections())
+        address = await port.start(settings.listen, limits, settings.host_names, security)
+        log(
+            "serving",
+            url=f"{'https' if tls else 'http'}://{address}",
+            node=node.name,
+            simulated=node.source.is_simulated,
+        )
         gc.collect()
         gc.freeze()  # imported objects stay, and each collection would spend 6 ms on them
         sampler.start(on_sample=on_sample, on_fatal=on_fatal)
@@ -278,6 +296,8 @@ async def _serve_cluster(
                 group.create_task(pods.run()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
+            if tls is not None:
+                running.append(group.create_task(tls.run()))
             if actions is not None:
                 running.append(group.create_task(actions.run()))
             await stop.wait()
@@ -291,6 +311,42 @@ async def _serve_cluster(
         log(reason, ERROR)
     log("stopped", hung=is_hung)
     return (START_AGAIN if fatal else 0), is_hung
+
+
+def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:
+    """Return the port's certificate; None without TLS.
+
+    Raises:
+        UsageError: its files cannot be used.
+    """
+    if settings.certificate_directory is None:
+        return None
+    try:
+        return TlsFiles(settings.certificate_directory, log=log)
+    except TlsFilesError as error:
+        raise UsageError(f"--certs: {error}") from None
+
+
+def _security(
+    settings: Settings, client: KubeClient | None, tls: TlsFiles | None, log: JsonLog
+) -> PortSecurity:
+    """Return what the port asks of its clients.
+
+    Raises:
+        UsageError: tokens cannot be checked without an API server.
+    """
+    context = tls.context if tls else None
+    if not settings.authenticates:
+        return PortSecurity(context=context)
+    if client is None:
+        raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
+    authentication = Authentication(
+        TokenAuthorizer(client, audience=AUDIENCE),
+        open_paths=OPEN_PATHS,
+        accepts_own_header=True,
+        log=log,
+    )
+    return PortSecurity(authentication=authentication, context=context)
 
 
 def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
+from service.log_line import INFO, LEVELS
 from service.text import printable
 
 T = TypeVar("T")
@@ -129,6 +130,33 @@ def _discard(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
+
+
+TOKENS: Final = "tokens"
+"""The value of --authentication for tokens that the API server checks."""
+
+
+def add_authentication(parser: argparse.ArgumentParser) -> None:
+    """Add the option --authentication of a service."""
+    parser.add_argument(
+        "--authentication",
+        choices=("none", TOKENS),
+        default="none",
+        help="access to the port of metrics: tokens requires a bearer token, which the API server checks, of"
+        " a user with the right to get the path (nonResourceURLs); health checks need no token"
+        " (default %(default)s)",
+    )
+
+
+def add_log_level(parser: argparse.ArgumentParser) -> None:
+    """Add the option --log-level of a service."""
+    parser.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        default=INFO,
+        help="least severe lines of the log that are written; debug adds a line for each request for"
+        " metrics, health or a page (default %(default)s)",
+    )
 
 
 class Parser(argparse.ArgumentParser):

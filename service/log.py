@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from service.backoff import TokenBucket
-from service.log_line import ERROR, INFO, WARNING, encode_line, shortened_traceback
+from service.log_line import DEBUG, ERROR, INFO, LEVELS, WARNING, encode_line, shortened_traceback
 
-__all__ = ["ERROR", "INFO", "WARNING", "JsonLog", "LineStream"]
+__all__ = ["DEBUG", "ERROR", "INFO", "LEVELS", "WARNING", "JsonLog", "LineStream"]
 
 
 class LineStream(Protocol):
@@ -21,17 +21,33 @@ class LineStream(Protocol):
 class JsonLog:
     """Writes events to a stream, one bounded JSON line each, from any thread."""
 
-    def __init__(self, stream: LineStream, *, lines_lost: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, stream: LineStream, *, lines_lost: Callable[[], int] = lambda: 0, least: str = INFO
+    ) -> None:
+        """Set the stream.
+
+        Args:
+            stream: receives the lines.
+            lines_lost: number of lines that the stream has dropped.
+            least: least severe level that is written, one of `LEVELS`.
+        """
         self._stream = stream
         self._lines_lost = lines_lost
+        self._skipped = frozenset(LEVELS[: LEVELS.index(least)])
 
     @property
     def lines_lost(self) -> int:
         """Number of lines that the stream has dropped."""
         return self._lines_lost()
 
+    def writes(self, level: str) -> bool:
+        """Whether events of this level are written."""
+        return level not in self._skipped
+
     def __call__(self, message: str, level: str = INFO, **fields: Any) -> None:
-        """Write one event with its fields."""
+        """Write one event with its fields, unless its level is skipped."""
+        if level in self._skipped:
+            return
         self._stream.write(encode_line(message, level, fields, now=time.time()))
 
     def failure(self, message: str, error: BaseException, **fields: Any) -> None:
@@ -60,7 +76,7 @@ class LimitedLog:
 
     def __call__(self, message: str, level: str = INFO, **fields: Any) -> None:
         """Write one event with its fields, or count it as suppressed."""
-        if self._passes(fields):
+        if self._log.writes(level) and self._passes(fields):
             self._log(message, level, **fields)
 
     def failure(self, message: str, error: BaseException, **fields: Any) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from service.log import ERROR, WARNING, JsonLog
+from service.log import ERROR, INFO, WARNING, JsonLog
 from service.log_writer import LogWriter
 
 CLOSE_SECONDS: Final = 1.0
@@ -95,15 +95,17 @@ def capture_libraries(log: JsonLog) -> LibraryLog:
 
 
 @contextmanager
-def standard_error_log() -> Iterator[JsonLog]:
+def standard_error_log(least: str = INFO) -> Iterator[JsonLog]:
     """Open a service's log on standard error, and flush it at the end.
+
+    `least` is the least severe level that is written.
 
     Python's warnings and the exceptions of threads and destructors become lines of the log meanwhile.
     Standard error is replaced by /dev/null if it blocks at the end, since the interpreter would wait for it
     at exit.
     """
     writer = LogWriter(_STANDARD_ERROR)
-    log = JsonLog(writer, lines_lost=lambda: writer.lines_lost)
+    log = JsonLog(writer, lines_lost=lambda: writer.lines_lost, least=least)
     libraries = capture_libraries(log)
     try:
         with _captured_interpreter(log):

@@ -9,9 +9,12 @@ from typing import Any, Final
 
 import orjson
 
+DEBUG: Final = "debug"
 INFO: Final = "info"
 WARNING: Final = "warning"
 ERROR: Final = "error"
+LEVELS: Final = (DEBUG, INFO, WARNING, ERROR)
+"""All levels; the least severe first."""
 
 LINE_BYTES: Final = 16 * 1024
 """Longest line in bytes, including its newline: containerd splits longer ones

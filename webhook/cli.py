@@ -12,7 +12,16 @@ from typing import Any, Protocol
 
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
-from service.command import Parser, UsageError, names, read_by, run_command
+from service.command import (
+    TOKENS,
+    Parser,
+    UsageError,
+    add_authentication,
+    add_log_level,
+    names,
+    read_by,
+    run_command,
+)
 from service.documents import DocumentError
 from service.text import quoted
 from service.units import parse_duration
@@ -105,7 +114,15 @@ def _parser() -> argparse.ArgumentParser:
         "--ops-listen",
         default="127.0.0.1:8080",
         metavar="HOST:PORT",
-        help="address of the plain HTTP port for metrics, health and policies (default %(default)s)",
+        help="address of the port for metrics, health and policies (default %(default)s)",
+    )
+    add_authentication(serving)
+    serving.add_argument(
+        "--ops-certs",
+        type=Path,
+        metavar="DIR",
+        help="serve TLS on that port with tls.crt and tls.key of this directory, which are read again when"
+        " they change (default: no TLS)",
     )
     add_certificate_options(serving)
     serving.add_argument(
@@ -123,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
     )
+    add_log_level(serving)
     serving.set_defaults(run=_serve)
 
     _add_explain(commands, rules)
@@ -276,6 +294,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from certs.directory import CertificateError  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
     from service.http.listeners import Address  # noqa: PLC0415
+    from service.http.tls_files import TlsFilesError  # noqa: PLC0415
     from service.log_capture import standard_error_log  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
 
@@ -293,19 +312,25 @@ def _serve(arguments: argparse.Namespace) -> int:
         listen=listen,
         ops_listen=ops_listen,
         webhook_configuration=arguments.webhook_configuration,
+        authenticates=arguments.authentication == TOKENS,
+        ops_certificate_directory=arguments.ops_certs,
         drain_seconds=arguments.drain,
         max_in_flight=arguments.max_in_flight,
     )
-    with standard_error_log() as log:
+    with standard_error_log(arguments.log_level) as log:
         try:
             asyncio.run(serve(settings, log))
         except AccessError as error:
+            if arguments.authentication == TOKENS:
+                raise UsageError(f"{error}; --authentication=tokens needs an API server") from None
             raise UsageError(
                 f"{error}; to run without a cluster, give --policies a file or directory"
                 " and --certs a directory"
             ) from None
         except CertificateError as error:
             raise UsageError(str(error)) from None
+        except TlsFilesError as error:
+            raise UsageError(f"--ops-certs: {error}") from None
         except OSError as error:
             raise UsageError(f"cannot listen: {error.strerror or error}") from None
         except (PoliciesError, DocumentError):

@@ -12,8 +12,12 @@ from typing import Any
 
 from kube.access import find_access
 from kube.client import KubeClient
+from kube.token_authorizer import TokenAuthorizer
 from service.descriptors import descriptors_for_connections
+from service.http.authentication import Authentication
 from service.http.listeners import Address
+from service.http.page_server import PortSecurity
+from service.http.tls_files import TlsFiles
 from service.log import WARNING, JsonLog
 from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
 from webhook.certificates.files import FileCertificate, FileSettings
@@ -26,6 +30,7 @@ from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.registration.order import open_order
 from webhook.server.admission_server import MOST_IN_FLIGHT
 from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
+from webhook.server.ops_server import AUDIENCE, OPEN_PATHS
 from webhook.server.server import PORT_LIMITS, Server
 from webhook.server.tls import CertificateSource
 
@@ -44,6 +49,10 @@ class Settings:
     certificates: FileSettings | SelfSignedSettings
     listen: Address
     ops_listen: Address
+    authenticates: bool = False
+    """Whether the ops port asks for a token, which the API server checks."""
+    ops_certificate_directory: Path | None = None
+    """Directory of tls.crt and tls.key of the ops port; None for a port without TLS."""
     policies: Path | None = None
     """File or directory with policies; None reads them from the cluster's namespaces."""
     kubeconfig: str | None = None
@@ -63,6 +72,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         webhook.namespaces.documents.PoliciesError: the policies cannot be read.
         kube.access.AccessError: a cluster is needed for policies or CA, and no access to it is configured.
         certs.directory.CertificateError: there is no usable certificate.
+        service.http.tls_files.TlsFilesError: the certificate of the ops port cannot be used.
         OSError: an address cannot be listened on.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -78,6 +88,11 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         opened = await _open_policies(settings, cluster, metrics, log)
         policies = opened.source
         certificate = await _certificate(settings, cluster, metrics, log)
+        directory = settings.ops_certificate_directory
+        tls = TlsFiles(directory, log=log) if directory else None
+        security = PortSecurity(
+            authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
+        )
         server = Server(
             policies=policies,
             rules=opened.rules,
@@ -88,11 +103,13 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             limits=PORT_LIMITS.within(descriptors_for_connections()),
         )
         stack.push_async_callback(server.stop)
-        ops = await server.open_ops(settings.ops_listen)
+        ops = f"{'https' if tls else 'http'}://{await server.open_ops(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
+            if tls is not None:
+                running.append(group.create_task(tls.run()))
             if not certificate.issued.is_set():
-                log("waiting for a certificate", ops=f"http://{ops}")
+                log("waiting for a certificate", ops=ops)
                 await wait_for(stop, drain, certificate.issued)
             if certificate.issued.is_set():
                 try:
@@ -103,7 +120,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                 else:
                     gc.collect()
                     gc.freeze()  # a full collection of all imports would delay a review by about 15 ms
-                    log("serving", admission=f"https://{admission}", ops=f"http://{ops}", **_known(policies))
+                    log("serving", admission=f"https://{admission}", ops=ops, **_known(policies))
             await wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
@@ -166,6 +183,18 @@ async def _open_policies(
     rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
     metrics.show_watch(rules.watch)
     return _DecisionInputs(opened.source, lambda: rules.current, (*opened.work, order, rules.run))
+
+
+async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog) -> Authentication | None:
+    """Return the check of tokens on the ops port; None if it asks for none."""
+    if not settings.authenticates:
+        return None
+    return Authentication(
+        TokenAuthorizer(await cluster.client(), audience=AUDIENCE),
+        open_paths=OPEN_PATHS,
+        accepts_own_header=False,
+        log=log,
+    )
 
 
 async def _certificate(

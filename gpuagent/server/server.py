@@ -1,4 +1,4 @@
-"""HTTP server of the agent, without TLS.
+"""HTTP server of the agent.
 
 It shows all tenants' pods, and is for administrators of the host.
 """
@@ -14,12 +14,16 @@ from gpuagent.status import Status
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
-from service.http.page_server import Page, PageServer, Render, text_page
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, Render, text_page
 from service.log import JsonLog
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
 FORWARDED_PATHS: Final = frozenset({"/api/v1/shares", "/healthz", "/readyz"})
 """Paths that the API server's pod proxy may request under the API server's host name."""
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that need no token, for the kubelet."""
+AUDIENCE: Final = "kaishare-agent"
+"""Audience of the tokens in X-Kaishare-Token."""
 
 _JSON: Final = {"Content-Type": "application/json"}
 _HTML: Final = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
@@ -72,6 +76,7 @@ class HttpServer:
         address: Address,
         limits: ConnectionLimits = AGENT_CONNECTIONS,
         host_names: Iterable[str] = (),
+        security: PortSecurity = OPEN_PORT,
     ) -> Address:
         """Listen, and return the actual address.
 
@@ -79,13 +84,14 @@ class HttpServer:
             address: address to listen on.
             limits: maximum cost of connections.
             host_names: accepted host names beside IP addresses, localhost and the node's name.
+            security: TLS, and the check of tokens.
 
         Raises:
             OSError: the address is not available.
         """
         names = frozenset(name.removesuffix(".").lower() for name in (self._node, *host_names)) - {""}
         return await self._server.start(
-            address, limits, HostNames(names=names, forwarded_paths=FORWARDED_PATHS)
+            address, limits, HostNames(names=names, forwarded_paths=FORWARDED_PATHS), security
         )
 
     async def stop(self) -> None:

@@ -1,6 +1,7 @@
 """HTTP client for an agent's figures."""
 
 import http.client
+import ipaddress
 import ssl
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpuagent.api_types import AgentResponse, NotAnAnswer, read_answer
+from service.http.authentication import OWN_HEADER
 from service.text import one_line
 
 PATH: Final = "/api/v1/shares"
@@ -49,6 +51,7 @@ class Agent:
         self,
         url: str,
         *,
+        token: str = "",
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         seconds: float = _SECONDS,
@@ -57,6 +60,7 @@ class Agent:
 
         Args:
             url: such as `http://127.0.0.1:9445`; a path is the prefix of a reverse proxy.
+            token: token for the agent's audience; empty for an agent that asks for none.
             clock: monotonic seconds.
             wall_clock: Unix seconds; used if a response has no Date header.
             seconds: timeout of one request.
@@ -66,6 +70,7 @@ class Agent:
         """
         self.url = url
         self._is_secure, self._host, self._port, self._path = _parsed(url)
+        self._headers = {"Accept": "application/json"} | ({OWN_HEADER: token} if token else {})
         self._clock = clock
         self._wall_clock = wall_clock
         self._seconds = seconds
@@ -78,7 +83,7 @@ class Agent:
         """
         connection = self._connection()
         try:
-            connection.request("GET", self._path, headers={"Accept": "application/json"})
+            connection.request("GET", self._path, headers=self._headers)
             with connection.getresponse() as response:
                 body = self._read(response)
                 date = response.headers.get("Date", "")
@@ -92,6 +97,13 @@ class Agent:
             connection.close()
         if response.status != http.client.OK:
             reason = one_line(body[:1000].decode("utf-8", "replace"))
+            if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+                problem = (
+                    "refuses the token of --token-file"
+                    if OWN_HEADER in self._headers
+                    else "needs --token-file"
+                )
+                raise NoAnswer(f"the agent {problem}: {reason}")
             if response.status == http.client.MISDIRECTED_REQUEST:
                 raise NoAnswer(f"the agent rejects this host name: {reason}")
             raise NoAnswer(
@@ -106,7 +118,7 @@ class Agent:
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_secure:
             return http.client.HTTPSConnection(
-                self._host, self._port, timeout=self._seconds, context=ssl.create_default_context()
+                self._host, self._port, timeout=self._seconds, context=_context(self._host)
             )
         return http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
 
@@ -135,6 +147,25 @@ class Agent:
         except ValueError:
             now = self._wall_clock()
         return max(now - sampled_at, 0.0)
+
+
+def _context(host: str) -> ssl.SSLContext:
+    """Return the TLS context for a host.
+
+    A certificate is not verified on loopback, where `kubectl exec` runs `top`: it has other names, and a
+    process that listens there instead of the agent is already in the agent's pod.
+    """
+    context = ssl.create_default_context()
+    if _is_loopback(host):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parsed(url: str) -> tuple[bool, str, int | None, str]:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -15,8 +16,11 @@ from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.client import Agent, NoAnswer, Received
 from gpuagent.top.text import as_text
 from service.command import UsageError, output_failed, write_output
+from service.http.authentication import is_token
 
 EVERY_SECONDS: Final = 2.0
+MOST_TOKEN: Final = 65536
+"""Characters of standard input that are read for a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class TopSettings:
     """None: watch if standard output is a terminal."""
     output: str
     """`text` or `json`."""
+    token_file: str = ""
+    """File with a token for the agent, `-` for standard input; empty for none."""
 
 
 def run(settings: TopSettings) -> int:
@@ -37,7 +43,7 @@ def run(settings: TopSettings) -> int:
         UsageError: the URL is invalid, or, without watching, the agent does not respond.
     """
     try:
-        agent = Agent(settings.url)
+        agent = Agent(settings.url, token=_token(settings.token_file))
     except ValueError as error:
         raise UsageError(str(error)) from None
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -56,6 +62,29 @@ def run(settings: TopSettings) -> int:
     except OSError as error:  # the terminal is gone
         output_failed(error)
     return 0
+
+
+def _token(file: str) -> str:
+    """Read the token.
+
+    Raises:
+        UsageError: it cannot be read, or is no token.
+    """
+    if not file:
+        return ""
+    name = "standard input" if file == "-" else file
+    try:
+        text = sys.stdin.read(MOST_TOKEN) if file == "-" else Path(file).read_text(encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{name}: not a token: not ASCII") from None
+    token = text.strip()
+    if not is_token(token):
+        raise UsageError(
+            f"{name}: not a token; create one with kubectl create token --audience kaishare-agent"
+        )
+    return token
 
 
 def _fetch_once(agent: Agent) -> Received:

@@ -1,19 +1,22 @@
-"""A read-only HTTP server without TLS for a fixed set of pages."""
+"""A read-only HTTP server for a fixed set of pages."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
+from service.http.authentication import AccessRefusal, Authentication
 from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
-from service.log import JsonLog, LimitedLog
+from service.log import DEBUG, JsonLog, LimitedLog
 
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024
@@ -29,6 +32,18 @@ class Page:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: _TEXT)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortSecurity:
+    """What a port asks of its clients."""
+
+    authentication: Authentication | None = None
+    """None: a client needs no token."""
+    context: ssl.SSLContext | None = None
+    """TLS; None for a port without TLS."""
+
+
+OPEN_PORT: Final = PortSecurity()
 
 Render = Callable[[], Awaitable[Page]]
 
@@ -64,12 +79,18 @@ class PageServer:
         self._method_not_allowed = method_not_allowed
         self._log = log
         self._failures = LimitedLog(log)
+        self._requests = LimitedLog(log)
         self._on_error = on_error
         self._host_names: HostNames | None = None
+        self._authentication: Authentication | None = None
         self._server: BoundedServer | None = None
 
     async def start(
-        self, address: Address, limits: ConnectionLimits, host_names: HostNames | None = None
+        self,
+        address: Address,
+        limits: ConnectionLimits,
+        host_names: HostNames | None = None,
+        security: PortSecurity = OPEN_PORT,
     ) -> Address:
         """Listen on an address; return the address in use (port 0 selects a free port).
 
@@ -77,12 +98,16 @@ class PageServer:
             address: host and port.
             limits: limits of connections.
             host_names: accepted hosts; None for every host.
+            security: TLS, and the check of tokens.
 
         Raises:
             OSError: listening on the address fails.
         """
         self._host_names = host_names
-        self._server = BoundedServer(self._answer, refuse=_refuse, limits=limits, log=self._log)
+        self._authentication = security.authentication
+        self._server = BoundedServer(
+            self._answer, refuse=_refuse, limits=limits, log=self._log, context=security.context
+        )
         return await self._server.listen(address)
 
     async def stop(self, seconds: float) -> None:
@@ -91,7 +116,11 @@ class PageServer:
             await self._server.finish(seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = _response(await self._page(request))
+        page = await self._page(request)
+        self._requests(
+            "request answered", DEBUG, method=request.method, path=request.path, status=page.status
+        )
+        response = _response(page)
         if request.body_exists:
             response.force_close()
         return response
@@ -106,6 +135,10 @@ class PageServer:
         if request.method not in _METHODS:
             return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
         try:
+            if self._authentication is not None:
+                not_allowed = await self._authentication.refusal(request)
+                if not_allowed is not None:
+                    return _refusal_page(not_allowed)
             return await page.get()
         except Exception as error:  # noqa: BLE001 - the log has the traceback, and the client one line
             self._on_error()
@@ -159,6 +192,17 @@ class _SharedBody(Payload):
         for start in range(0, len(self._value), _PIECE_BYTES):
             await writer.write(self._value[start : start + _PIECE_BYTES])
             await writer.drain()
+
+
+def _refusal_page(refusal: AccessRefusal) -> Page:
+    """Return the answer to a refused request; the log has the reason for which a token cannot be checked."""
+    if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        text, headers = "the token cannot be checked now; the log has the reason", {"Retry-After": "1"}
+    else:
+        text, headers = refusal.problem, {}
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        headers = {"WWW-Authenticate": "Bearer"}
+    return Page(body=f"{text}\n".encode(), status=refusal.status, headers={**_TEXT, **headers})
 
 
 def _response(page: Page) -> web.Response:

@@ -18,6 +18,7 @@ from deploy.render import MANIFESTS
 from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.deploy.test_chart import VARIANTS
+from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,
@@ -140,6 +141,16 @@ async def test_pod_security_admits_the_webhook_as_restricted_and_the_agent_but_f
         else:
             del pod["spec"]["hostPID"]
             await admitted(admin.client, "restricted", pod)
+
+
+async def test_pod_security_admits_a_webhook_on_the_network_of_its_node_as_privileged_only(
+    admin: Administrator,
+) -> None:
+    await ensure_namespaces(admin.client, held_to("baseline"), held_to("privileged"))
+    (pod,) = pods(ON_THE_NODE, "Deployment")
+    with pytest.raises(ApiError, match=r'violates PodSecurity "baseline:latest": .*host namespaces'):
+        await admitted(admin.client, "baseline", pod)
+    await admitted(admin.client, "privileged", pod)
 
 
 @pytest.fixture

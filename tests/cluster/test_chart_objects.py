@@ -7,6 +7,7 @@ import pytest
 
 from kube.client import KubeClient
 from tests.deploy.test_chart import VARIANTS
+from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.deploy.test_rendering import base
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import ensure_namespaces
@@ -39,6 +40,10 @@ async def test_an_api_server_accepts_every_object_of_every_kind_of_installation(
     variant: str, client: KubeClient
 ) -> None:
     await all_are_taken(client, rendered(VARIANTS[variant], tests=True))
+
+
+async def test_an_api_server_accepts_a_webhook_on_the_network_of_its_node(client: KubeClient) -> None:
+    await all_are_taken(client, rendered({"webhook": {**ON_THE_NODE["webhook"], "createNamespace": False}}))
 
 
 @pytest.mark.parametrize("part", ["webhook", "agent"])

@@ -9,16 +9,21 @@ import contextlib
 import http.client
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from aiohttp import web
 
 from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import HttpServer
+from gpuagent.server.server import AUDIENCE, OPEN_PATHS, HttpServer
 from gpuagent.status import Status
 from kube.client import KubeClient
+from kube.token_authorizer import TokenAuthorizer, right_url
+from service.http.authentication import AccessRefusal, Authentication
 from service.http.listeners import Address
+from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
@@ -26,6 +31,7 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_objects import NODE, pod
 
 POD_IP = "10.77.0.7"
+SHARES = "/api/v1/shares"
 EGRESS = """
 apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
@@ -59,60 +65,121 @@ async def way_to(agent: Address, socket: Path) -> AsyncIterator[None]:
 
     async with await asyncio.start_unix_server(connect, socket):
         yield
+    await asyncio.to_thread(socket.unlink, missing_ok=True)
+
+
+class Recorded(Authentication):
+    """An agent's check of tokens that records the headers of requests."""
+
+    headers: ClassVar[list[dict[str, str]]] = []
+
+    async def refusal(self, request: web.BaseRequest) -> AccessRefusal | None:
+        self.headers.append(dict(request.headers))
+        return await super().refusal(request)
 
 
 @contextlib.asynccontextmanager
-async def agent() -> AsyncIterator[Address]:
+async def agent(authentication: Authentication | None = None) -> AsyncIterator[Address]:
     status = Status(snapshot=None, attribution_ok=None)
     metrics = Metrics(lambda: status, node=NODE, is_simulated=True)
     port = HttpServer(
         status=lambda: status, unhealthy_reason=str, metrics=metrics, node=NODE, is_simulated=True,
         log=JsonLog(io.BytesIO()),
     )  # fmt: skip
-    address = await port.start(Address("127.0.0.1", 0))
+    address = await port.start(Address("127.0.0.1", 0), security=PortSecurity(authentication=authentication))
     try:
         yield address
     finally:
         await port.stop()
 
 
-def get_through_proxy(plane: ControlPlane, path: str, host: str) -> tuple[int, bytes]:
+def get_through_proxy(plane: ControlPlane, path: str, host: str, **headers: str) -> tuple[int, bytes]:
     """Request a path of the pod's port from the API server under a given host name."""
     connection = http.client.HTTPSConnection("127.0.0.1", plane.port, timeout=20, context=plane.trust)
     where = f"/api/v1/namespaces/research/pods/half:9445/proxy{path}"
     try:
-        connection.request("GET", where, headers={"Host": host, "Authorization": f"Bearer {ADMIN_TOKEN}"})
+        connection.request(
+            "GET", where, headers={"Host": host, "Authorization": f"Bearer {ADMIN_TOKEN}", **headers}
+        )
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
         connection.close()
 
 
-async def test_the_proxy_of_the_api_server(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def proxying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, Path]]:
+    """A control plane that reaches pods through a socket."""
     assets = assets_folder()
     if assets is None:
         pytest.skip(HOW)
-    socket, configuration = tmp_path / "egress.sock", tmp_path / "egress.yaml"
+    folder = tmp_path_factory.mktemp("proxy")
+    socket, configuration = folder / "egress.sock", folder / "egress.yaml"
     configuration.write_text(EGRESS.format(socket=socket))
-    option = f"--egress-selector-config-file={configuration}"
-    with control_plane(assets, tmp_path, option) as plane:
-        async with KubeClient(plane.access()) as client, agent() as address, way_to(address, socket):
-            admin = Administrator(client)
-            await admin.prepare()
-            await admin.create(pod())
-            address_of_pod = {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
-            await admin.merge("/api/v1/namespaces/research/pods/half/status", {"status": address_of_pod})
+    with control_plane(assets, folder, f"--egress-selector-config-file={configuration}") as plane:
+        yield plane, socket
 
-            async def get(path: str, host: str = "api.example.com:6443") -> tuple[int, bytes]:
-                return await asyncio.to_thread(get_through_proxy, plane, path, host)
 
-            status, body = await get("/api/v1/shares")
-            assert status == 200, body
+@contextlib.asynccontextmanager
+async def pod_at(address: Address, socket: Path, client: KubeClient) -> AsyncIterator[Administrator]:
+    """Make a pod whose address leads to the agent."""
+    async with way_to(address, socket):
+        admin = Administrator(client)
+        await admin.prepare()
+        await admin.create(pod())
+        address_of_pod = {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
+        await admin.merge("/api/v1/namespaces/research/pods/half/status", {"status": address_of_pod})
+        yield admin
+        await admin.clean_up()
+
+
+async def test_the_proxy_never_forwards_the_callers_token_and_forwards_the_agents(
+    proxying: tuple[ControlPlane, Path],
+) -> None:
+    plane, socket = proxying
+    Recorded.headers.clear()
+    log = JsonLog(io.BytesIO())
+    async with KubeClient(plane.access()) as client:
+        authentication = Recorded(
+            TokenAuthorizer(client, audience=AUDIENCE),
+            open_paths=OPEN_PATHS,
+            accepts_own_header=True,
+            log=log,
+        )
+        async with agent(authentication) as address, pod_at(address, socket, client) as admin:
+            usual = await admin.token("reader", {"nonResourceURLs": [right_url(SHARES)], "verbs": ["get"]})
+            ours = await admin.audience_token("reader", AUDIENCE)
+
+            async def get(path: str, **headers: str) -> tuple[int, bytes]:
+                return await asyncio.to_thread(get_through_proxy, plane, path, "api.example.com", **headers)
+
+            # An administrator's own rights are not enough, because the token does not come through.
+            assert (await get(SHARES))[0] == 401
+            assert (await get(SHARES, **{"X-Kaishare-Token": usual}))[0] == 401
+            status, body = await get(SHARES, **{"X-Kaishare-Token": ours})
+            assert status == 200
             assert json.loads(body)["node"] == NODE
             assert await get("/healthz") == (200, b"ok\n")
-            assert await get("/readyz") == (200, b"ok\n")
-            for path in ("/", "/metrics", "/page.js"):
-                status, body = await get(path)
-                assert status == 421
-                assert b'unknown host "api.example.com:6443"' in body
-            assert (await get("/metrics", f"127.0.0.1:{plane.port}"))[0] == 200
+    assert len(Recorded.headers) == 4
+    for headers in Recorded.headers:
+        assert "Authorization" not in headers
+        assert ADMIN_TOKEN not in str(headers)
+
+
+async def test_the_proxy_of_the_api_server(proxying: tuple[ControlPlane, Path]) -> None:
+    plane, socket = proxying
+    async with KubeClient(plane.access()) as client, agent() as address, pod_at(address, socket, client):
+
+        async def get(path: str, host: str = "api.example.com:6443") -> tuple[int, bytes]:
+            return await asyncio.to_thread(get_through_proxy, plane, path, host)
+
+        status, body = await get("/api/v1/shares")
+        assert status == 200, body
+        assert json.loads(body)["node"] == NODE
+        assert await get("/healthz") == (200, b"ok\n")
+        assert await get("/readyz") == (200, b"ok\n")
+        for path in ("/", "/metrics", "/page.js"):
+            status, body = await get(path)
+            assert status == 421
+            assert b'unknown host "api.example.com:6443"' in body
+        assert (await get("/metrics", f"127.0.0.1:{plane.port}"))[0] == 200

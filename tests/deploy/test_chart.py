@@ -78,10 +78,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "no network policies": {"networkPolicies": {"enabled": False}},
     "one namespace": {"agent": {"namespace": NAMESPACE}},
+    "readers with tokens": {"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}},
+    "readers with tokens over TLS": {
+        "authentication": {"enabled": True},
+        "webhook": {"opsTlsSecret": "webhook-tls", "certificates": {"mode": "cert-manager"}},
+        "agent": {"tlsSecret": "agent-tls"},
+        "monitors": {"enabled": True, "tokenSecret": {"name": "token"}},
+    },
     "an image by its digest": {"webhook": {"image": {"digest": "sha256:" + "0" * 64}}},
     "all the rest": {
         "kaiVersion": "0.13.0",
-        "imagePullSecrets": ["registry"],
+        "imagePullSecrets": ["registry", {"name": "mirror"}],
+        "networkPolicies": {"apiServerCIDRs": ["10.0.0.10/32", "fd00::/64"]},
         "webhook": {
             "priorityClassName": "system-cluster-critical",
             "nodeSelector": {"a": "b"},
@@ -90,12 +98,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "podAnnotations": {"a": "b"},
             "injectShares": False,
             "drainSeconds": 20,
+            "podLabels": {"team": "platform"},
+            "serviceAccountAnnotations": {"example.com/role": "reader"},
+            "logLevel": "warning",
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+            "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
         },
         "agent": {
             "priorityClassName": "system-node-critical",
             "affinity": {"nodeAffinity": {}},
             "seLinuxOptions": {"type": "spc_t"},
             "podAnnotations": {"a": "b"},
+            "podLabels": {"team": "platform"},
+            "serviceAccountAnnotations": {"example.com/role": "reader"},
+            "logLevel": "warning",
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+            "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
         },
     },
 }  # fmt: skip
@@ -214,6 +234,9 @@ def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None
         for rule in item.get("rules", []):
             assert "*" not in json.dumps(rule)
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+            if "nonResourceURLs" in rule:
+                assert rule["verbs"] == ["get"]
+                continue
             if "secrets" in rule["resources"]:
                 assert rule["resourceNames"]
             if {"patch", "update", "delete"} & set(rule["verbs"]):
@@ -341,7 +364,11 @@ def test_each_service_can_be_left_out() -> None:
     webhook, agent = kinds(rendered({**EVERYTHING, **WEBHOOK})), kinds(rendered({**EVERYTHING, **AGENT}))
     assert webhook | agent == every
     shared = {(kind, name) for kind, name in webhook & agent if not name.startswith("kaishare-guard-")}
-    assert shared == {("PrometheusRule", "kaishare"), ("ConfigMap", "kaishare-dashboard")}
+    assert shared == {
+        ("PrometheusRule", "kaishare"),
+        ("ConfigMap", "kaishare-dashboard"),
+        ("ClusterRole", "kaishare-metrics-reader"),
+    }
     assert rendered({**WEBHOOK, **AGENT}) == []
 
 
@@ -600,7 +627,8 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ({"webhook": {"certificates": {"mode": "none"}}}, "/webhook/certificates/mode"),
         ({"webhook": {"certificates": {"mode": "secret"}}}, "mode secret needs the CA's PEM certificates"),
         ({"webhook": {"certificates": {"caBundle": "MIIB"}}}, "/webhook/certificates/caBundle"),
-        ({"webhook": {"port": 8080}}, "/webhook/port"),
+        ({"webhook": {"port": 80}}, "/webhook/port"),
+        ({"webhook": {"port": 8080}}, "webhook.port and webhook.opsPort are both 8080; they must differ"),
         ({"agent": {"gpuAccess": "privileged"}}, "/agent/gpuAccess"),
         ({"agent": {"migMonitor": "all"}}, "/agent/migMonitor"),
         ({"agent": {"migMonitor": True, "gpuAccess": "cdi"}}, "/agent/migMonitor"),
@@ -615,6 +643,30 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
         ({"agent": {"hostNames": ["agent:9445"]}}, "/agent/hostNames/0"),
         ({"agent": {"hostNames": ["*.example.com"]}}, "/agent/hostNames/0"),
+        ({"webhook": {"hostNetwork": True, "port": 10250}}, "port 10250 of a node is the kubelet's"),
+        ({"webhook": {"logLevel": "trace"}}, "/webhook/logLevel"),
+        ({"agent": {"logLevel": None}}, "at '/agent': missing property 'logLevel'"),
+        ({"webhook": {"podLabels": {"app.kubernetes.io/component": "agent"}}}, "invalid propertyName 'app.kubernetes.io/component'"),
+        ({"agent": {"podLabels": {"team": "a b"}}}, "/agent/podLabels/team"),
+        ({"agent": {"podAnnotations": {"cdi.k8s.io/kaishare": "nvidia.com/gpu=all"}}}, "invalid propertyName 'cdi.k8s.io/kaishare'"),
+        ({"agent": {"extraEnv": [{"name": "NODE_NAME", "value": "another"}]}}, "/agent/extraEnv/0/name"),
+        ({"agent": {"extraEnv": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}}, "/agent/extraEnv/0/name"),
+        ({"webhook": {"extraVolumes": [{"name": "certs", "emptyDir": {}}]}}, "/webhook/extraVolumes/0/name"),
+        (
+            {"webhook": {"extraVolumeMounts": [{"name": "a", "mountPath": "/etc//kaishare/certs"}]}},
+            "/webhook/extraVolumeMounts/0/mountPath",
+        ),
+        (
+            {"agent": {"extraVolumeMounts": [{"name": "a", "mountPath": "/proc"}]}},
+            "/agent/extraVolumeMounts/0/mountPath",
+        ),
+        ({"networkPolicies": {"apiServerCIDRs": ["10.0.0.10"]}}, "/networkPolicies/apiServerCIDRs/0"),
+        ({"imagePullSecrets": [{"nam": "registry"}]}, "/imagePullSecrets/0"),
+        (
+            {"authentication": {"enabled": True}, "monitors": {"enabled": True}},
+            "needs monitors.tokenSecret.name, a Secret with Prometheus' token",
+        ),
+        ({"agent": {"tlsSecret": "Not A Name"}}, "/agent/tlsSecret"),
         ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
         ({"kaiVersion": "latest"}, "/kaiVersion"),
     ],
@@ -770,11 +822,25 @@ def test_the_notes_name_every_system_namespace_that_is_not_excluded(
     )
 
 
+def test_the_notes_warn_of_tokens_on_ports_without_tls(chart_with_notes: Path) -> None:
+    on = {"authentication": {"enabled": True}}
+    assert "set webhook.opsTlsSecret and agent.tlsSecret." in notes(chart_with_notes, on)
+    assert "set webhook.opsTlsSecret." in notes(chart_with_notes, {**on, "agent": {"tlsSecret": "tls"}})
+    tls = {"agent": {"tlsSecret": "tls"}, "webhook": {"opsTlsSecret": "tls"}}
+    assert "WARNING" not in notes(chart_with_notes, {**on, **tls})
+
+
+def test_the_notes_name_the_profile_that_a_hosts_network_needs(chart_with_notes: Path) -> None:
+    label = "pod-security.kubernetes.io/enforce=privileged"
+    assert label not in notes(chart_with_notes, {})
+    assert label in notes(chart_with_notes, {"webhook": {"hostNetwork": True}})
+
+
 # What Kubernetes itself explains, and switches named after what they switch.
 PLAIN = {
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
     "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
-    "requests", "limits", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
+    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
 }  # fmt: skip
 
 

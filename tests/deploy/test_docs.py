@@ -15,6 +15,7 @@ from gpuagent.pods.reading import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.server.server import AGENT_CONNECTIONS
 from kube import client as kube_client
+from kube import token_authorizer
 from kube.list_splitter import LONGEST_OBJECT
 from service import descriptors, documents, log_capture, log_line, log_writer
 from service import log as limited_log
@@ -134,6 +135,11 @@ def in_units(count: int) -> str:
     return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // KIB} KiB"
 
 
+def checks(limits: token_authorizer.ReviewLimits) -> str:
+    """Return limits of checks as the documents write them."""
+    return f"{limits.concurrent} at once; {limits.burst}, then {limits.per_second:.0f} a second"
+
+
 def test_the_documented_bounds_are_those_of_the_code() -> None:
     tls, ops, agent = ADMISSION_CONNECTIONS, OPS_CONNECTIONS, AGENT_CONNECTIONS
     assert tls.head_seconds == ops.head_seconds == agent.head_seconds
@@ -154,6 +160,17 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "headers of a request": f"{protocols.MAX_FIELDS}",
         "reading an answer": (
             f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)}"
+        ),
+        "checks of tokens that were not allowed before": checks(token_authorizer.UNKNOWN_LIMITS),
+        "checks of tokens that were allowed before": checks(token_authorizer.KNOWN_LIMITS),
+        "requests that wait for a check": (
+            f"{token_authorizer.UNKNOWN_LIMITS.most_waiting}, and {token_authorizer.KNOWN_LIMITS.most_waiting}"
+            " with tokens that were allowed before"
+        ),
+        "a check of a token": f"{token_authorizer.CHECK_SECONDS:.0f} s",
+        "tokens that are remembered": (
+            f"{token_authorizer.MOST_ALLOWED} allowed for {token_authorizer.ALLOWED_SECONDS:.0f} s,"
+            f" {token_authorizer.MOST_REFUSED} refused for {token_authorizer.REFUSED_SECONDS:.0f} s"
         ),
         "answers that are not being read on 8443": in_units(tls.max_stalled_bytes),
         "answers that are not being read on 8080 and 9445": f"{in_units(ops.max_stalled_bytes)} each",

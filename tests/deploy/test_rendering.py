@@ -1,5 +1,6 @@
 """The files that are rendered from the chart are complete and up to date."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,22 @@ def test_a_rule_without_a_reason_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(render, "rendered", lambda values: cut)
     with pytest.raises(SystemExit, match="ClusterRole kaishare-webhook: a rule has no comment"):
         render.rights_table("kaishare-webhook")
+
+
+def leaves(values: Object, path: str = "") -> list[str]:
+    """Return the paths of all values that hold no further keys."""
+    paths: list[str] = []
+    for key, value in values.items():
+        whole = f"{path}{key}"
+        paths += leaves(value, f"{whole}.") if isinstance(value, dict) and value else [whole]
+    return paths
+
+
+def test_the_charts_readme_has_every_value_with_its_default() -> None:
+    values = yaml.safe_load((render.CHART / "values.yaml").read_text())
+    rows = dict(re.findall(r"^\| `([\w./-]+)` \| (`.*?`|) \|", render.README.read_text(), re.MULTILINE))
+    assert set(leaves(values)) <= set(rows)
+    assert (rows["webhook.replicas"], rows["agent.interval"]) == ("`2`", '`"5s"`')
+    # A block has a row only for its explanation.
+    blocks = [path for path, default in rows.items() if not default]
+    assert all(any(other.startswith(f"{path}.") for other in rows) for path in blocks)

@@ -77,6 +77,11 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         ("--node n --pods pods.yaml --listen nowhere", '"nowhere" is not HOST:PORT'),
         ("--node n --pods pods.yaml --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
         (f"{SIMULATED} --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
+        (f"{NVML} --authentication=tokens", "--authentication=tokens needs --pods cluster: the API server checks"),
+        (f"{SIMULATED} --authentication=tokens", "--authentication=tokens needs --pods cluster"),
+        (f"{NVML} --authentication=basic", "argument --authentication: invalid choice: 'basic'"),
+        (f"{SIMULATED} --listen 127.0.0.1:0 --certs missing", "--certs: missing/tls.crt and missing/tls.key: No such file"),
+        (f"{NVML} --log-level=trace", "argument --log-level: invalid choice: 'trace'"),
         (f"{NVML} --delete", "unrecognized arguments: --delete"),
     ],
 )  # fmt: skip
@@ -99,7 +104,7 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
     for option in (
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
-        "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget",
+        "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget", "--authentication", "--certs", "--log-level",
     ):  # fmt: skip
         assert option in help_text
     for default in (

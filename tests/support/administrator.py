@@ -159,6 +159,13 @@ class Administrator:
         answer = await self._post(path, token_request)
         return str(answer["status"]["token"])
 
+    async def audience_token(self, name: str, *audiences: str) -> str:
+        """Return a token of an existing service account for other audiences than the API server."""
+        path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
+        spec = {"audiences": list(audiences)}
+        made = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str((await self._post(path, made))["status"]["token"])
+
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
         """Grant a service account rights in the whole cluster."""
         group = "rbac.authorization.k8s.io"

@@ -329,7 +329,7 @@ async def start_serving(
         process=process,
         log=log,
         admission=Address.parse(line["admission"].removeprefix("https://")),
-        ops=Address.parse(line["ops"].removeprefix("http://")),
+        ops=Address.parse(line["ops"].rpartition("/")[2]),
     )
 
 

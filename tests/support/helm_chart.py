@@ -17,7 +17,7 @@ CHART = ROOT / "deploy" / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 EVERYTHING: dict[str, Any] = {
     **EVERY_RIGHT,
-    "monitors": {"enabled": True},
+    "monitors": {"enabled": True, "tokenSecret": {"name": "prometheus-token"}},
     "alerts": {"enabled": True},
     "dashboard": {"enabled": True},
     "guard": {"enabled": True, "action": "audit"},

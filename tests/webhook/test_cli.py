@@ -196,6 +196,8 @@ def test_policies_from_a_directory(capsys: pytest.CaptureFixture[str], tmp_path:
         [], ["fly"], ["explain"], ["explain", "--policies", POLICIES], ["serve", "--policies", POLICIES],
         ["serve", "--policies", POLICIES, "--certs", "d", "--tls-cert", "c", "--tls-key", "k"],
         ["serve", "--policies", POLICIES, "--tls-cert", "c"],
+        ["serve", "--policies", POLICIES, "--log-level", "trace"],
+        ["serve", "--policies", POLICIES, "--authentication=basic"],
         ["serve", "--policies", POLICIES, "--ca-lifetime", "10m"],
         ["serve", "--policies", POLICIES, "--leaf-lifetime", "7d"],
         ["serve", "--policies", POLICIES, "--certs", "d", "--listen", "nowhere"],
@@ -214,6 +216,27 @@ def test_bad_options_end_with_2_and_one_line(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+def test_tokens_need_an_api_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    files = ["--policies", POLICIES, "--certs", str(tmp_path / "certs")]
+    assert main(["serve", *files, "--authentication=tokens"]) == 2
+    assert capsys.readouterr().err == (
+        "kaishare-webhook: /does/not/exist: no such kubeconfig; --authentication=tokens needs an API server\n"
+    )
+
+
+def test_a_missing_certificate_of_the_ops_port_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = ["--policies", POLICIES, "--certs", str(tmp_path / "certs")]
+    assert main(["serve", *files, "--ops-certs", str(tmp_path / "missing")]) == 2
+    problem = f"{tmp_path}/missing/tls.crt and {tmp_path}/missing/tls.key: No such file or directory"
+    assert capsys.readouterr().err == f"kaishare-webhook: --ops-certs: {problem}\n"
 
 
 def test_without_a_cluster_serve_names_the_required_options(

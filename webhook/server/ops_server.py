@@ -1,4 +1,4 @@
-"""The plain HTTP server for metrics, health and policies."""
+"""The HTTP server for metrics, health and policies."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ import orjson
 
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
-from service.http.page_server import Page, PageServer, text_page
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, text_page
 from service.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
@@ -16,13 +16,17 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.sizes import Size
 
 OPS_CONNECTIONS: Final = plain_port_limits(128)
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that need no token, for the kubelet."""
+AUDIENCE: Final = "kaishare-webhook"
+"""Audience of tokens for this service alone."""
 _JSON: Final = {"Content-Type": "application/json"}
 _OPS_FINISH_SECONDS: Final = 2.0
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
 class OpsServer:
-    """An HTTP server (without TLS) for `/metrics`, `/policies`, `/healthz` and `/readyz`."""
+    """An HTTP server for `/metrics`, `/policies`, `/healthz` and `/readyz`."""
 
     def __init__(
         self,
@@ -54,13 +58,14 @@ class OpsServer:
             on_error=lambda: metrics.failed("http"),
         )
 
-    async def start(self, address: Address) -> Address:
+    async def start(self, address: Address, security: PortSecurity = OPEN_PORT) -> Address:
         """Listen; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        return await self._server.start(address, self._limits)
+        limits = self._limits.with_tls() if security.context else self._limits
+        return await self._server.start(address, limits, security=security)
 
     def drain(self) -> None:
         """Report not ready from now on."""

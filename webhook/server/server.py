@@ -7,6 +7,7 @@ from typing import Final
 
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
+from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 from webhook.admission.handler import AdmissionWebhook, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
@@ -68,13 +69,13 @@ class Server:
             limits=limits.admission,
         )
 
-    async def open_ops(self, listen: Address) -> Address:
-        """Open the plain port; return the actual address (port 0 selects a free port).
+    async def open_ops(self, listen: Address, security: PortSecurity = OPEN_PORT) -> Address:
+        """Open the ops port; return the actual address (port 0 selects a free port).
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        return await self._ops.start(listen)
+        return await self._ops.start(listen, security)
 
     async def open_admission(self, listen: Address, context: ssl.SSLContext) -> Address:
         """Open the admission port; return the actual address. Raises as `open_ops`."""

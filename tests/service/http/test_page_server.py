@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.support.page_server import LARGE, get, limits, serving, until
+from service.http.page_server import PageServer
+from service.log import JsonLog
+from tests.support.page_server import ANY_PORT, LARGE, LIMITS, RunningServer, get, limits, serving, until
 
 
 @pytest.mark.parametrize(
@@ -79,3 +81,28 @@ async def test_no_answer_is_older_than_its_request() -> None:
         client = await running.connect()
         for number in range(1, 20):
             assert (await client.get("/small"))[2] == f"{number}\n".encode()
+
+
+@pytest.mark.parametrize(("least", "count"), [("debug", 2), ("info", 0)])
+async def test_each_request_is_a_line_of_the_log_at_the_level_debug_only(least: str, count: int) -> None:
+    running = RunningServer()
+    running.pages = PageServer(
+        {"/small": running._small},
+        not_found="no such page",
+        method_not_allowed="",
+        log=JsonLog(running.stream, least=least),
+    )
+    running.address = await running.pages.start(ANY_PORT, LIMITS)
+    try:
+        async with running.stack:
+            client = await running.connect()
+            await client.get("/small")
+            await client.get("/nowhere")
+    finally:
+        await running.pages.stop(0.1)
+    lines = [(line["message"], line["path"], line["status"], line["level"]) for line in running.log]
+    expected = [
+        ("request answered", "/small", 200, "debug"),
+        ("request answered", "/nowhere", 404, "debug"),
+    ]
+    assert lines == expected[:count]

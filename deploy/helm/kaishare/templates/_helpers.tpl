@@ -24,8 +24,54 @@ app.kubernetes.io/component: {{ . }}
 {{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Labels of a pod: the chart's own, which selectors use, take precedence over podLabels. */ -}}
+{{- define "kaishare.podLabels" -}}
+{{- include "kaishare.selector" .component }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- with omit (.labels | default dict) "app.kubernetes.io/name" "app.kubernetes.io/component" "app.kubernetes.io/version" }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Rules of a service that asks its readers for tokens. */ -}}
+{{- define "kaishare.reviews" }}
+{{- if .Values.authentication.enabled }}
+  # why: finds the user of a reader's token
+  # only: authentication.enabled=true
+  - apiGroups: [authentication.k8s.io]
+    resources: [tokenreviews]
+    verbs: [create]
+  # why: asks whether a reader has the right to read a path
+  # only: authentication.enabled=true
+  - apiGroups: [authorization.k8s.io]
+    resources: [subjectaccessreviews]
+    verbs: [create]
+{{- end }}
+{{- end }}
+
+{{- /* Fields of a PodMonitor's endpoint for TLS and tokens. */ -}}
+{{- define "kaishare.scrape" -}}
+{{- with .root.Values.monitors }}
+{{- if $.tlsSecret }}
+scheme: https
+tlsConfig:
+  {{- if .tlsConfig }}
+  {{- merge dict .tlsConfig (dict "serverName" $.serverName) | toYaml | nindent 2 }}
+  {{- else }}
+  insecureSkipVerify: true
+  {{- end }}
+{{- end }}
+{{- if $.root.Values.authentication.enabled }}
+authorization:
+  type: Bearer
+  credentials:
+    {{- toYaml .tokenSecret | nindent 4 }}
+{{- end }}
 {{- end }}
 {{- end }}
 

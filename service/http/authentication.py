@@ -1,0 +1,108 @@
+"""Authentication of requests by a bearer token, which an authorizer checks."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from service.log import WARNING, JsonLog, LimitedLog
+
+if TYPE_CHECKING:
+    from aiohttp import web  # the command lines import this module without a server
+
+OWN_HEADER: Final = "X-Kaishare-Token"
+"""Header of a token for this service alone. An API server that forwards a request removes `Authorization`."""
+
+_SCHEME: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""RFC 6750, 2.1. The characters never end a header or a line of a log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BearerToken:
+    """The token of a request."""
+
+    value: str = field(repr=False)
+    is_own: bool
+    """Whether the token must be for this service's audience alone (`OWN_HEADER`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRefusal:
+    """Status and message for a request that is not allowed, or whose token cannot be checked."""
+
+    status: int
+    """401: no valid token; 403: the user may not read the path; 503: the check is not possible now."""
+    problem: str
+    """One line without the token."""
+    user: str = ""
+    """The token's user; empty if unknown."""
+
+
+NO_TOKEN: Final = AccessRefusal(status=401, problem="a bearer token is required")
+
+
+def is_token(text: str) -> bool:
+    """Whether a text has the form of a bearer token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+class Authorizer(Protocol):
+    """Checks tokens."""
+
+    async def refusal(self, token: BearerToken, path: str) -> AccessRefusal | None:
+        """Return why the token's user may not get the path; None if the user may."""
+
+
+class Authentication:
+    """Checks the token of each request, except for open paths, and logs refusals at a bounded rate."""
+
+    def __init__(
+        self, authorizer: Authorizer, *, open_paths: frozenset[str], accepts_own_header: bool, log: JsonLog
+    ) -> None:
+        """Set the authorizer.
+
+        Args:
+            authorizer: checks tokens.
+            open_paths: paths that need no token.
+            accepts_own_header: whether `OWN_HEADER` is read; it then takes precedence.
+            log: receives refusals, without tokens.
+        """
+        self._authorizer = authorizer
+        self._open_paths = open_paths
+        self._accepts_own_header = accepts_own_header
+        self._log = LimitedLog(log)
+
+    async def refusal(self, request: "web.BaseRequest") -> AccessRefusal | None:
+        """Return the refusal of a request; None if it is allowed."""
+        if request.path in self._open_paths:
+            return None
+        token = self._token(request)
+        refusal = NO_TOKEN if token is None else await self._authorizer.refusal(token, request.path)
+        if refusal is not None:
+            self._log(
+                "request refused",
+                WARNING,
+                status=refusal.status,
+                path=request.path,
+                client=request.remote or "",
+                user=refusal.user,
+                problem=refusal.problem,
+            )
+        return refusal
+
+    def _token(self, request: "web.BaseRequest") -> BearerToken | None:
+        """Return the request's token; None if there is none, or several of one kind."""
+        own = request.headers.getall(OWN_HEADER, []) if self._accepts_own_header else []
+        if own:
+            return _parsed(own, is_own=True)
+        values = request.headers.getall("Authorization", [])
+        schemes = [_SCHEME.match(value) for value in values]
+        tokens = [value[scheme.end() :] for value, scheme in zip(values, schemes, strict=True) if scheme]
+        return _parsed(tokens, is_own=False) if len(tokens) == len(values) else None
+
+
+def _parsed(tokens: Sequence[str], *, is_own: bool) -> BearerToken | None:
+    if len(tokens) != 1 or not is_token(tokens[0]):
+        return None
+    return BearerToken(value=tokens[0], is_own=is_own)

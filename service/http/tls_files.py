@@ -1,0 +1,79 @@
+"""TLS with a certificate from files, which is replaced while the server runs."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
+from service.log import ERROR, JsonLog
+
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+
+
+class TlsFilesError(ValueError):
+    """The certificate or its key cannot be used; the message is one line."""
+
+
+class TlsFiles:
+    """The TLS context of `tls.crt` and `tls.key` in a directory, as a mounted Secret has them.
+
+    Each content of the files gets its own context, and the outer context passes every handshake to the newest
+    one. Loading a mismatched pair into a live context breaks that context (measured with OpenSSL 3.0).
+    """
+
+    def __init__(self, directory: Path, *, log: JsonLog) -> None:
+        """Read the files.
+
+        Raises:
+            TlsFilesError: they cannot be used.
+        """
+        self._certificate, self._key = directory / CERTIFICATE, directory / KEY
+        self._log = log
+        self._files = FileWatch(self._certificate, self._key)
+        self._reload_problem = ""
+        """Why the current content of the files was not loaded; empty if it was."""
+        self._current = self._load()
+        self.context = self._load()
+        self.context.sni_callback = self._choose
+
+    async def run(self) -> None:
+        """Reload changed files until cancelled; an invalid pair never replaces a valid one."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            is_new = await asyncio.to_thread(self._files.changed)
+            if not is_new and not self._reload_problem:
+                continue
+            try:
+                self._current = await asyncio.to_thread(self._load)
+            except TlsFilesError as error:
+                if str(error) != self._reload_problem:
+                    self._reload_problem = str(error)
+                    self._log(
+                        "certificate not reloaded, keeping the last valid one",
+                        ERROR,
+                        problem=self._reload_problem,
+                    )
+            else:
+                self._reload_problem = ""
+                self._log("certificate reloaded", certificate=str(self._certificate))
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.num_tickets = 0  # a resumed session would show the old certificate
+        try:
+            # Without a password function OpenSSL asks for an encrypted key's password on the terminal.
+            context.load_cert_chain(self._certificate, self._key, password=lambda: b"")
+        except OSError as error:  # `ssl.SSLError` too
+            if isinstance(error, ssl.SSLError):
+                problem = "no PEM certificate with its unencrypted key"
+            else:
+                problem = error.strerror or str(error)
+            raise TlsFilesError(f"{self._certificate} and {self._key}: {problem}") from None
+        return context
+
+    def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current

@@ -1,0 +1,107 @@
+"""Values of the chart for readers: tokens, the readers' role, TLS, and Prometheus as a reader."""
+
+from typing import Any
+
+import pytest
+
+from gpuagent.cli import _parser as agent_parser
+from gpuagent.server.server import OPEN_PATHS as AGENT_OPEN_PATHS
+from kube.token_authorizer import right_url
+from tests.deploy.test_chart import AGENT, WEBHOOK, agent_pod, container, webhook_pod
+from tests.support.helm_chart import find_object, kinds, rendered
+from webhook.cli import _parser as webhook_parser
+
+READER = "kaishare-metrics-reader"
+ON: dict[str, Any] = {"authentication": {"enabled": True}}
+TLS: dict[str, Any] = {"webhook": {"opsTlsSecret": "webhook-tls"}, "agent": {"tlsSecret": "agent-tls"}}
+MONITORS: dict[str, Any] = {"enabled": True, "tokenSecret": {"name": "prometheus", "key": "bearer"}}
+PODS = {"webhook": (webhook_pod, webhook_parser), "agent": (agent_pod, agent_parser)}
+PAGES = {"/", "/page.css", "/page.js", "/metrics", "/api/v1/shares", "/policies"}
+REVIEWS = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
+
+
+def reviews(values: dict[str, Any], name: str) -> set[tuple[str, str]]:
+    """Return the reviews that a service account may create."""
+    rules = find_object(rendered(values), "ClusterRole", name)["rules"]
+    pairs = {
+        (group, resource)
+        for rule in rules
+        if rule["verbs"] == ["create"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    return pairs & REVIEWS
+
+
+def test_nothing_asks_for_tokens_and_no_account_may_review_them_unless_it_is_asked_for() -> None:
+    assert ("ClusterRole", READER) not in kinds(rendered())
+    for name, (make, parser) in PODS.items():
+        assert parser().parse_args(container(make())["args"]).authentication == "none"
+        assert reviews({}, f"kaishare-{name}") == set()
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_service_that_asks_for_tokens_may_review_them(name: str) -> None:
+    make, parser = PODS[name]
+    assert parser().parse_args(container(make(ON))["args"]).authentication == "tokens"
+    assert reviews(ON, f"kaishare-{name}") == REVIEWS
+
+
+def test_the_readers_role_has_every_page_by_the_url_that_the_services_ask_for() -> None:
+    def urls(values: dict[str, Any]) -> set[str]:
+        (rule,) = find_object(rendered(values), "ClusterRole", READER)["rules"]
+        assert rule["verbs"] == ["get"]
+        return set(rule["nonResourceURLs"])
+
+    assert urls(ON) == {right_url(path) for path in PAGES}
+    assert urls({**ON, **WEBHOOK}) == {"/metrics", "/kaishare/policies"}
+    assert urls({**ON, **AGENT}) == urls(ON) - {"/kaishare/policies"}
+    assert ("ClusterRole", READER) not in kinds(rendered({**ON, **WEBHOOK, **AGENT}))
+    # /api and /api/* belong to every authenticated user by Kubernetes' role system:discovery.
+    assert not any(url.startswith("/api") for url in urls(ON))
+    aggregated = rendered({"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}})
+    assert find_object(aggregated, "ClusterRole", READER)["metadata"]["labels"]["aggregate"] == "true"
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_tls_has_its_secret_and_the_kubelet_its_scheme(name: str) -> None:
+    make, parser = PODS[name]
+    plain, pod = make(), make(TLS)
+    options = parser().parse_args(container(pod)["args"])
+    directory = options.certs if name == "agent" else options.ops_certs
+    (mount,) = container(pod)["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == (str(directory), True)
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": f"{name}-tls", "defaultMode": 0o440}
+    assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        get = container(pod)[probe]["httpGet"]
+        assert get["path"] in AGENT_OPEN_PATHS  # the kubelet has no token
+        assert get["scheme"] == "HTTPS"
+        assert "scheme" not in container(plain)[probe]["httpGet"]
+
+
+def endpoint(values: dict[str, Any], name: str) -> dict[str, Any]:
+    (fields,) = find_object(rendered(values), "PodMonitor", f"kaishare-{name}")["spec"]["podMetricsEndpoints"]
+    assert isinstance(fields, dict)
+    return fields
+
+
+@pytest.mark.parametrize(("name", "namespace"), [("webhook", "kaishare"), ("agent", "kaishare-agent")])
+def test_prometheus_follows_the_ports(name: str, namespace: str) -> None:
+    usual = endpoint({"monitors": {"enabled": True}}, name)
+    assert not {"scheme", "tlsConfig", "authorization"} & set(usual)
+    with_token = endpoint({**ON, "monitors": MONITORS}, name)
+    assert with_token["authorization"] == {
+        "type": "Bearer",
+        "credentials": {"name": "prometheus", "key": "bearer"},
+    }
+    assert "scheme" not in with_token
+    over_tls = endpoint({**ON, **TLS, "monitors": MONITORS}, name)
+    assert (over_tls["scheme"], over_tls["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    trusted = {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}}
+    verified = endpoint({**TLS, "monitors": {**MONITORS, "tlsConfig": trusted}}, name)
+    assert verified["tlsConfig"] == {**trusted, "serverName": f"kaishare-{name}.{namespace}.svc"}
+    assert "authorization" not in verified
+    named = endpoint({**TLS, "monitors": {**MONITORS, "tlsConfig": {**trusted, "serverName": "x"}}}, name)
+    assert named["tlsConfig"]["serverName"] == "x"

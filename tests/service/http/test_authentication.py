@@ -1,0 +1,144 @@
+"""Tokens of requests: where they stand, what is open, and what the log and the client read of a refusal."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+
+from service.http.authentication import AccessRefusal, Authentication, BearerToken
+from service.http.page_server import Page, PageServer, PortSecurity, text_page
+from service.log import BURST, JsonLog
+from tests.support.page_server import ANY_PORT, LIMITS
+
+SECRET = "s3cr3t"
+
+
+@dataclass
+class RecordingAuthorizer:
+    """An authorizer that knows one token, and records the checks."""
+
+    answer: AccessRefusal | None = None
+    error: Exception | None = None
+    checks: list[tuple[str, bool, str]] = field(default_factory=list)
+
+    async def refusal(self, token: BearerToken, path: str) -> AccessRefusal | None:
+        self.checks.append((token.value, token.is_own, path))
+        if self.error:
+            raise self.error
+        return self.answer
+
+
+@contextlib.asynccontextmanager
+async def port(
+    authorizer: RecordingAuthorizer, stream: io.BytesIO, *, own: bool = True
+) -> AsyncIterator[str]:
+    async def figures() -> Page:
+        return text_page("figures\n")
+
+    log = JsonLog(stream)
+    pages = {"/figures": figures, "/healthz": figures}
+    server = PageServer(pages, not_found="no such page", method_not_allowed="GET only", log=log)
+    authentication = Authentication(
+        authorizer, open_paths=frozenset({"/healthz"}), accepts_own_header=own, log=log
+    )
+    address = await server.start(ANY_PORT, LIMITS, security=PortSecurity(authentication=authentication))
+    try:
+        yield f"http://{address}"
+    finally:
+        await server.stop(0.1)
+
+
+async def answered(url: str, headers: Sequence[tuple[str, str]] = (), method: str = "GET") -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        session.request(method, url, headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+@pytest.mark.parametrize(
+    ("headers", "own", "check"),
+    [
+        ([("Authorization", f"Bearer {SECRET}")], True, (SECRET, False, "/figures")),
+        ([("Authorization", f"bearer  {SECRET}")], True, (SECRET, False, "/figures")),
+        ([("X-Kaishare-Token", SECRET)], True, (SECRET, True, "/figures")),
+        ([("Authorization", "Bearer other"), ("X-Kaishare-Token", SECRET)], True, (SECRET, True, "/figures")),
+        (
+            [("Authorization", "Bearer other"), ("X-Kaishare-Token", SECRET)],
+            False,
+            ("other", False, "/figures"),
+        ),
+    ],
+)
+async def test_the_token_that_counts(
+    headers: list[tuple[str, str]], own: bool, check: tuple[str, bool, str]
+) -> None:
+    authorizer = RecordingAuthorizer()
+    async with port(authorizer, io.BytesIO(), own=own) as url:
+        assert await answered(f"{url}/figures", headers) == (200, "figures\n")
+        assert (await answered(f"{url}/figures", headers, method="HEAD"))[0] == 200
+    assert authorizer.checks == [check, check]
+
+
+async def test_health_is_open_and_only_pages_are_checked() -> None:
+    authorizer = RecordingAuthorizer()
+    async with port(authorizer, io.BytesIO()) as url:
+        assert (await answered(f"{url}/healthz"))[0] == 200
+        for path, method, status in (
+            ("/other", "GET", 404),
+            ("/figures", "POST", 405),
+            ("/healthz/", "GET", 404),
+        ):
+            assert (await answered(f"{url}{path}", [("Authorization", f"Bearer {SECRET}")], method))[
+                0
+            ] == status
+    assert authorizer.checks == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+async def test_a_refusal_is_one_line_and_the_reason_of_a_failed_check_is_for_the_log(status: int) -> None:
+    stream = io.BytesIO()
+    problem = "POST /apis: 10.0.0.1:443: Connection refused"
+    authorizer = RecordingAuthorizer(AccessRefusal(status=status, problem=problem, user="mallory"))
+    async with port(authorizer, stream) as url:
+        got, text = await answered(f"{url}/figures", [("Authorization", f"Bearer {SECRET}")])
+    assert got == status
+    assert text.count("\n") == 1
+    assert ("10.0.0.1" in text) is (status != 503)
+    (line,) = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert {key: line[key] for key in ("message", "level", "status", "path", "user", "problem", "client")} == {
+        "message": "request refused", "level": "warning", "status": status, "path": "/figures", "user": "mallory",
+        "problem": problem, "client": "127.0.0.1",
+    }  # fmt: skip
+    assert SECRET not in stream.getvalue().decode()
+
+
+async def test_an_unexpected_error_refuses() -> None:
+    stream = io.BytesIO()
+    async with port(RecordingAuthorizer(error=RuntimeError("boom")), stream) as url:
+        status, text = await answered(f"{url}/figures", [("Authorization", f"Bearer {SECRET}")])
+    assert status == 500
+    assert "figures" not in text
+    assert SECRET not in stream.getvalue().decode()
+
+
+async def test_a_flood_of_refusals_does_not_flood_the_log() -> None:
+    stream = io.BytesIO()
+    async with port(RecordingAuthorizer(), stream) as url, aiohttp.ClientSession(trust_env=False) as session:
+
+        async def once() -> int:
+            async with session.get(f"{url}/figures") as response:
+                return response.status
+
+        for _ in range(20):
+            assert set(await asyncio.gather(*(once() for _ in range(8)))) == {401}
+    assert len(stream.getvalue().splitlines()) <= BURST + 10
+
+
+def test_a_token_is_never_shown() -> None:
+    assert SECRET not in repr(BearerToken(value=SECRET, is_own=True))
