@@ -27,6 +27,8 @@ class ApiGpu(ApiObject, frozen=True):
     mig: bool = False
     total_bytes: int | None = None
     used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """From 0 to 1; None from an agent that does not measure it."""
     promised_bytes: int | None = None
     host_bytes: int | None = None
     unattributed_bytes: int | None = None
@@ -43,6 +45,8 @@ class ApiCandidate(ApiObject, frozen=True):
     """A pod's share according to one source."""
 
     source: str
+    says: str = ""
+    """The source's own words."""
     counts: bool = True
     """Whether the source may decide the share."""
     bytes_per_gpu: dict[str, int | None] = {}
@@ -56,6 +60,8 @@ class ApiHolding(ApiObject, frozen=True):
     gpu: int
     mig: bool = False
     used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """From 0 to 1; None from an agent that does not measure it."""
     processes: int = 0
 
 
@@ -69,6 +75,15 @@ class ApiVerdict(ApiObject, frozen=True):
     """Duration of the current uninterrupted violation; None if there is none."""
     balance_seconds: float | None = None
     """Seconds that count towards the grace; None from an agent without a balance."""
+    used_bytes: int | None = None
+    allowed_bytes: int | None = None
+
+
+class ApiOverSharePolicy(ApiObject, frozen=True):
+    """The namespace's settings for pods above their share."""
+
+    evict: bool = False
+    grace_seconds: float | None = None
 
 
 class ApiTenant(ApiObject, frozen=True):
@@ -87,14 +102,23 @@ class ApiPod(ApiObject, frozen=True):
     uid: str
     phase: str = ""
     queue: str | None = None
+    size: str | None = None
+    """Name of the size; None without one, and from an agent that does not report it."""
     vcluster: ApiTenant | None = None
+    gpu_groups: list[str] = []
     gpu_uuids: list[str] = []
+    gpu_unresolved: bool = False
+    """Whether the pod has a share of a GPU that is unknown."""
     has_unsized_gpus: bool = False
     """Whether the pod gets GPUs by a ResourceClaim or a resource without a known size."""
+    lacks_reservation: bool = False
     shares: dict[str, ApiAmount] = {}
     limits: dict[str, ApiAmount] = {}
     candidates: list[ApiCandidate] = []
     """The best candidate comes first."""
+    asked: ApiOverSharePolicy | None = None
+    share_changed: str | None = None
+    """Differences of the share from a better source; None without one."""
     notes: list[str] = []
     gpus: list[ApiHolding] = []
     verdicts: list[ApiVerdict] = []

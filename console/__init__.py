@@ -1,0 +1,1 @@
+"""The command kaishare: one command for people."""

@@ -1,0 +1,108 @@
+"""Reads all agents again and again, a bounded number at once, and merges each response when it arrives."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Final
+
+from console.top.cluster import Cluster
+from console.top.reader import AgentReader, AgentRef, ReadFailed
+
+EVERY_SECONDS: Final = 2.0
+LIST_EVERY_SECONDS: Final = 10.0
+MOST_AT_ONCE: Final = 16
+"""Largest number of concurrent requests."""
+
+_MOST_FAILING_AT_ONCE: Final = 4
+"""Of these, for agents whose last request failed; a node that hangs must not delay the others."""
+
+
+class Rounds:
+    """Keeps the state of the cluster current."""
+
+    def __init__(
+        self,
+        reader: AgentReader,
+        cluster: Cluster,
+        *,
+        node: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Set what is read.
+
+        Args:
+            reader: lists and reads the agents.
+            cluster: receives the responses.
+            node: only agents of this node; empty for all.
+            clock: monotonic seconds, the clock of `Received.at`.
+        """
+        self.is_paused = False
+        self._reader = reader
+        self._cluster = cluster
+        self._node = node
+        self._clock = clock
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._failing_slots = asyncio.Semaphore(_MOST_FAILING_AT_ONCE)
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._listed_at: float | None = None
+
+    async def once(self) -> None:
+        """List the agents and read each of them once.
+
+        Raises:
+            ReadFailed: the list is not available.
+        """
+        await self._list()
+        await asyncio.gather(*self._start())
+
+    async def run(self) -> None:
+        """Read the agents in rounds until cancelled. A slow agent is not asked again before it has answered."""
+        try:
+            while True:
+                began = self._clock()
+                if not self.is_paused:
+                    await self._list_if_due(began)
+                    self._start()
+                await asyncio.sleep(max(EVERY_SECONDS - (self._clock() - began), 0.1))
+        finally:
+            for task in self._in_flight.values():
+                task.cancel()
+
+    async def _list_if_due(self, now: float) -> None:
+        if self._listed_at is not None and now - self._listed_at < LIST_EVERY_SECONDS:
+            return
+        try:
+            await self._list()
+        except ReadFailed as error:
+            self._cluster.set_list_failure(str(error))
+        else:
+            self._listed_at = now
+
+    async def _list(self) -> None:
+        refs = await self._reader.agents()
+        self._cluster.set_agents(
+            (ref for ref in refs if not self._node or self._node == ref.node), self._clock()
+        )
+
+    def _start(self) -> list[asyncio.Task[None]]:
+        """Start a request to each agent without one; those that answered last time come first."""
+        agents = sorted(self._cluster.agents.values(), key=lambda agent: bool(agent.failure))
+        tasks = []
+        for agent in agents:
+            name = agent.ref.name
+            if name not in self._in_flight:
+                task = asyncio.create_task(self._read(agent.ref, is_failing=bool(agent.failure)))
+                self._in_flight[name] = task
+                task.add_done_callback(lambda _, name=name: self._in_flight.pop(name, None))
+                tasks.append(task)
+        return tasks
+
+    async def _read(self, ref: AgentRef, *, is_failing: bool) -> None:
+        async with self._failing_slots if is_failing else nullcontext(), self._slots:
+            try:
+                received = await self._reader.read(ref)
+            except ReadFailed as error:
+                self._cluster.set_failure(ref.name, str(error))
+            else:
+                self._cluster.set_response(ref.name, received)
