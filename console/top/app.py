@@ -98,6 +98,7 @@ class TopApp(App[None]):
     #head { height: 3; }
     #columns { height: 1; text-style: bold underline; }
     #status { height: 1; text-style: dim; }
+    #head, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { height: 1; border: none; padding: 0; display: none; }
     #filter.open { display: block; }
     """
@@ -171,18 +172,14 @@ class TopApp(App[None]):
 
     def _show_head(self) -> None:
         lines = head(self._cluster, self._cluster.totals(), self._clock())
-        text = Text("\n").join(
-            Text(line.text, "bold red" if line.is_alarm else "", no_wrap=True, overflow="ellipsis")
-            for line in lines
-        )
-        text.no_wrap, text.overflow = True, "ellipsis"
+        text = Text("\n").join(Text(line.text, "bold red" if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
 
     def on_lines_table_moved(self) -> None:
         """Show headings and place."""
         table = self.query_one(LinesTable)
-        self.query_one("#columns", Static).update(Text(table.heading, no_wrap=True))
-        self.query_one("#status", Static).update(Text(self._status(table), no_wrap=True, overflow="ellipsis"))
+        self.query_one("#columns", Static).update(Text(table.heading))
+        self.query_one("#status", Static).update(Text(self._status(table)))
 
     def _status(self, table: LinesTable) -> str:
         choice = self.arrangement

@@ -120,7 +120,8 @@ async def _print_once(
 
 
 def _is_terminal() -> bool:
-    return sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 @asynccontextmanager
