@@ -1,1 +1,1 @@
-"""The command kaishare: one command for people."""
+"""The command `kaishare` for people: one view of a cluster, with the caller's own rights."""

@@ -41,7 +41,7 @@ def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Excep
         finally:
             write_output("")  # the help is still in the buffer
     except one_line as error:
-        _complain(f"{name}: {error}")
+        write_note(f"{name}: {error}")
         return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -64,6 +64,11 @@ def write_output(text: str) -> bool:
         output_failed(error)
         return False
     return True
+
+
+def output_has_colour() -> bool:
+    """Whether standard output may be coloured: it is a terminal, and `NO_COLOR` is unset or empty."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def output_failed(error: OSError) -> None:
@@ -107,7 +112,7 @@ def _is_closed(descriptor: int) -> bool:
     return False
 
 
-def _complain(line: str) -> None:
+def write_note(line: str) -> None:
     """Write one line to standard error; discard it if that fails."""
     try:
         sys.stderr.write(f"{line}\n")

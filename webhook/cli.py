@@ -8,11 +8,11 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
-from service.command import Parser, UsageError, names, read_by, run_command, write_output
+from service.command import Parser, UsageError, names, output_has_colour, read_by, run_command, write_output
 from service.documents import DocumentError, load_path, load_text
 from service.text import quoted
 from service.units import parse_duration
@@ -53,6 +53,50 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kaishare {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
+    rules = policy_options()
+    serving = commands.add_parser("serve", parents=[rules], help="run the admission webhook")
+    serving.add_argument(
+        "--listen",
+        default="127.0.0.1:8443",
+        metavar="HOST:PORT",
+        help="address of the admission port, TLS (default %(default)s)",
+    )
+    serving.add_argument(
+        "--ops-listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="address of the plain HTTP port for metrics, health and policies (default %(default)s)",
+    )
+    add_certificate_options(serving)
+    serving.add_argument(
+        "--drain",
+        type=read_by(parse_duration),
+        default="5s",
+        metavar="DURATION",
+        help="time to keep serving, not ready, after SIGTERM; up to three times as long while clients still"
+        " connect (default %(default)s)",
+    )
+    serving.add_argument(
+        "--max-in-flight",
+        type=read_by(_positive),
+        default=512,
+        metavar="N",
+        help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
+    )
+    serving.set_defaults(run=_serve)
+
+    add_explain(commands, rules)
+
+    examining = commands.add_parser(
+        "doctor", help="check the cluster for problems that keep policies from taking effect"
+    )
+    add_doctor_options(examining)
+    examining.set_defaults(run=_doctor)
+    return parser
+
+
+def policy_options() -> Parser:
+    """Return the options of `serve` and `explain` that decide about pods, as a parent parser."""
     rules = Parser(add_help=False)
     rules.add_argument(
         "--policies",
@@ -97,38 +141,16 @@ def _parser() -> argparse.ArgumentParser:
         help="the cluster's default PriorityClass (globalDefault); serve reads it from the cluster if its"
         " policies come from there",
     )
+    return rules
 
-    serving = commands.add_parser("serve", parents=[rules], help="run the admission webhook")
-    serving.add_argument(
-        "--listen",
-        default="127.0.0.1:8443",
-        metavar="HOST:PORT",
-        help="address of the admission port, TLS (default %(default)s)",
-    )
-    serving.add_argument(
-        "--ops-listen",
-        default="127.0.0.1:8080",
-        metavar="HOST:PORT",
-        help="address of the plain HTTP port for metrics, health and policies (default %(default)s)",
-    )
-    add_certificate_options(serving)
-    serving.add_argument(
-        "--drain",
-        type=read_by(parse_duration),
-        default="5s",
-        metavar="DURATION",
-        help="time to keep serving, not ready, after SIGTERM; up to three times as long while clients still"
-        " connect (default %(default)s)",
-    )
-    serving.add_argument(
-        "--max-in-flight",
-        type=read_by(_positive),
-        default=512,
-        metavar="N",
-        help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
-    )
-    serving.set_defaults(run=_serve)
 
+def add_explain(commands: Any, rules: Parser) -> None:
+    """Add the command `explain` to the subparsers of a program.
+
+    Args:
+        commands: the result of `add_subparsers`.
+        rules: the result of `policy_options`.
+    """
     explaining = commands.add_parser(
         "explain", parents=[rules], help="show what the webhook would do to the pods of a manifest"
     )
@@ -167,9 +189,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     explaining.set_defaults(run=_explain)
 
-    examining = commands.add_parser(
-        "doctor", help="check the cluster for problems that keep policies from taking effect"
-    )
+
+def add_doctor_options(examining: argparse.ArgumentParser) -> None:
+    """Add the options of `doctor` to its parser."""
     examining.add_argument(
         "--kubeconfig",
         metavar="FILE",
@@ -188,8 +210,6 @@ def _parser() -> argparse.ArgumentParser:
     examining.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
-    examining.set_defaults(run=_doctor)
-    return parser
 
 
 _OUTPUTS = {"json": as_json, "yaml": as_yaml, "patch": as_patch}
@@ -247,7 +267,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         explain(documents, namespace=arguments.namespace, policies=policies, rules=_rules(arguments))
     )
     if arguments.output == "text":
-        lines = as_text(explained, colour=sys.stdout.isatty()) if explained else [_NO_PODS]
+        lines = as_text(explained, colour=output_has_colour()) if explained else [_NO_PODS]
     else:
         lines = _OUTPUTS[arguments.output](explained)
     write_output("".join(f"{line}\n" for line in lines))

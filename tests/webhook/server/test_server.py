@@ -18,7 +18,7 @@ from webhook.policy.decide import Decision
 from webhook.policy.labels import NamespacePolicy
 from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.bodies import LARGEST_BODY
-from webhook.server.ops_server import policy_json
+from webhook.policy.policy_json import policy_json
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
