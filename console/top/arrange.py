@@ -89,8 +89,8 @@ def key_of(line: Line) -> LineKey:
 def arrange(cluster: Cluster, arrangement: Arrangement) -> list[Line]:
     """Return the lines of the table.
 
-    Agents that do not respond or report problems have a line each, after the rows that are flagged or in violation. In any
-    other order than `Sort.FLAGS`, and in groups, they come first.
+    Agents that do not respond or report problems have a line each, after the rows that are flagged or in
+    violation. In any other order than `Sort.FLAGS`, and in groups, they come first.
     """
     old = {name for name, agent in cluster.agents.items() if agent.failure}
     rows = sorted(_chosen(cluster, arrangement), key=_KEYS[arrangement.sort])
@@ -143,16 +143,16 @@ def _last(value: float | None) -> float:
 
 def _by_flags(row: Row) -> Any:
     first = _last(row.ratio) if row.tier is Tier.REST else _last(row.over_seconds)
-    return (row.tier, first, row.node, row.gpu, row.namespace, row.pod)
+    return (row.tier, first, row.by_node)
 
 
 _KEYS: Final[dict[Sort, Callable[[Row], Any]]] = {
     Sort.FLAGS: _by_flags,
-    Sort.USED: lambda row: (_last(row.used), row.node, row.gpu, row.namespace, row.pod),
-    Sort.SHARE: lambda row: (_last(row.ratio), row.node, row.gpu, row.namespace, row.pod),
-    Sort.OVER: lambda row: (_last(row.over_seconds), row.node, row.gpu, row.namespace, row.pod),
-    Sort.POD: lambda row: (row.namespace, row.pod, row.node, row.gpu),
-    Sort.NODE: lambda row: (row.node, row.gpu, row.namespace, row.pod),
+    Sort.USED: lambda row: (_last(row.used), row.by_node),
+    Sort.SHARE: lambda row: (_last(row.ratio), row.by_node),
+    Sort.OVER: lambda row: (_last(row.over_seconds), row.by_node),
+    Sort.POD: lambda row: row.by_pod,
+    Sort.NODE: lambda row: row.by_node,
 }
 
 _GROUPS: Final[dict[Group, Callable[[Row], str]]] = {

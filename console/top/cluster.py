@@ -1,4 +1,4 @@
-"""The state of all agents: merges responses and failures, and adds up the figures. Without input or output."""
+"""The state of all agents: merges responses and failures, and adds up the figures. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

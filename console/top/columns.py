@@ -87,6 +87,7 @@ POD_WITH_NAMESPACE: Final = Column(
     "pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24
 )  # on terminals too narrow for a column with the namespace
 
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The chosen columns with their widths."""

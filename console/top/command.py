@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 import time
@@ -17,6 +18,8 @@ from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
 from service.command import UsageError, read_by, write_output
+from service.log import JsonLog
+from service.log_capture import capture_libraries
 
 _NEGATIVE: Final = 1
 """Exit status if an agent did not answer, or if there is none."""
@@ -81,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             not respond.
         kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
     """
+    capture_libraries(JsonLog(io.BytesIO()))  # a warning must not write into the table
     return asyncio.run(_run(arguments))
 
 

@@ -85,14 +85,12 @@ def _verdict(verdict: ApiVerdict) -> str:
     if verdict.lasted_seconds is None:
         state = "FLAGGED, clearing" if verdict.flagged else "in order"
     else:
-        state = f"{'FLAGGED' if verdict.flagged else 'in grace'} for {duration(min(verdict.lasted_seconds, 1e10))}"
+        lasted = duration(min(verdict.lasted_seconds, 1e10))
+        state = f"{'FLAGGED' if verdict.flagged else 'in grace'} for {lasted}"
     balance = verdict.balance_seconds
     balance_text = f", balance {duration(min(balance, 1e10))}" if balance else ""
-    figures = (
-        f", used {amount(known_bytes(verdict.used_bytes))}, allowed {amount(known_bytes(verdict.allowed_bytes))}"
-        if verdict.used_bytes is not None
-        else ""
-    )
+    used, allowed = known_bytes(verdict.used_bytes), known_bytes(verdict.allowed_bytes)
+    figures = f", used {amount(used)}, allowed {amount(allowed)}" if used is not None else ""
     return f"{reason}: {state}{balance_text}{figures}"
 
 
@@ -127,7 +125,9 @@ def _notes(pod: ApiPod) -> Iterator[str]:
 
 def _agent(agent: AgentState, now: float) -> Iterator[str]:
     yield f"agent       {plain(agent.ref.name, 253)} on {agent.node}"
-    yield f"answer      {duration(agent.silent_seconds(now))} ago" if agent.received else "answer      none yet"
+    yield (
+        f"answer      {duration(agent.silent_seconds(now))} ago" if agent.received else "answer      none yet"
+    )
     if agent.failure:
         yield agent_text(AgentLine(agent), now).strip()
     if agent.received is not None:

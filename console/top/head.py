@@ -69,7 +69,7 @@ def _agent_notes(cluster: Cluster, totals: Totals, now: float) -> Iterator[str]:
         age = duration(first.silent_seconds(now))
         yield f"{len(totals.silent)} NOT ANSWERING ({first.node} for {age}: {first.failure}{others})"
     if totals.waiting:
-        yield f"{totals.waiting} not asked yet"
+        yield f"no answer of {totals.waiting} yet"
     if totals.suspended:
         names = _first([agent.node for agent in totals.suspended])
         yield f"{len(totals.suspended)} WITH VERDICTS SUSPENDED ({names})"

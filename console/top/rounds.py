@@ -57,7 +57,7 @@ class Rounds:
         await asyncio.gather(*self._start())
 
     async def run(self) -> None:
-        """Read the agents in rounds until cancelled. A slow agent is not asked again before it has answered."""
+        """Read the agents in rounds until cancelled. Each agent has at most one request in flight."""
         try:
             while True:
                 began = self._clock()
@@ -94,7 +94,6 @@ class Rounds:
             if name not in self._in_flight:
                 task = asyncio.create_task(self._read(agent.ref, is_failing=bool(agent.failure)))
                 self._in_flight[name] = task
-                task.add_done_callback(lambda _, name=name: self._in_flight.pop(name, None))
                 tasks.append(task)
         return tasks
 
@@ -106,3 +105,5 @@ class Rounds:
                 self._cluster.set_failure(ref.name, str(error))
             else:
                 self._cluster.set_response(ref.name, received)
+            finally:
+                self._in_flight.pop(ref.name, None)

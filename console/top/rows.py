@@ -66,6 +66,10 @@ class Row:
     """Reasons of the flags, else those of violations within their grace."""
     haystack: str
     """Lower-case text that the filter searches."""
+    by_node: str
+    """Sort key: node, GPU, namespace and pod. One string, since 12,800 tuples of strings sort ten times slower."""
+    by_pod: str
+    """Sort key: namespace, pod, node and GPU."""
     source: ApiPod
     """The pod as the agent reported it."""
 
@@ -209,6 +213,8 @@ def _row(
         processes=holding.processes if holding else None,
         reasons=reasons,
         haystack=f"{names.haystack} {' '.join(reasons).lower()}" if reasons else names.haystack,
+        by_node=f"{names.node}\0{place}\0{names.namespace}\0{names.name}",
+        by_pod=f"{names.namespace}\0{names.name}\0{names.node}\0{place}",
         source=pod,
     )
 
@@ -240,4 +246,3 @@ def share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
     best = next((candidate for candidate in pod.candidates if candidate.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None
-

@@ -22,8 +22,7 @@ def as_text(cluster: Cluster, arrangement: Arrangement, now: float) -> str:
 
 
 def _lines(cluster: Cluster, arrangement: Arrangement, now: float) -> Iterator[str]:
-    for line in head(cluster, cluster.totals(), now):
-        yield line.text
+    yield from (line.text for line in head(cluster, cluster.totals(), now))
     lines = arrange(cluster, arrangement)
     if not lines:
         yield "No pod has a GPU share or uses GPU memory." if cluster.agents else "No agents."
