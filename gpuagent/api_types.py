@@ -6,11 +6,14 @@ import msgspec
 from msgspec import Struct
 
 
-class ApiObject(Struct, rename="camel", frozen=True):
-    """One object of the response; unknown fields of newer agents are ignored."""
+class ApiObject(Struct, rename="camel", frozen=True, gc=False):
+    """One object of the response; unknown fields of newer agents are ignored.
+
+    JSON has no cycles, so garbage collection need not visit the objects.
+    """
 
 
-class ApiProblem(ApiObject, frozen=True):
+class ApiProblem(ApiObject, frozen=True, gc=False):
     """Why something is unknown."""
 
     reason: str
@@ -18,7 +21,7 @@ class ApiProblem(ApiObject, frozen=True):
     detail: str = ""
 
 
-class ApiGpu(ApiObject, frozen=True):
+class ApiGpu(ApiObject, frozen=True, gc=False):
     """The sums of one GPU, in bytes."""
 
     uuid: str
@@ -34,14 +37,14 @@ class ApiGpu(ApiObject, frozen=True):
     unattributed_bytes: int | None = None
 
 
-class ApiAmount(ApiObject, frozen=True):
+class ApiAmount(ApiObject, frozen=True, gc=False):
     """A share or a limit, in bytes."""
 
     bytes: int
     source: str
 
 
-class ApiCandidate(ApiObject, frozen=True):
+class ApiCandidate(ApiObject, frozen=True, gc=False):
     """A pod's share according to one source."""
 
     source: str
@@ -53,7 +56,7 @@ class ApiCandidate(ApiObject, frozen=True):
     """By GPU UUID; the key is empty while the GPU is unknown."""
 
 
-class ApiHolding(ApiObject, frozen=True):
+class ApiHolding(ApiObject, frozen=True, gc=False):
     """The memory of a pod on one GPU, in bytes."""
 
     gpu_uuid: str
@@ -65,7 +68,7 @@ class ApiHolding(ApiObject, frozen=True):
     processes: int = 0
 
 
-class ApiVerdict(ApiObject, frozen=True):
+class ApiVerdict(ApiObject, frozen=True, gc=False):
     """The verdict on one pod for one reason on one GPU."""
 
     reason: str
@@ -79,14 +82,14 @@ class ApiVerdict(ApiObject, frozen=True):
     allowed_bytes: int | None = None
 
 
-class ApiOverSharePolicy(ApiObject, frozen=True):
+class ApiOverSharePolicy(ApiObject, frozen=True, gc=False):
     """The namespace's settings for pods above their share."""
 
     evict: bool = False
     grace_seconds: float | None = None
 
 
-class ApiTenant(ApiObject, frozen=True):
+class ApiTenant(ApiObject, frozen=True, gc=False):
     """A pod's names in its vCluster."""
 
     name: str
@@ -94,7 +97,7 @@ class ApiTenant(ApiObject, frozen=True):
     pod: str
 
 
-class ApiPod(ApiObject, frozen=True):
+class ApiPod(ApiObject, frozen=True, gc=False):
     """One pod with its shares, usage and verdicts."""
 
     namespace: str
@@ -124,7 +127,7 @@ class ApiPod(ApiObject, frozen=True):
     verdicts: list[ApiVerdict] = []
 
 
-class AgentResponse(ApiObject, frozen=True):
+class AgentResponse(ApiObject, frozen=True, gc=False):
     """The root of the response: the node, its GPUs and its pods."""
 
     node: str

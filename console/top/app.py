@@ -1,6 +1,7 @@
 """The interactive view. Every text from outside is a Rich Text or a Segment, never markup."""
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
-from console.top.arrange import Arrangement, Group, Line, Sort, arrange
+from console.top.arrange import Arrangement, Group, Line, Sort, arrange, is_old
 from console.top.cluster import Cluster
 from console.top.details import details_of, title_of
 from console.top.head import head
@@ -136,11 +137,16 @@ class TopApp(App[None]):
         self._clock = clock
         self._shown_version = -1
 
+    @property
+    def is_paused(self) -> bool:
+        """Return whether reading is paused."""
+        return self._rounds.is_paused
+
     def compose(self) -> ComposeResult:
         """Make the parts from top to bottom."""
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
-        yield LinesTable(self._clock)
+        yield LinesTable(self._clock, lambda line: is_old(self._cluster, line))
         yield Static(id="status", markup=False)
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
         yield Footer(compact=True, show_command_palette=False)
@@ -261,8 +267,20 @@ def _next(values: type[Choice], value: Choice) -> Choice:
     return members[(members.index(value) + 1) % len(members)]
 
 
+def tune_garbage_collection() -> None:
+    """Collect garbage rarely.
+
+    Each round replaces the rows and the responses of all agents. They have no reference cycles, and visiting
+    them took 0.7 s of each round with 12,800 rows and paused the keys for 0.3 s.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
 async def show(rounds: Rounds, cluster: Cluster, arrangement: Arrangement) -> None:
     """Show the view until a person quits or a signal ends it; restore the terminal."""
+    tune_garbage_collection()
     app = TopApp(rounds, cluster, arrangement)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -64,16 +64,7 @@ class AgentLine:
     agent: AgentState
 
 
-@dataclass(frozen=True, slots=True)
-class RowLine:
-    """One pod on one GPU."""
-
-    row: Row
-    is_old: bool
-    """Whether the agent no longer responds, so that the figures are of the past."""
-
-
-Line = RowLine | GroupLine | AgentLine
+Line = Row | GroupLine | AgentLine
 LineKey = Key | str
 
 NO_QUEUE: Final = "(no queue)"
@@ -81,9 +72,17 @@ NO_QUEUE: Final = "(no queue)"
 
 def key_of(line: Line) -> LineKey:
     """Return what identifies a line across rounds."""
-    if isinstance(line, RowLine):
-        return line.row.key
+    if isinstance(line, Row):
+        return line.key
     return f"group {line.name}" if isinstance(line, GroupLine) else f"agent {line.agent.ref.name}"
+
+
+def is_old(cluster: Cluster, line: Line) -> bool:
+    """Return whether a line has figures of the past, since its agent no longer responds."""
+    if not isinstance(line, Row):
+        return False
+    agent = cluster.agents.get(line.key[0])
+    return agent is None or bool(agent.failure)
 
 
 def arrange(cluster: Cluster, arrangement: Arrangement) -> list[Line]:
@@ -92,16 +91,14 @@ def arrange(cluster: Cluster, arrangement: Arrangement) -> list[Line]:
     Agents that do not respond or report problems have a line each, after the rows that are flagged or in
     violation. In any other order than `Sort.FLAGS`, and in groups, they come first.
     """
-    old = {name for name, agent in cluster.agents.items() if agent.failure}
     rows = sorted(_chosen(cluster, arrangement), key=_KEYS[arrangement.sort])
     agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(cluster, arrangement)]
     if arrangement.group is not Group.NONE:
-        return agents + _grouped(rows, old, arrangement.group)
-    lines: list[Line] = [RowLine(row, row.key[0] in old) for row in rows]
+        return agents + _grouped(rows, arrangement.group)
     if arrangement.sort is not Sort.FLAGS or not agents:
-        return agents + lines
+        return [*agents, *rows]
     place = next((index for index, row in enumerate(rows) if row.tier is Tier.REST), len(rows))
-    return lines[:place] + agents + lines[place:]
+    return [*rows[:place], *agents, *rows[place:]]
 
 
 def _shown_agents(cluster: Cluster, arrangement: Arrangement) -> list[AgentState]:
@@ -162,7 +159,7 @@ _GROUPS: Final[dict[Group, Callable[[Row], str]]] = {
 }
 
 
-def _grouped(rows: Sequence[Row], old: set[str], group: Group) -> list[Line]:
+def _grouped(rows: Sequence[Row], group: Group) -> list[Line]:
     """Return the rows under headings; groups with flags come first, then by name."""
     name_of = _GROUPS[group]
     members: dict[str, list[Row]] = {}
@@ -172,7 +169,7 @@ def _grouped(rows: Sequence[Row], old: set[str], group: Group) -> list[Line]:
     lines: list[Line] = []
     for heading in sorted(headings, key=lambda line: (not line.flagged, not line.over, line.name)):
         lines.append(heading)
-        lines += [RowLine(row, row.key[0] in old) for row in members[heading.name]]
+        lines += members[heading.name]
     return lines
 
 

@@ -26,6 +26,8 @@ def plain(text: str, limit: int = 300) -> str:
         text: untrusted text.
         limit: largest length of the result in characters.
     """
+    if len(text) <= limit and text.isascii() and text.isprintable() and " " not in text:  # most names
+        return text
     line = one_line(text, limit)
     if line.isascii():
         return line

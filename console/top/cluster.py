@@ -24,6 +24,11 @@ class AgentState:
     rows: tuple[Row, ...] = ()
     gpus: tuple[GpuState, ...] = ()
     problems: tuple[str, ...] = ()
+    flagged: int = 0
+    """Rows with a flag."""
+    over: int = 0
+    """Rows in violation within the grace."""
+    pods: int = 0
     widths: Widths = field(default_factory=dict)
     is_suspended: bool = False
     """Whether verdicts are suspended on the whole node."""
@@ -102,6 +107,9 @@ class Cluster:
             agent.node = plain(answer.node, 253)
         agent.rows = rows_of(name, agent.node, answer)
         agent.widths = measure(agent.rows)
+        agent.flagged = sum(row.tier is Tier.FLAGGED for row in agent.rows)
+        agent.over = sum(row.tier is Tier.OVER for row in agent.rows)
+        agent.pods = len({row.key[1] for row in agent.rows})
         agent.gpus = gpus_of(agent.node, answer)
         agent.problems = problems_of(answer)
         agent.is_suspended = answer.attribution_ok is False
@@ -118,7 +126,6 @@ class Cluster:
         """Add up all agents."""
         agents = self.agents.values()
         gpus = [gpu for agent in agents for gpu in agent.gpus]
-        tiers = [row.tier for agent in agents for row in agent.rows]
         silent = (agent for agent in agents if agent.failure)
         return Totals(
             agents=len(self.agents),
@@ -129,9 +136,9 @@ class Cluster:
             promised=sum(gpu.promised or 0 for gpu in gpus),
             is_lower_bound=any(None in (gpu.used, gpu.total, gpu.promised) for gpu in gpus)
             or any(agent.received is None for agent in agents),
-            pods=len({row.key[:2] for agent in agents for row in agent.rows}),
-            flagged=tiers.count(Tier.FLAGGED),
-            over=tiers.count(Tier.OVER),
+            pods=sum(agent.pods for agent in agents),
+            flagged=sum(agent.flagged for agent in agents),
+            over=sum(agent.over for agent in agents),
             lost=tuple(gpu for gpu in gpus if gpu.is_lost),
             over_promised=tuple(gpu for gpu in gpus if gpu.is_over_promised),
             silent=tuple(

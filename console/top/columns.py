@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from console.top.arrange import AgentLine, GroupLine, Line, RowLine
+from console.top.arrange import AgentLine, GroupLine, Line
 from console.top.cells import NONE, UNKNOWN, amount, bar, fit, percent
 from console.top.rows import Row, Tier
 from console.top.widths import Widths, reasons_of
@@ -100,29 +100,28 @@ class Layout:
         cells = (fit(column.heading, width, is_right=column.is_right) for column, width in self.columns)
         return self._line("  ", cells)
 
-    def line(self, line: Line, now: float) -> str:
+    def line(self, line: Line, now: float, *, is_old: bool = False) -> str:
         """Return one line of the table, in exactly the width of the table.
 
         Args:
             line: row, heading of a group, or agent.
             now: monotonic seconds, on the clock of the agents' state.
+            is_old: whether the agent no longer responds, so that a row's figures are of the past.
         """
         if isinstance(line, GroupLine):
             return fit_end(group_text(line), self.width)
         if isinstance(line, AgentLine):
             return fit_end(agent_text(line, now), self.width)
-        cells = (
-            fit(column.cell(line.row), width, is_right=column.is_right) for column, width in self.columns
-        )
-        return self._line(sign(line), cells)
+        cells = (fit(column.cell(line), width, is_right=column.is_right) for column, width in self.columns)
+        return self._line(sign(line, is_old=is_old), cells)
 
     def _line(self, mark: str, cells: Iterable[str]) -> str:
         return fit_end(" ".join((mark, *cells)), self.width)
 
 
-def sign(line: RowLine) -> str:
+def sign(row: Row, *, is_old: bool) -> str:
     """Return the two characters that mark a row: `!` flagged, `~` in its grace, `?` figures of the past."""
-    return _SIGNS[line.row.tier] + (SIGN_OLD if line.is_old else " ")
+    return _SIGNS[row.tier] + (SIGN_OLD if is_old else " ")
 
 
 def fit_end(text: str, width: int) -> str:

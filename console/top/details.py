@@ -20,7 +20,7 @@ def title_of(line: Line) -> str:
         return line.name
     if isinstance(line, AgentLine):
         return line.agent.node
-    return f"{line.row.namespace}/{line.row.pod}"
+    return f"{line.namespace}/{line.pod}"
 
 
 def details_of(line: Line, cluster: Cluster, now: float) -> list[str]:
@@ -35,8 +35,8 @@ def details_of(line: Line, cluster: Cluster, now: float) -> list[str]:
         return [group_text(line)]
     if isinstance(line, AgentLine):
         return list(_agent(line.agent, now))
-    agent = cluster.agents.get(line.row.key[0])
-    return [*_row(line.row), *(("", *_agent(agent, now)) if agent else ())]
+    agent = cluster.agents.get(line.key[0])
+    return [*_row(line), *(("", *_agent(agent, now)) if agent else ())]
 
 
 def _row(row: Row) -> Iterator[str]:

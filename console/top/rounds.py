@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Final
 
-from console.top.cluster import Cluster
+from console.top.cluster import AgentState, Cluster
 from console.top.reader import AgentReader, AgentRef, ReadFailed
 
 EVERY_SECONDS: Final = 2.0
@@ -16,6 +16,9 @@ MOST_AT_ONCE: Final = 16
 
 _MOST_FAILING_AT_ONCE: Final = 4
 """Of these, for agents whose last request failed; a node that hangs must not delay the others."""
+
+_SPREAD: Final = 0.8
+"""Part of a round over which its requests are spread."""
 
 
 class Rounds:
@@ -54,7 +57,7 @@ class Rounds:
             ReadFailed: the list is not available.
         """
         await self._list()
-        await asyncio.gather(*self._start())
+        await asyncio.gather(*(self._start(agent) for agent in self._due()))
 
     async def run(self) -> None:
         """Read the agents in rounds until cancelled. Each agent has at most one request in flight."""
@@ -63,7 +66,7 @@ class Rounds:
                 began = self._clock()
                 if not self.is_paused:
                     await self._list_if_due(began)
-                    self._start()
+                    await self._spread()
                 await asyncio.sleep(max(EVERY_SECONDS - (self._clock() - began), 0.1))
         finally:
             for task in self._in_flight.values():
@@ -85,17 +88,23 @@ class Rounds:
             (ref for ref in refs if not self._node or self._node == ref.node), self._clock()
         )
 
-    def _start(self) -> list[asyncio.Task[None]]:
-        """Start a request to each agent without one; those that answered last time come first."""
-        agents = sorted(self._cluster.agents.values(), key=lambda agent: bool(agent.failure))
-        tasks = []
-        for agent in agents:
-            name = agent.ref.name
-            if name not in self._in_flight:
-                task = asyncio.create_task(self._read(agent.ref, is_failing=bool(agent.failure)))
-                self._in_flight[name] = task
-                tasks.append(task)
-        return tasks
+    async def _spread(self) -> None:
+        """Start the requests of a round one by one; responses that arrive together would delay the keys."""
+        due = self._due()
+        for agent in due:
+            self._start(agent)
+            await asyncio.sleep(_SPREAD * EVERY_SECONDS / len(due))
+
+    def _due(self) -> list[AgentState]:
+        """Return the agents without a request in flight; those that answered last time come first."""
+        agents = self._cluster.agents
+        due = [agent for name, agent in agents.items() if name not in self._in_flight]
+        return sorted(due, key=lambda agent: bool(agent.failure))
+
+    def _start(self, agent: AgentState) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._read(agent.ref, is_failing=bool(agent.failure)))
+        self._in_flight[agent.ref.name] = task
+        return task
 
     async def _read(self, ref: AgentRef, *, is_failing: bool) -> None:
         async with self._failing_slots if is_failing else nullcontext(), self._slots:

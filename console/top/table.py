@@ -50,8 +50,15 @@ class LinesTable(ScrollView, can_focus=True):
     class Moved(Message):
         """The cursor or the lines have changed."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], is_old: Callable[[Line], bool]) -> None:
+        """Set where times and ages come from.
+
+        Args:
+            clock: monotonic seconds, the clock of the agents' state.
+            is_old: whether the figures of a line are of the past.
+        """
         super().__init__()
+        self._is_old = is_old
         self.lines: Sequence[Line] = ()
         self.cursor = 0
         self._clock = clock
@@ -86,10 +93,11 @@ class LinesTable(ScrollView, can_focus=True):
         if index >= len(self.lines):
             return Strip.blank(width, self.rich_style)
         line = self.lines[index]
-        style = self.rich_style + _style(line)
+        is_old = self._is_old(line)
+        style = self.rich_style + _style(line, is_old=is_old)
         if index == self.cursor:
             style += Style(reverse=True)
-        return Strip([Segment(self._layout.line(line, self._clock()), style)], width)
+        return Strip([Segment(self._layout.line(line, self._clock(), is_old=is_old), style)], width)
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the columns for the new width."""
@@ -155,10 +163,10 @@ class LinesTable(ScrollView, can_focus=True):
         self._layout = layout(self.size.width or 80, self._widths)
 
 
-def _style(line: Line) -> Style:
+def _style(line: Line, *, is_old: bool) -> Style:
     if isinstance(line, GroupLine):
         return _GROUP
     if isinstance(line, AgentLine):
         return _OVER
-    style = {Tier.FLAGGED: _FLAGGED, Tier.OVER: _OVER, Tier.REST: _PLAIN}[line.row.tier]
-    return style + _OLD if line.is_old else style
+    style = {Tier.FLAGGED: _FLAGGED, Tier.OVER: _OVER, Tier.REST: _PLAIN}[line.tier]
+    return style + _OLD if is_old else style

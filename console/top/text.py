@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from console.top.arrange import Arrangement, arrange
+from console.top.arrange import Arrangement, arrange, is_old
 from console.top.cluster import AgentState, Cluster
 from console.top.columns import everything
 from console.top.head import head
@@ -32,7 +32,7 @@ def _lines(cluster: Cluster, arrangement: Arrangement, now: float) -> Iterator[s
     yield layout.heading()
     wide = replace(layout, width=max(layout.width, _LONGEST))  # long reasons of agents
     for line in lines:
-        yield wide.line(line, now)
+        yield wide.line(line, now, is_old=is_old(cluster, line))
 
 
 def as_json(cluster: Cluster, arrangement: Arrangement, now: float) -> str:
