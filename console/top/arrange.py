@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from console.top.cluster import AgentState, Cluster
@@ -56,6 +57,11 @@ class GroupLine:
     is_lower_bound: bool
     """Whether the memory of a row is unknown."""
 
+    @property
+    def key(self) -> Key:
+        """Return what identifies the line across rounds."""
+        return ("group", self.name, "")
+
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
@@ -63,18 +69,14 @@ class AgentLine:
 
     agent: AgentState
 
+    @property
+    def key(self) -> Key:
+        """Return what identifies the line across rounds."""
+        return ("agent", self.agent.ref.name, "")
+
 
 Line = Row | GroupLine | AgentLine
-LineKey = Key | str
-
 NO_QUEUE: Final = "(no queue)"
-
-
-def key_of(line: Line) -> LineKey:
-    """Return what identifies a line across rounds."""
-    if isinstance(line, Row):
-        return line.key
-    return f"group {line.name}" if isinstance(line, GroupLine) else f"agent {line.agent.ref.name}"
 
 
 def is_old(cluster: Cluster, line: Line) -> bool:
@@ -91,7 +93,9 @@ def arrange(cluster: Cluster, arrangement: Arrangement) -> list[Line]:
     Agents that do not respond or report problems have a line each, after the rows that are flagged or in
     violation. In any other order than `Sort.FLAGS`, and in groups, they come first.
     """
-    rows = sorted(_chosen(cluster, arrangement), key=_KEYS[arrangement.sort])
+    rows = list(_chosen(cluster, arrangement))
+    if arrangement.sort is not Sort.NODE:
+        rows.sort(key=_KEYS[arrangement.sort])
     agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(cluster, arrangement)]
     if arrangement.group is not Group.NONE:
         return agents + _grouped(rows, arrangement.group)
@@ -138,19 +142,14 @@ def _last(value: float | None) -> float:
     return 1.0 if value is None else -value
 
 
-def _by_flags(row: Row) -> Any:
-    first = _last(row.ratio) if row.tier is Tier.REST else _last(row.over_seconds)
-    return (row.tier, first, row.by_node)
-
-
 _KEYS: Final[dict[Sort, Callable[[Row], Any]]] = {
-    Sort.FLAGS: _by_flags,
-    Sort.USED: lambda row: (_last(row.used), row.by_node),
-    Sort.SHARE: lambda row: (_last(row.ratio), row.by_node),
-    Sort.OVER: lambda row: (_last(row.over_seconds), row.by_node),
-    Sort.POD: lambda row: row.by_pod,
-    Sort.NODE: lambda row: row.by_node,
+    Sort.FLAGS: attrgetter("rank"),
+    Sort.USED: lambda row: _last(row.used),
+    Sort.SHARE: lambda row: _last(row.ratio),
+    Sort.OVER: lambda row: _last(row.over_seconds),
+    Sort.POD: attrgetter("by_pod"),
 }
+"""Sorting is stable, and the rows come by node, GPU and pod."""
 
 _GROUPS: Final[dict[Group, Callable[[Row], str]]] = {
     Group.NODE: lambda row: row.node,
@@ -174,12 +173,12 @@ def _grouped(rows: Sequence[Row], group: Group) -> list[Line]:
 
 
 def _heading(name: str, rows: Sequence[Row]) -> GroupLine:
-    return GroupLine(
-        name=name,
-        rows=len(rows),
-        flagged=sum(row.tier is Tier.FLAGGED for row in rows),
-        over=sum(row.tier is Tier.OVER for row in rows),
-        used=sum(row.used or 0 for row in rows),
-        share=sum(row.share or 0 for row in rows),
-        is_lower_bound=any(row.used is None or row.share_is_unknown for row in rows),
-    )
+    flagged = over = used = share = 0
+    is_lower_bound = False
+    for row in rows:  # one pass; this runs for every row of a cluster when a key is pressed
+        flagged += row.tier is Tier.FLAGGED
+        over += row.tier is Tier.OVER
+        used += row.used or 0
+        share += row.share or 0
+        is_lower_bound = is_lower_bound or row.used is None or row.share_is_unknown
+    return GroupLine(name, len(rows), flagged, over, used, share, is_lower_bound)

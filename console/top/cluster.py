@@ -77,12 +77,12 @@ class Cluster:
     """Grows with every change."""
 
     def set_agents(self, refs: Iterable[AgentRef], now: float) -> None:
-        """Take a new list of agents: keep the state of known ones, drop those that are gone."""
+        """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
         known = self.agents
         self.agents = {
             ref.name: known.get(ref.name)
             or AgentState(ref=ref, node=plain(ref.node or ref.name, 253), since=now)
-            for ref in refs
+            for ref in sorted(refs, key=lambda ref: (ref.node, ref.name))
         }
         self.list_failure = ""
         self.version += 1

@@ -16,6 +16,9 @@ MAX_PODS: Final = 4096
 MAX_ROWS: Final = 8192
 """Largest number of rows for one agent."""
 
+_MAX_GPUS: Final = 256
+"""Largest number of GPUs and MIG devices of one pod."""
+
 _NAME: Final = 253
 """Largest length of a Kubernetes name (DNS-1123 subdomain)."""
 
@@ -70,10 +73,10 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
     """Reasons of the flags, else those of violations within their grace."""
     haystack: str
     """Lower-case text that the filter searches."""
-    by_node: str
-    """Sort key: node, GPU, namespace and pod, as one string; tuples of strings sort ten times slower."""
+    rank: float
+    """Sort key of the default order: the tier, then the time over or the use of the share."""
     by_pod: str
-    """Sort key: namespace, pod, node and GPU."""
+    """Sort key: namespace and pod, as one string; tuples of strings sort ten times slower."""
     source: ApiPod
     """The pod as the agent reported it."""
 
@@ -97,15 +100,15 @@ class GpuState:
 
 
 def rows_of(agent: str, node: str, response: AgentResponse) -> tuple[Row, ...]:
-    """Return a row for each pod and GPU of a response, with at most MAX_ROWS."""
+    """Return a row for each pod and GPU of a response, with at most MAX_ROWS, by GPU and pod."""
     rows: list[Row] = []
     indices = {gpu.uuid: _index(gpu.index) for gpu in response.gpus}
     for pod in response.pods[:MAX_PODS]:
-        for row in _pod_rows(agent, node, pod, indices):
-            rows.append(row)
-            if len(rows) >= MAX_ROWS:
-                return tuple(rows)
-    return tuple(rows)
+        rows.extend(_pod_rows(agent, node, pod, indices))
+        if len(rows) >= MAX_ROWS:
+            break
+    rows.sort(key=lambda row: (len(row.gpu), row.gpu, row.by_pod))
+    return tuple(rows[:MAX_ROWS])
 
 
 def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
@@ -155,7 +158,7 @@ def _pod_rows(agent: str, node: str, pod: ApiPod, indices: dict[str, str]) -> It
         if verdict.flagged or verdict.lasted_seconds is not None:
             verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
     flagged = [uuid for uuid, found in verdicts.items() if any(verdict.flagged for verdict in found)]
-    uuids = list(dict.fromkeys([*holdings, *pod.gpu_uuids, *sorted(flagged)])) or [""]
+    uuids = list(dict.fromkeys([*sorted(flagged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]
     names = _Names.of(pod, node)
     for uuid in uuids:
         holding = holdings.get(uuid)
@@ -197,19 +200,22 @@ def _row(
     share = known_bytes(amount.bytes) if amount else None
     used = known_bytes(holding.used_bytes) if holding else None
     flags = [verdict for verdict in verdicts if verdict.flagged]
+    tier = Tier.FLAGGED if flags else Tier.OVER if verdicts else Tier.REST
+    over_seconds = max((_seconds(verdict) for verdict in flags or verdicts), default=None)
+    ratio = used / share if used is not None and share else None
     reasons = tuple(dict.fromkeys(plain(verdict.reason, 48) for verdict in flags or verdicts))
     return Row(
         key=(agent, pod.uid, uuid),
-        tier=Tier.FLAGGED if flags else Tier.OVER if verdicts else Tier.REST,
+        tier=tier,
         node=names.node,
         gpu=place,
         gpu_uuid=plain(uuid, 64),
         used=used,
         share=share,
         share_is_unknown=share is None and (amount is not None or pod.has_unsized_gpus),
-        ratio=used / share if used is not None and share else None,
+        ratio=ratio,
         utilization=holding.utilization_ratio if holding else None,
-        over_seconds=max((_seconds(verdict) for verdict in flags or verdicts), default=None),
+        over_seconds=over_seconds,
         pod=names.name,
         namespace=names.namespace,
         size=names.size,
@@ -217,10 +223,15 @@ def _row(
         processes=holding.processes if holding else None,
         reasons=reasons,
         haystack=f"{names.haystack} {' '.join(reasons).lower()}" if reasons else names.haystack,
-        by_node=f"{names.node}\0{place}\0{names.namespace}\0{names.name}",
-        by_pod=f"{names.namespace}\0{names.name}\0{names.node}\0{place}",
+        rank=_rank(tier, over_seconds if tier is not Tier.REST else ratio),
+        by_pod=f"{names.namespace}\0{names.name}",
         source=pod,
     )
+
+
+def _rank(tier: Tier, figure: float | None) -> float:
+    """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
+    return tier + (1.0 if figure is None else 1 / (2 + min(figure, 1e12))) - 0.5
 
 
 def known_bytes(value: int | None) -> int | None:

@@ -12,9 +12,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from console.top.arrange import AgentLine, GroupLine, Line, LineKey, key_of
+from console.top.arrange import AgentLine, GroupLine, Line
 from console.top.columns import Layout, layout
-from console.top.rows import Tier
+from console.top.rows import Key, Tier
 from console.top.widths import Widths
 
 _FLAGGED: Final = Style(color="red", bold=True)
@@ -135,14 +135,14 @@ class LinesTable(ScrollView, can_focus=True):
         if line is not None:
             self.post_message(self.Opened(line))
 
-    def _cursor_key(self) -> LineKey | None:
+    def _cursor_key(self) -> Key | None:
         line = self.line_at_cursor()
-        return key_of(line) if line is not None and self.cursor else None
+        return line.key if line is not None and self.cursor else None
 
-    def _index_of(self, key: LineKey | None) -> int:
+    def _index_of(self, key: Key | None) -> int:
         if key is not None:
             for index, line in enumerate(self.lines):
-                if key_of(line) == key:
+                if line.key == key:
                     return index
         return min(self.cursor, max(len(self.lines) - 1, 0))
 
