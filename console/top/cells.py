@@ -1,8 +1,8 @@
-"""Text that fits a terminal cell: safe characters, of one column each, shortened in the middle. Pure."""
+"""Text that fits a terminal cell: safe characters of one column each. Pure."""
 
 from typing import Final
 
-from service.text import ELLIPSIS, one_line
+from service.text import one_line, shorten_middle
 
 UNKNOWN: Final = "?"
 """Cell of a value that is unknown, which is never zero."""
@@ -37,19 +37,10 @@ def plain(text: str, limit: int = 300) -> str:
     )
 
 
-def shorten_middle(text: str, width: int) -> str:
-    """Shorten a text in the middle, since the ends of generated names tell them apart."""
-    if len(text) <= width:
-        return text
-    if width <= 1:
-        return ELLIPSIS[:width]
-    tail = (width - 1) // 2
-    return text[: width - 1 - tail] + ELLIPSIS + text[len(text) - tail :]
-
-
 def fit(text: str, width: int, *, is_right: bool = False) -> str:
     """Return a text in exactly the given number of columns; the text comes from `plain`."""
-    text = shorten_middle(text, width)
+    if len(text) > width:
+        text = shorten_middle(text, width)
     return text.rjust(width) if is_right else text.ljust(width)
 
 
