@@ -301,9 +301,20 @@ def test_flags_that_do_not_fit_are_counted() -> None:
     assert lines[-1].startswith(f"… 40 pods in total, {30 - shown} flagged not shown; ")
 
 
-def test_a_flagged_pod_precedes_one_that_uses_more() -> None:
-    signs = [line.flags != () for line in board(busy_node(8, flagged=2)).pods]
-    assert signs == [True, True, *[False] * 6]
+def test_a_flag_precedes_memory_above_the_share_within_the_slack() -> None:
+    candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
+    nowhere = pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
+                        candidates=(candidate,))  # fmt: skip
+    judge = Judge(grace=60, longest_gap=1000)
+    for at in (0.0, 100.0):
+        busy = sample(gpu((1, 2 * GIB + MIB)), origins={1: in_pod("slack")}, at=at)
+        snapshot = snapshot_of(busy, pod_share("slack", 2 * GIB), nowhere)
+        verdicts = judge.judge(snapshot)[0]
+    pods = board(status_of(snapshot, verdicts)).pods
+    assert [(line.pod, bool(line.flags)) for line in pods] == [
+        ("team-a/nowhere", True),
+        ("team-a/slack", False),
+    ]
 
 
 def test_an_overpromised_gpu_is_named_in_the_summary() -> None:
