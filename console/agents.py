@@ -31,7 +31,7 @@ MOST_AT_ONCE: Final = 16
 
 NETWORK_ADVICE: Final = "check that networkPolicies.apiServerCIDRs lets the API server reach the agents"
 _SELECTOR: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
-_VERSION_LABEL: Final = "app.kubernetes.io/version"
+VERSION_LABEL: Final = "app.kubernetes.io/version"
 _PORT: Final = 9445
 _PORT_NAME: Final = "http"
 _SECONDS: Final = 5.0
@@ -112,6 +112,8 @@ class AgentPod:
     trouble: str
     """Why the pod is not ready, from its status, such as `CrashLoopBackOff`; empty for a ready pod."""
     restarts: int
+    is_running: bool = True
+    """Whether its phase is Running, so that it may answer although it is not ready."""
     is_terminating: bool = False
 
 
@@ -313,11 +315,12 @@ def _agent_pod(pod: _Pod) -> AgentPod:
         uid=metadata.uid,
         node=pod.spec.node_name,
         port=next((port.container_port for port in ports if port.name == _PORT_NAME), _PORT),
-        version=(metadata.labels or {}).get(_VERSION_LABEL, ""),
+        version=(metadata.labels or {}).get(VERSION_LABEL, ""),
         created_at=metadata.creation_timestamp,
         is_ready=is_ready,
         trouble="" if is_ready else _trouble(status),
         restarts=sum(container.restart_count for container in status.container_statuses or ()),
+        is_running=status.phase == "Running",
         is_terminating=metadata.deletion_timestamp is not None,
     )
 
