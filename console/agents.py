@@ -34,7 +34,9 @@ _SELECTOR: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 _PORT: Final = 9445
 _PORT_NAME: Final = "http"
-_SECONDS: Final = 5.0
+AGENT_SECONDS: Final = 5.0
+"""Time limit of one request to an agent."""
+
 _LONGEST_REASON: Final = 200  # characters
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _MISDIRECTED = 200, 401, 403, 404, 421
 _NO_ROUTE: Final = frozenset({502, 503, 504})
@@ -164,7 +166,7 @@ class Agents:
         client: KubeClient,
         *,
         namespace: str = AGENT_NAMESPACE,
-        seconds: float = _SECONDS,
+        seconds: float = AGENT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from console.agents import AGENT_NAMESPACE, AgentPod, Agents
+from console.agents import AGENT_NAMESPACE, AGENT_SECONDS, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.links import link_of
@@ -40,6 +40,8 @@ class DoctorSettings:
     cluster: ClusterOptions
     configuration: str = CONFIGURATION_NAME
     agent_namespace: str = AGENT_NAMESPACE
+    agent_seconds: float = AGENT_SECONDS
+    """Time limit of one request to an agent."""
     output: str = "text"
     """`text` or `json`."""
     wait_seconds: float | None = None
@@ -111,7 +113,7 @@ async def _findings(access: Access, settings: DoctorSettings) -> AsyncIterator[C
 
 
 async def _agent_findings(reader: ApiReader, settings: DoctorSettings) -> AsyncIterator[CheckResult]:
-    agents = Agents(reader.client, namespace=settings.agent_namespace)
+    agents = Agents(reader.client, namespace=settings.agent_namespace, seconds=settings.agent_seconds)
     nodes = await read_gpu_nodes(reader)
     pods: list[AgentPod] = []
     try:

@@ -8,7 +8,7 @@ _PAGE: Final = "docs/doctor.md"
 CHECKS: Final = (
     "API server",
     "mutating webhook",
-    "validating webhook",
+    "validating webhooks",
     "order",
     "caBundle",
     "certificate",

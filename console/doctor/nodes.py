@@ -121,9 +121,11 @@ def _coverage(nodes: ListResult[GpuNode], with_agent: Collection[str]) -> CheckR
     unlabelled = [node.name for node in uncovered if not node.is_labelled]
     have = "has" if len(uncovered) == 1 else "have"
     advice = (
-        f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change agent.nodeSelector of the chart"
+        f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)},"
+        " or change agent.nodeSelector of the chart"
         if unlabelled
-        else "compare the taints of the nodes with agent.tolerations of the chart, and check --agent-namespace"
+        else "compare the taints of the nodes with agent.tolerations of the chart,"
+        " and check --agent-namespace"
     )
     return problem(
         AGENTS,
