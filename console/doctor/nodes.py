@@ -100,7 +100,8 @@ def node_findings(nodes: ListResult[GpuNode], with_agent: Collection[str] | None
             without_memory, keys.NODE_GPU_MEMORY, "the bytes of a share on these nodes are unknown without it"
         )
     if not without_label and not without_memory:
-        yield ok(LABELS, f"{counted(len(nodes.items), 'node')} with GPUs have both labels of their GPUs")
+        have = "has" if len(nodes.items) == 1 else "have"
+        yield ok(LABELS, f"{counted(len(nodes.items), 'node')} with GPUs {have} both labels")
     if with_agent is not None:
         yield _coverage(nodes, with_agent)
 
