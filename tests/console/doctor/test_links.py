@@ -43,4 +43,4 @@ def test_every_name_of_a_check_in_the_code_has_a_section() -> None:
             names.update(constant.findall(text))
             names.update(first or second for first, second in literal.findall(text))
     assert len(names) > 20
-    assert names <= set(CHECKS)
+    assert names - {"admissionregistration.k8s.io"} <= set(CHECKS)
