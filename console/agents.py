@@ -287,12 +287,12 @@ def _refusal(response: PodResponse, pod: AgentPod) -> str:
     """Describe a response other than 200, of the API server's proxy or of the agent."""
     if not _is_of_the_proxy(response):
         text = one_line(response.body.decode("utf-8", "replace"), _LONGEST_REASON)
-        said = f"{response.status}{f', {text}' if text else ''}"
+        message = f"{response.status}{f', {text}' if text else ''}"
         if response.status == _UNAUTHORIZED:
-            return f"the agent asks for authentication: {said}"
+            return f"the agent asks for authentication: {message}"
         if response.status == _MISDIRECTED:
-            return f"the agent rejects the host name: {said}"
-        return f"the response is not an agent's: {said}"
+            return f"the agent rejects the host name: {message}"
+        return f"the response is not an agent's: {message}"
     error: ApiError = status_error(
         response.body, "proxy", http_status=response.status, http_reason=response.reason
     )

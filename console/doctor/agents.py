@@ -33,7 +33,7 @@ def pod_findings(
         readiness: responses of `/readyz` of pods that run and are not ready.
         now: the API server's time; None if it is unknown.
     """
-    reasons = {one.pod.uid: one.reasons for one in readiness}
+    reasons = {response.pod.uid: response.reasons for response in readiness}
     unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
     for pod in unready[:MOST_LINES]:
         detail = "; ".join(reasons.get(pod.uid, ())) or pod.trouble

@@ -24,8 +24,8 @@ def pod(number: int = 0, **fields: object) -> AgentPod:
 
 
 def reading(number: int = 0, failure: str = "", age: float | None = 1.0, **answer: object) -> AgentReading:
-    said = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})  # type: ignore[arg-type]
-    received = None if failure else Received(answer=said, body=b"", at=0.0, age=age)
+    response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})  # type: ignore[arg-type]
+    received = None if failure else Received(answer=response, body=b"", at=0.0, age=age)
     return AgentReading(
         pod=pod(number), received=received, failure=failure, failing_since=1.0 if failure else None
     )

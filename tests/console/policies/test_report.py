@@ -84,13 +84,13 @@ def test_no_policy() -> None:
 
 
 def test_json_and_yaml_have_the_keys_of_the_webhooks_page() -> None:
-    shown = row(pods=PodCounts(3, 1))
-    (document,) = json.loads(as_json(table(shown)))
-    assert document.keys() == policy_json(shown.policy).keys() | {"moreProblems", "pods"}
+    policy_row = row(pods=PodCounts(3, 1))
+    (document,) = json.loads(as_json(table(policy_row)))
+    assert document.keys() == policy_json(policy_row.policy).keys() | {"moreProblems", "pods"}
     assert document["pods"] == {"inKai": 3, "notInKai": 1}
     assert document["state"] == "invalid"
     assert json.loads(as_json(table(row(excluded=True))))[0]["state"] == "excluded"
-    assert yaml.safe_load(as_yaml(table(shown))) == [document]
+    assert yaml.safe_load(as_yaml(table(policy_row))) == [document]
     assert json.loads(as_json(table(row())))[0]["pods"] is None, "unknown is not zero"
 
 
