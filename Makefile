@@ -43,7 +43,7 @@ manifests: $(STAMP)
 
 # Pins every requirement with its hashes, without index addresses. Needs uv.
 lock:
-	for extra in webhook agent dev; do \
+	for extra in webhook agent console dev; do \
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header --no-annotate --extra $$extra pyproject.toml -o requirements/$$extra.txt; \
 	done

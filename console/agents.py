@@ -31,10 +31,12 @@ MOST_AT_ONCE: Final = 16
 
 NETWORK_ADVICE: Final = "check that networkPolicies.apiServerCIDRs lets the API server reach the agents"
 _SELECTOR: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
-_VERSION_LABEL: Final = "app.kubernetes.io/version"
+VERSION_LABEL: Final = "app.kubernetes.io/version"
 _PORT: Final = 9445
 _PORT_NAME: Final = "http"
-_SECONDS: Final = 5.0
+AGENT_SECONDS: Final = 5.0
+"""Time limit of one request to an agent."""
+
 _LONGEST_REASON: Final = 200  # characters
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _MISDIRECTED = 200, 401, 403, 404, 421
 _NO_ROUTE: Final = frozenset({502, 503, 504})
@@ -112,6 +114,8 @@ class AgentPod:
     trouble: str
     """Why the pod is not ready, from its status, such as `CrashLoopBackOff`; empty for a ready pod."""
     restarts: int
+    is_running: bool = True
+    """Whether its phase is Running, so that it may answer although it is not ready."""
     is_terminating: bool = False
 
 
@@ -162,7 +166,7 @@ class Agents:
         client: KubeClient,
         *,
         namespace: str = AGENT_NAMESPACE,
-        seconds: float = _SECONDS,
+        seconds: float = AGENT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -283,12 +287,12 @@ def _refusal(response: PodResponse, pod: AgentPod) -> str:
     """Describe a response other than 200, of the API server's proxy or of the agent."""
     if not _is_of_the_proxy(response):
         text = one_line(response.body.decode("utf-8", "replace"), _LONGEST_REASON)
-        said = f"{response.status}{f', {text}' if text else ''}"
+        message = f"{response.status}{f', {text}' if text else ''}"
         if response.status == _UNAUTHORIZED:
-            return f"the agent asks for authentication: {said}"
+            return f"the agent asks for authentication: {message}"
         if response.status == _MISDIRECTED:
-            return f"the agent rejects the host name: {said}"
-        return f"the response is not an agent's: {said}"
+            return f"the agent rejects the host name: {message}"
+        return f"the response is not an agent's: {message}"
     error: ApiError = status_error(
         response.body, "proxy", http_status=response.status, http_reason=response.reason
     )
@@ -313,11 +317,12 @@ def _agent_pod(pod: _Pod) -> AgentPod:
         uid=metadata.uid,
         node=pod.spec.node_name,
         port=next((port.container_port for port in ports if port.name == _PORT_NAME), _PORT),
-        version=(metadata.labels or {}).get(_VERSION_LABEL, ""),
+        version=(metadata.labels or {}).get(VERSION_LABEL, ""),
         created_at=metadata.creation_timestamp,
         is_ready=is_ready,
         trouble="" if is_ready else _trouble(status),
         restarts=sum(container.restart_count for container in status.container_statuses or ()),
+        is_running=status.phase == "Running",
         is_terminating=metadata.deletion_timestamp is not None,
     )
 

@@ -55,8 +55,8 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     """
     program = Parser(
         prog=name,
-        description="Shows how a cluster shares its GPUs. Reads the cluster with the rights of your kubeconfig"
-        " and changes nothing.",
+        description="Shows how a cluster shares its GPUs. Reads the cluster with the rights of your"
+        " kubeconfig and changes nothing.",
     )
     program.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
@@ -82,7 +82,8 @@ def _add_doctor(commands: Any) -> None:
         const="5m",
         type=read_by(parse_duration),
         metavar="DURATION",
-        help="repeat the checks until there is no problem, for at most this time (default without a value: 5m)",
+        help="repeat the checks until there is no problem, for at most this time (default without a value:"
+        " 5m)",
     )
     examining.set_defaults(run=_doctor)
 

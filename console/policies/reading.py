@@ -1,4 +1,4 @@
-"""Reads the policies of a cluster and counts the pods of their namespaces. Lists are read object by object."""
+"""Reads the policies of a cluster and counts the pods of their namespaces, object by object."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

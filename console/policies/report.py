@@ -8,7 +8,7 @@ import yaml
 
 from console.policies.reading import PolicyRow, PolicyTable
 from kai import keys
-from service.text import one_line, shorten, width
+from service.text import one_line, width
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.policy_json import policy_json
 from webhook.policy.sizes import Size
@@ -18,6 +18,8 @@ _NONE: Final = "-"
 _UNKNOWN: Final = "?"
 _GAP: Final = "   "
 _LONGEST_CELL: Final = 60  # characters
+_LONGEST_WIDE_CELL: Final = 2000
+"""Longest cell of a wide table, in characters; sixteen sizes have at most 1000."""
 _RED, _RESET = "\033[31m", "\033[0m"
 
 _Column = tuple[str, Callable[[PolicyRow], str]]
@@ -97,8 +99,8 @@ def as_table(table: PolicyTable, *, wide: bool, colour: bool) -> Iterator[str]:
         columns = [*_COLUMNS, *(_WIDE if wide else ())]
         cells = [[title for title, _ in columns]]
         for row in table.rows:
-            texts = [one_line(read(row)) for _, read in columns]
-            cells.append(texts if wide else [shorten(text, _LONGEST_CELL) for text in texts])
+            longest = _LONGEST_WIDE_CELL if wide else _LONGEST_CELL
+            cells.append([one_line(read(row), longest) for _, read in columns])
         widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
         for line in cells:
             padded = (

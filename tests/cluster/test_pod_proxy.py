@@ -1,8 +1,4 @@
-"""The agent's port through a real API server's proxy to pods, whose kubelet is missing and not needed.
-
-The API server refuses to proxy to loopback, so its egress selector sends the pod's made-up address to the
-agent on loopback.
-"""
+"""The agent's port through a real API server's proxy to pods, whose kubelet is missing and not needed."""
 
 import asyncio
 import contextlib
@@ -24,41 +20,9 @@ from tests.support.administrator import Administrator
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_objects import NODE, pod
+from tests.support.pod_network import egress_option, pod_network
 
 POD_IP = "10.77.0.7"
-EGRESS = """
-apiVersion: apiserver.k8s.io/v1beta1
-kind: EgressSelectorConfiguration
-egressSelections:
-  - name: cluster
-    connection:
-      proxyProtocol: HTTPConnect
-      transport: {{uds: {{udsName: {socket}}}}}
-"""
-
-
-@contextlib.asynccontextmanager
-async def way_to(agent: Address, socket: Path) -> AsyncIterator[None]:
-    """Run an HTTP CONNECT proxy that knows one pod."""
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(f"CONNECT {POD_IP}:9445 ".encode()):
-            writer.close()
-            return
-        from_agent, to_agent = await asyncio.open_connection(agent.host, agent.port)
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(copy(reader, to_agent), copy(from_agent, writer))
-
-    async with await asyncio.start_unix_server(connect, socket):
-        yield
 
 
 @contextlib.asynccontextmanager
@@ -92,11 +56,13 @@ async def test_the_proxy_of_the_api_server(tmp_path: Path) -> None:
     assets = assets_folder()
     if assets is None:
         pytest.skip(HOW)
-    socket, configuration = tmp_path / "egress.sock", tmp_path / "egress.yaml"
-    configuration.write_text(EGRESS.format(socket=socket))
-    option = f"--egress-selector-config-file={configuration}"
-    with control_plane(assets, tmp_path, option) as plane:
-        async with KubeClient(plane.access()) as client, agent() as address, way_to(address, socket):
+    socket = tmp_path / "egress.sock"
+    with control_plane(assets, tmp_path, egress_option(tmp_path, socket)) as plane:
+        async with (
+            KubeClient(plane.access()) as client,
+            agent() as address,
+            pod_network(socket, {f"{POD_IP}:9445": address}),
+        ):
             admin = Administrator(client)
             await admin.prepare()
             await admin.create(pod())
