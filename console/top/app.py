@@ -104,7 +104,8 @@ class TopApp(App[None]):
     #filter.open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", "Quit", key_display="q", priority=False),
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("f", "flagged", "Flagged"),

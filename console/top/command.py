@@ -52,7 +52,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "-n",
         "--namespace",
         type=read_by(namespace_name),
-        default="",
         metavar="NAMESPACE",
         help="show pods of this namespace only",
     )
@@ -93,7 +92,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         sort=_SORTS[arguments.sort],
         group=Group(arguments.group),
         flagged_only=arguments.flagged,
-        namespace=arguments.namespace,
+        namespace=arguments.namespace or "",
     )
     is_interactive = not arguments.once and arguments.output == "text" and _is_terminal()
     cluster = Cluster()

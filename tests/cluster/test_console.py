@@ -461,3 +461,37 @@ async def test_explain_of_the_policies_in_the_cluster(
     )
     assert (ended.status, ended.err) == (0, "")
     assert "+    gpu-fraction: '0.5'" in ended.out
+
+
+# --- top ---
+
+
+async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
+    plane: ControlPlane, fleet: AgentFleet
+) -> None:
+    ended = await kaishare(plane, "top")
+    assert ended.status == 1, "one agent did not answer"
+    assert ended.err == ""
+    lines = ended.out.splitlines()
+    assert lines[1] == f"{AGENTS} GPUs: none lost"
+    assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING ({node_name(HANGING)} for 5 s: ")
+    (hanging,) = [line for line in lines if line.startswith(f" ? {node_name(HANGING)}: no answer for 5 s")]
+    assert hanging.endswith(f"no answer within 5 s; {ADVICE}")
+    shown = {line.split()[1] for line in lines if " train " in line}
+    assert shown == {node_name(number) for number in range(AGENTS)}
+
+
+async def test_top_as_json_is_one_document_of_all_agents(plane: ControlPlane, fleet: AgentFleet) -> None:
+    ended = await kaishare(plane, "top", "-o", "json", "--node", node_name(3))
+    assert ended.status == 0
+    (agent,) = json.loads(ended.out)["agents"]
+    assert (agent["agent"], agent["node"], agent["answered"]) == (pod_name(3), node_name(3), True)
+    assert [pod["name"] for pod in agent["shares"]["pods"]] == ["train"]
+
+
+async def test_top_without_the_right_to_list_pods_is_one_line(plane: ControlPlane, admin: Administrator) -> None:
+    token = await admin.token_with()
+    ended = await kaishare(plane, "top", token=token)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.count("\n") == 1
+    assert "pods" in ended.err
