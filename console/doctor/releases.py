@@ -48,9 +48,7 @@ async def read_webhook_versions(reader: ApiReader, configuration: str) -> list[s
     registered = await reader.get(_CONFIGURATION, configuration, read_configuration)
     if not isinstance(registered, WebhookConfiguration):
         return []
-    namespaces = {
-        hook.client_config.service.namespace for hook in registered.hooks if hook.client_config.service
-    }
+    namespaces = {hook.client_config.service.namespace for hook in registered.hooks if hook.client_config.service}
     versions: list[str] = []
     for namespace in sorted(namespaces):
         spec = ListSpec(
