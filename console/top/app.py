@@ -32,27 +32,28 @@ _HELP: Final = """\
 Keys
   ↑ ↓ j k            move the cursor
   PgUp PgDn space    move by a page
-  Home End           first, last line
-  Enter              details of the line: every figure with its source
-  /                  filter: all words must occur in node, namespace/pod, size,
-                     queue, vCluster or reason of the flag; Esc removes it
-  s                  sort by flags, used, use of share, time over, pod, node
+  Home End           first line, last line
+  Enter              details: every figure of the line with its source
+  /                  filter; Esc removes it. All words must occur in the
+                     node, namespace/pod, size, queue, vCluster, or flag
+  s                  sort by flags, used, use of share, time over, pod,
+                     node
   f                  flagged pods only
   g                  group by node, namespace, queue
-  p                  pause and resume reading
+  p                  pause, resume
   q                  quit
 
 Signs in front of a line
   !   flagged
   ~   in violation, within the grace
-  ?   the agent does not answer or reports problems; figures are of the past
+  ?   the agent does not answer, or reports problems
 
 Cells
   ?   unknown, which is never 0
   -   does not exist
   ≥   a part of the sum is unknown
 
-Memory: Gi is 1024 Mi, as in Kubernetes. % is used memory by share.
+Gi is 1024 Mi, as in Kubernetes. % is used memory divided by the share.
 """
 
 
