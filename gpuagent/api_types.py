@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class ApiObject(Struct, rename="camel", frozen=True, gc=False):
@@ -119,7 +119,7 @@ class ApiPod(ApiObject, frozen=True, gc=False):
     limits: dict[str, ApiAmount] = {}
     candidates: list[ApiCandidate] = []
     """The best candidate comes first."""
-    asked: ApiOverSharePolicy | None = None
+    over_share_policy: ApiOverSharePolicy | None = field(default=None, name="asked")
     share_changed: str | None = None
     """Differences of the share from a better source; None without one."""
     notes: list[str] = []

@@ -116,10 +116,10 @@ def _notes(pod: ApiPod) -> Iterator[str]:
         yield "The pod's GPU group has no reservation pod."
     if pod.has_unsized_gpus:
         yield "The pod has GPUs of a ResourceClaim or of a resource without a known size."
-    if pod.asked is not None:
-        grace = pod.asked.grace_seconds
+    if pod.over_share_policy is not None:
+        grace = pod.over_share_policy.grace_seconds
         after = f" after {duration(min(grace, 1e10))}" if grace is not None else ""
-        yield f"above the share: {'evict' if pod.asked.evict else 'report'}{after}, by the namespace"
+        yield f"above the share: {'evict' if pod.over_share_policy.evict else 'report'}{after}, by the namespace"
     yield from (f"note: {plain(note)}" for note in pod.notes[:_MOST])
 
 

@@ -157,7 +157,7 @@ def _pod_rows(agent: str, node: str, pod: ApiPod, indices: dict[str, str]) -> It
     for verdict in pod.verdicts:
         if verdict.flagged or verdict.lasted_seconds is not None:
             verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
-    flagged = [uuid for uuid, found in verdicts.items() if any(verdict.flagged for verdict in found)]
+    flagged = [uuid for uuid, entries in verdicts.items() if any(verdict.flagged for verdict in entries)]
     uuids = list(dict.fromkeys([*sorted(flagged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]
     names = _Names.of(pod, node)
     for uuid in uuids:

@@ -52,15 +52,15 @@ class Screen:
                 return lines
         head = _drawn(console, options, _compact_head(self._board))
         pods = _drawn(console, options, [_pods_compact(board, options.max_width)])
-        shown = max(height - len(head) - 1, 0)  # with the line of headings
-        if not board.pods or len(self._board.pods) < shown:
+        visible = max(height - len(head) - 1, 0)  # with the line of headings
+        if not board.pods or len(self._board.pods) < visible:
             return (head + pods)[:height]
-        more = Text(self._rest(max(shown - 1, 0)), no_wrap=True, overflow="ellipsis")
+        more = Text(self._rest(max(visible - 1, 0)), no_wrap=True, overflow="ellipsis")
         return (head + pods)[: height - 1] + _drawn(console, options, [more])
 
-    def _rest(self, shown: int) -> str:
+    def _rest(self, visible: int) -> str:
         """Describe the pods that are left out."""
-        hidden = sum(bool(line.flags) for line in self._board.pods[shown:])
+        hidden = sum(bool(line.flags) for line in self._board.pods[visible:])
         flagged = f", {hidden} flagged not shown" if hidden else ""
         return f"… {len(self._board.pods)} pods in total{flagged}; run `top --once` to see all"
 

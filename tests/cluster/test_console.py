@@ -477,8 +477,8 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING ({node_name(HANGING)} for ")
     (hanging,) = [line for line in lines if line.startswith(f" ? {node_name(HANGING)}: no answer for ")]
     assert hanging.endswith(f" s: no answer within 5 s; {ADVICE}")
-    shown = {line.split()[1] for line in lines if " train " in line}
-    assert shown == {node_name(number) for number in range(AGENTS)}
+    nodes = {line.split()[1] for line in lines if " train " in line}
+    assert nodes == {node_name(number) for number in range(AGENTS)}
 
 
 async def test_top_as_json_is_one_document_of_all_agents(plane: ControlPlane, fleet: AgentFleet) -> None:
@@ -489,7 +489,9 @@ async def test_top_as_json_is_one_document_of_all_agents(plane: ControlPlane, fl
     assert [pod["name"] for pod in agent["shares"]["pods"]] == ["train"]
 
 
-async def test_top_without_the_right_to_list_pods_is_one_line(plane: ControlPlane, admin: Administrator) -> None:
+async def test_top_without_the_right_to_list_pods_is_one_line(
+    plane: ControlPlane, admin: Administrator
+) -> None:
     token = await admin.token("reads-no-agents")
     ended = await kaishare(plane, "top", token=token)
     assert (ended.status, ended.out) == (2, "")

@@ -295,10 +295,10 @@ def test_every_flagged_pod_of_eight_gpus_is_visible_at_80_by_24() -> None:
 def test_flags_that_do_not_fit_are_counted() -> None:
     text = drawn(board(busy_node(40, flagged=30)), 80, height=24)
     lines = text.splitlines()
-    shown = [line[0] for line in lines].count("!")
+    visible = [line[0] for line in lines].count("!")
     assert len(lines) == 24
-    assert shown > 15
-    assert lines[-1].startswith(f"… 40 pods in total, {30 - shown} flagged not shown; ")
+    assert visible > 15
+    assert lines[-1].startswith(f"… 40 pods in total, {30 - visible} flagged not shown; ")
 
 
 def test_a_flag_precedes_memory_above_the_share_within_the_slack() -> None:
