@@ -270,14 +270,15 @@ def _next(values: type[Choice], value: Choice) -> Choice:
 
 
 def tune_garbage_collection() -> None:
-    """Collect garbage rarely.
+    """Collect new garbage in small steps, and visit old objects rarely.
 
     Each round replaces the rows and the responses of all agents. They have no reference cycles, and visiting
-    them took 0.7 s of each round with 12,800 rows and paused the keys for 0.3 s.
+    them took 0.7 s of each round with 12,800 rows and paused the keys for 0.3 s. Textual's strips do have
+    cycles: some thousand objects for each redrawn screen.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(10_000, 100, 100)
 
 
 async def show(rounds: Rounds, cluster: Cluster, arrangement: Arrangement) -> None:

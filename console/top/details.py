@@ -119,7 +119,8 @@ def _notes(pod: ApiPod) -> Iterator[str]:
     if pod.over_share_policy is not None:
         grace = pod.over_share_policy.grace_seconds
         after = f" after {duration(min(grace, 1e10))}" if grace is not None else ""
-        yield f"above the share: {'evict' if pod.over_share_policy.evict else 'report'}{after}, by the namespace"
+        action = "evict" if pod.over_share_policy.evict else "report"
+        yield f"above the share: {action}{after}, by the namespace"
     yield from (f"note: {plain(note)}" for note in pod.notes[:_MOST])
 
 
