@@ -1,13 +1,15 @@
 """Cost of `kaishare top` on a large cluster: `python -m benchmarks.top`.
 
 200 agents with 8 GPUs of 8 pods each answer every 2 s with new figures; one agent hangs. Textual's pilot
-presses each key while rounds are merged. Reports the time until a key is answered, and the CPU time of a
-round. Exits with 1 above a bound. Responses are made outside of the measured time.
+presses each key while rounds are merged. Reports the time until a key is answered, the CPU time that the
+process used in that time, and the CPU time of a round. Exits with 1 above a bound. On a busy machine the CPU
+time is the better figure for a key. Responses are made before the measurement.
 """
 
 import asyncio
 import json
 import random
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -142,6 +144,9 @@ class Measured:
     slowest_key: str
     key_seconds: float
     """The longest time until a key was answered."""
+    median_key_seconds: float
+    key_cpu_seconds: float
+    """The longest CPU time of the process until a key was answered, merging included."""
     idle_cpu_seconds: float
     """CPU time of one round without keys: requests, decoding, merging, sorting and drawing."""
 
@@ -175,21 +180,23 @@ async def measure(agents: FakeAgents, *, rounds: int = 3, size: tuple[int, int] 
     cluster = Cluster()
     app = TopApp(Rounds(agents, cluster), cluster, Arrangement())
     times: list[tuple[float, str]] = []
+    cpu_times: list[float] = []
     async with app.run_test(size=size) as _pilot:
         await asyncio.sleep(2 * EVERY_SECONDS)  # the first round, and the first collections of garbage
         rows = len(app.query_one(LinesTable).lines)
         until = time.monotonic() + rounds * EVERY_SECONDS
         while time.monotonic() < until:
             for key in _KEYS:
+                before = time.process_time()
                 times.append((await _answered(app, key), key))
+                cpu_times.append(time.process_time() - before)
                 await asyncio.sleep(0.05)
         began = time.process_time()
         await asyncio.sleep(rounds * EVERY_SECONDS)
         cpu = (time.process_time() - began) / rounds
     slowest, key = max(times)
-    times.sort()
-    print(f"keys pressed {len(times)}: median {times[len(times) // 2][0] * 1000:.0f} ms", file=sys.stderr)
-    return Measured(rows, key, slowest, cpu)
+    median = statistics.median(seconds for seconds, _ in times)
+    return Measured(rows, key, slowest, median, max(cpu_times), cpu)
 
 
 def main() -> int:
@@ -199,6 +206,8 @@ def main() -> int:
     measured = asyncio.run(measure(agents))
     print(f"rows                      {measured.rows}")
     print(f"slowest key ({measured.slowest_key:>8})    {measured.key_seconds * 1000:8.0f} ms")
+    print(f"median of all keys        {measured.median_key_seconds * 1000:8.0f} ms")
+    print(f"most CPU of a key         {measured.key_cpu_seconds * 1000:8.0f} ms")
     print(f"CPU of a round            {measured.idle_cpu_seconds * 1000:8.0f} ms")
     is_slow = measured.key_seconds > MOST_KEY_SECONDS or measured.idle_cpu_seconds > MOST_ROUND_CPU_SECONDS
     return 1 if is_slow else 0
