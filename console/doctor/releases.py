@@ -45,10 +45,12 @@ async def read_webhook_versions(reader: ApiReader, configuration: str) -> list[s
         reader: for the API server; records what could not be read.
         configuration: name of kaishare's mutating webhook configuration.
     """
-    registered = await reader.get(_CONFIGURATION, configuration, read_configuration)
-    if not isinstance(registered, WebhookConfiguration):
+    webhooks = await reader.get(_CONFIGURATION, configuration, read_configuration)
+    if not isinstance(webhooks, WebhookConfiguration):
         return []
-    namespaces = {hook.client_config.service.namespace for hook in registered.hooks if hook.client_config.service}
+    namespaces = {
+        hook.client_config.service.namespace for hook in webhooks.hooks if hook.client_config.service
+    }
     versions: list[str] = []
     for namespace in sorted(namespaces):
         spec = ListSpec(

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,6 @@ def _linux(machine: str) -> tuple[str, ...]:
 PLATFORMS: Final = (
     Platform("linux", "amd64", _linux("x86_64")),
     Platform("linux", "arm64", _linux("aarch64")),
-    Platform("darwin", "amd64", (f"macosx_{_MACOS}_x86_64",)),
     Platform("darwin", "arm64", (f"macosx_{_MACOS}_arm64",)),
 )
 
@@ -171,13 +171,10 @@ def _build_archive(folder: Path, platform: Platform, wheel: Path, archive: Path)
             target, "--require-hashes", "--requirement", str(requirements), python=python, platform=platform
         )
         merge(target, packages)
-    _run(
-        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile",
-        "--target", packages, wheel,
-    )  # fmt: skip
     shutil.rmtree(packages / "bin", ignore_errors=True)
-    for file in packages.glob("kaishare-*.dist-info/direct_url.json"):
-        file.unlink()  # it names this machine's folder
+    # Not pip, which records this machine's folder.
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(packages)  # noqa: S202 - the wheel is this repository's
     program = folder / PROGRAM
     _run(
         sys.executable, "-m", "shiv", "--site-packages", packages, "--entry-point", "console.cli:main",

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def install_as_krew(manifest: dict[str, Any], archives: Path, root: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def krew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Krew]:
+def krew(tmp_path_factory: pytest.TempPathFactory) -> Krew:
     if "/".join(MACHINE.values()) not in map(str, build.PLATFORMS):
         pytest.skip(f"NOT VERIFIED: no plugin is built for {MACHINE}")
     output, root = tmp_path_factory.mktemp("plugin"), tmp_path_factory.mktemp("krew")
@@ -93,7 +92,7 @@ def krew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Krew]:
     assert done.returncode == 0, done.stderr
     manifest = yaml.safe_load((output / "kaishare.yaml").read_text())
     install_as_krew(manifest, output, root)
-    yield Krew(root, manifest)
+    return Krew(root, manifest)
 
 
 def test_the_manifest_has_what_krew_requires(krew: Krew) -> None:
@@ -150,6 +149,15 @@ def test_each_release_of_python_runs_the_same_archive(krew: Krew) -> None:
                 "kubectl kaishare: needs python3 of release 3.11, 3.12 or 3.13, not 3."
             )
             assert ended.stderr.count("\n") == 1
+
+
+def test_every_platform_is_a_pair_of_krews_names() -> None:
+    assert list(map(str, build.PLATFORMS)) == ["linux/amd64", "linux/arm64", "darwin/arm64"]
+    sums = dict.fromkeys(build.PLATFORMS, "0" * 64)
+    chosen = build.manifest("1.2.3", sums, "https://example.invalid/")["spec"]["platforms"]
+    assert [item["uri"] for item in chosen] == [
+        f"https://example.invalid/{build.archive_name('1.2.3', item)}" for item in build.PLATFORMS
+    ]
 
 
 def test_conditions_on_the_release_of_python_are_removed() -> None:
