@@ -73,6 +73,8 @@ class Cluster:
     agents: dict[str, AgentState] = field(default_factory=dict)
     list_failure: str = ""
     """Why the list of agents is not current; empty while it is."""
+    is_listed: bool = False
+    """Whether the agents have ever been listed."""
     version: int = 0
     """Grows with every change."""
 
@@ -85,6 +87,7 @@ class Cluster:
             for ref in sorted(refs, key=lambda ref: (ref.node, ref.name))
         }
         self.list_failure = ""
+        self.is_listed = True
         self.version += 1
 
     def set_list_failure(self, reason: str) -> None:

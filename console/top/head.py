@@ -50,12 +50,17 @@ def _gpus(totals: Totals) -> HeadLine:
     if totals.over_promised:
         worst = (f"{gpu.name}: {amount(gpu.promised)} of {amount(gpu.total)}" for gpu in totals.over_promised)
         parts.append(f"{len(totals.over_promised)} OVERPROMISED ({_first(list(worst))})")
-    return HeadLine(f"{counted(totals.gpus, 'GPU')}: {'; '.join(parts) or 'none lost'}", bool(parts))
+    is_complete = totals.agents and not totals.silent and not totals.waiting
+    text = "; ".join(parts) or ("none lost" if is_complete else "none known to be lost")
+    return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(parts))
 
 
 def _agents(cluster: Cluster, totals: Totals, now: float) -> HeadLine:
+    notes = "; ".join(_agent_notes(cluster, totals, now))
+    if not totals.agents and not notes:
+        notes = "no agent found" if cluster.is_listed else "listing the agents"
     return HeadLine(
-        f"{counted(totals.nodes, 'node')}: {'; '.join(_agent_notes(cluster, totals, now)) or 'all answer'}",
+        f"{counted(totals.nodes, 'node')}: {notes or 'all answer'}",
         bool(totals.silent or totals.suspended or cluster.list_failure),
     )
 

@@ -473,7 +473,7 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert ended.status == 1, "one agent did not answer"
     assert ended.err == ""
     lines = ended.out.splitlines()
-    assert lines[1] == f"{AGENTS} GPUs: none lost"
+    assert lines[1] == f"{AGENTS} GPUs: none known to be lost"
     assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING ({node_name(HANGING)} for ")
     (hanging,) = [line for line in lines if line.startswith(f" ? {node_name(HANGING)}: no answer for ")]
     assert hanging.endswith(f" s: no answer within 5 s; {ADVICE}")

@@ -140,6 +140,19 @@ def test_a_list_that_fails_keeps_the_agents_and_says_so() -> None:
     assert "flagged-long" in as_text(cluster, Arrangement(), 1.0)
 
 
+def test_nothing_is_called_well_before_it_is_known() -> None:
+    cluster = Cluster()
+    assert "0 GPUs: none known to be lost\n0 nodes: listing the agents\n" in as_text(
+        cluster, Arrangement(), 0.0
+    )
+    cluster.set_agents([], 0.0)
+    assert "0 nodes: no agent found\nNo agents.\n" in as_text(cluster, Arrangement(), 0.0)
+    cluster.set_agents([AgentRef("a", "n")], 0.0)
+    assert "none known to be lost" in as_text(cluster, Arrangement(), 0.0)
+    cluster.set_response("a", received(document("n")))
+    assert "1 GPU: none lost\n1 node: all answer\n" in as_text(cluster, Arrangement(), 0.0)
+
+
 def test_agents_that_are_gone_leave() -> None:
     cluster = busy()
     cluster.set_agents([AgentRef("agent-of-node-a", "node-a")], 1.0)
