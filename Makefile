@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
-.PHONY: help test demo lint docs manifests lock clean
+.PHONY: help test demo lint docs manifests plugin lock clean
 
 help:
 	@echo "make demo       run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint       run ruff, mypy, import-linter and the check of regular expressions"
 	@echo "make docs       generate the tables of the documentation from the code"
 	@echo "make manifests  generate the plain manifests and the tables of rights from the chart (needs helm)"
+	@echo "make plugin     build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
 	@echo "make lock       update requirements/*.txt (needs uv)"
 	@echo "make clean      remove .venv and caches"
 
@@ -41,9 +42,13 @@ manifests: $(STAMP)
 	$(BIN)/python deploy/alerts/prometheusrule.py
 	$(BIN)/python deploy/render.py
 
+# Builds the archives and the krew manifest of `kubectl kaishare` in dist/plugin.
+plugin: $(STAMP)
+	$(BIN)/python deploy/plugin/build.py $(PLUGIN_ARGS)
+
 # Pins every requirement with its hashes, without index addresses. Needs uv.
 lock:
-	for group in webhook agent dev; do \
+	for group in webhook agent console dev; do \
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header --no-annotate --group $$group -o requirements/$$group.txt; \
 	done

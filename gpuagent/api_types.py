@@ -3,14 +3,17 @@
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 
-class ApiObject(Struct, rename="camel", frozen=True):
-    """One object of the response; unknown fields of newer agents are ignored."""
+class ApiObject(Struct, rename="camel", frozen=True, gc=False):
+    """One object of the response; unknown fields of newer agents are ignored.
+
+    JSON has no cycles, so garbage collection need not visit the objects.
+    """
 
 
-class ApiProblem(ApiObject, frozen=True):
+class ApiProblem(ApiObject, frozen=True, gc=False):
     """Why something is unknown."""
 
     reason: str
@@ -18,7 +21,7 @@ class ApiProblem(ApiObject, frozen=True):
     detail: str = ""
 
 
-class ApiGpu(ApiObject, frozen=True):
+class ApiGpu(ApiObject, frozen=True, gc=False):
     """The sums of one GPU, in bytes."""
 
     uuid: str
@@ -27,39 +30,45 @@ class ApiGpu(ApiObject, frozen=True):
     mig: bool = False
     total_bytes: int | None = None
     used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """From 0 to 1; None from an agent that does not measure it."""
     promised_bytes: int | None = None
     host_bytes: int | None = None
     unattributed_bytes: int | None = None
 
 
-class ApiAmount(ApiObject, frozen=True):
+class ApiAmount(ApiObject, frozen=True, gc=False):
     """A share or a limit, in bytes."""
 
     bytes: int
     source: str
 
 
-class ApiCandidate(ApiObject, frozen=True):
+class ApiCandidate(ApiObject, frozen=True, gc=False):
     """A pod's share according to one source."""
 
     source: str
+    says: str = ""
+    """The source's own words."""
     counts: bool = True
     """Whether the source may decide the share."""
     bytes_per_gpu: dict[str, int | None] = {}
     """By GPU UUID; the key is empty while the GPU is unknown."""
 
 
-class ApiHolding(ApiObject, frozen=True):
+class ApiHolding(ApiObject, frozen=True, gc=False):
     """The memory of a pod on one GPU, in bytes."""
 
     gpu_uuid: str
     gpu: int
     mig: bool = False
     used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """From 0 to 1; None from an agent that does not measure it."""
     processes: int = 0
 
 
-class ApiVerdict(ApiObject, frozen=True):
+class ApiVerdict(ApiObject, frozen=True, gc=False):
     """The verdict on one pod for one reason on one GPU."""
 
     reason: str
@@ -69,9 +78,18 @@ class ApiVerdict(ApiObject, frozen=True):
     """Duration of the current uninterrupted violation; None if there is none."""
     balance_seconds: float | None = None
     """Seconds that count towards the grace; None from an agent without a balance."""
+    used_bytes: int | None = None
+    allowed_bytes: int | None = None
 
 
-class ApiTenant(ApiObject, frozen=True):
+class ApiOverSharePolicy(ApiObject, frozen=True, gc=False):
+    """The namespace's settings for pods above their share."""
+
+    evict: bool = False
+    grace_seconds: float | None = None
+
+
+class ApiTenant(ApiObject, frozen=True, gc=False):
     """A pod's names in its vCluster."""
 
     name: str
@@ -79,14 +97,14 @@ class ApiTenant(ApiObject, frozen=True):
     pod: str
 
 
-class ApiWorkload(ApiObject, frozen=True):
+class ApiWorkload(ApiObject, frozen=True, gc=False):
     """A pod's workload, as its metadata names it."""
 
     kind: str
     name: str
 
 
-class ApiPod(ApiObject, frozen=True):
+class ApiPod(ApiObject, frozen=True, gc=False):
     """One pod with its shares, usage and verdicts."""
 
     namespace: str
@@ -95,21 +113,29 @@ class ApiPod(ApiObject, frozen=True):
     phase: str = ""
     queue: str | None = None
     size: str | None = None
+    """Name of the size; None without one, and from an agent that does not report it."""
     workload: ApiWorkload | None = None
     vcluster: ApiTenant | None = None
+    gpu_groups: list[str] = []
     gpu_uuids: list[str] = []
+    gpu_unresolved: bool = False
+    """Whether the pod has a share of a GPU that is unknown."""
     has_unsized_gpus: bool = False
     """Whether the pod gets GPUs by a ResourceClaim or a resource without a known size."""
+    lacks_reservation: bool = False
     shares: dict[str, ApiAmount] = {}
     limits: dict[str, ApiAmount] = {}
     candidates: list[ApiCandidate] = []
     """The best candidate comes first."""
+    over_share_policy: ApiOverSharePolicy | None = field(default=None, name="asked")
+    share_changed: str | None = None
+    """Differences of the share from a better source; None without one."""
     notes: list[str] = []
     gpus: list[ApiHolding] = []
     verdicts: list[ApiVerdict] = []
 
 
-class AgentResponse(ApiObject, frozen=True):
+class AgentResponse(ApiObject, frozen=True, gc=False):
     """The root of the response: the node, its GPUs and its pods."""
 
     node: str

@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     showing = commands.add_parser(
         "top",
         help="show the GPUs and pods of a running agent",
-        description="Shows GPUs and pods, sorted by memory above their share. On a terminal the display is"
+        description="Shows GPUs and pods, flagged pods first. On a terminal the display is"
         " refreshed until Ctrl-C; piped, everything is printed once.",
     )
     showing.add_argument(

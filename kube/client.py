@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -33,6 +34,18 @@ _LONGEST_ERROR: Final = 65536  # bytes
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's error codes for certificates that are not yet valid or have expired."""
 _TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodResponse:
+    """A response that came through the API server's proxy: the pod's, or an error of the proxy."""
+
+    status: int
+    reason: str
+    """HTTP's reason phrase."""
+    body: bytes
+    date: str
+    """The header Date; empty if absent."""
 
 
 class KubeClient:
@@ -111,18 +124,41 @@ class KubeClient:
         async with self._open(
             method, path, params=params, headers=headers, body=body, limit=limit
         ) as response:
-            request_line = f"{method} {path}"
-            body_bytes = bytearray()
-            with _transport_errors(request_line):
-                async for chunk in response.content.iter_any():
-                    body_bytes += chunk
-                    if len(body_bytes) > _LONGEST_ANSWER:
-                        raise Unreachable(f"{request_line}: an answer of more than {_LONGEST_ANSWER} bytes")
-            return bytes(body_bytes)
+            return await _bounded_body(response, f"{method} {path}", _LONGEST_ANSWER)
 
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
         return await self.request("GET", path, **options)
+
+    async def get_from_pod(self, path: str, *, seconds: float = _SECONDS) -> "PodResponse":
+        """Get a path of a pod's port through the API server's proxy.
+
+        The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
+        API server's. The API server removes the caller's credentials from the forwarded request.
+
+        Args:
+            path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`.
+            seconds: time limit of the whole request.
+
+        Raises:
+            Unreachable: there is no valid response, or it has more than 16 MiB.
+            kube.access.AccessError: there are no credentials.
+        """
+        request_line = f"GET {path}"
+        limit = aiohttp.ClientTimeout(total=seconds)
+        with _transport_errors(request_line):
+            headers = {"Accept": "*/*", **await self._access.headers()}
+            async with self._send(
+                "GET", path, params=None, headers=headers, body=None, limit=limit
+            ) as response:
+                _require_plain(response, request_line)
+                longest = _LONGEST_ANSWER if response.status < 300 else _LONGEST_ERROR
+                return PodResponse(
+                    status=response.status,
+                    reason=response.reason or "",
+                    body=await _bounded_body(response, request_line, longest),
+                    date=response.headers.get("Date", ""),
+                )
 
     @contextlib.asynccontextmanager
     async def list_objects(
@@ -201,20 +237,15 @@ class KubeClient:
             with _transport_errors(request_line):
                 for is_second in (False, True):
                     identity = await self._access.headers(renewed=is_second)
-                    route = self._access.route
                     async with asyncio.timeout(answer_seconds):
                         response = await stack.enter_async_context(
-                            self._session.request(
+                            self._send(
                                 method,
-                                self._access.server + path,
+                                path,
                                 params=params,
-                                data=body,
                                 headers={**headers, **identity},
-                                timeout=limit,
-                                ssl=self._access.trust(),
-                                allow_redirects=False,
-                                proxy=route.proxy,
-                                server_hostname=route.server_hostname,
+                                body=body,
+                                limit=limit,
                             )
                         )
                     if response.status != 401 or is_second:
@@ -222,12 +253,34 @@ class KubeClient:
                     await stack.aclose()
                 if response.status >= 300:
                     raise await _error(response, request_line)
-            encoding = response.headers.get("Content-Encoding", "identity")
-            if encoding != "identity":
-                raise Unreachable(f"{request_line}: unexpected Content-Encoding {one_line(encoding)}")
+            _require_plain(response, request_line)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        limit: aiohttp.ClientTimeout,
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        route = self._access.route
+        return self._session.request(
+            method,
+            self._access.server + path,
+            params=params,
+            data=body,
+            headers=headers,
+            timeout=limit,
+            ssl=self._access.trust(),
+            allow_redirects=False,
+            proxy=route.proxy,
+            server_hostname=route.server_hostname,
+        )
 
 
 class ObjectList:
@@ -275,6 +328,22 @@ class ObjectList:
             # A continue token implies the version; the server refuses a version in addition.
             params = {name: value for name, value in params.items() if not name.startswith("resourceVersion")}
             params["continue"] = metadata.continue_
+
+
+def _require_plain(response: aiohttp.ClientResponse, request_line: str) -> None:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise Unreachable(f"{request_line}: unexpected Content-Encoding {one_line(encoding)}")
+
+
+async def _bounded_body(response: aiohttp.ClientResponse, request_line: str, longest: int) -> bytes:
+    body = bytearray()
+    with _transport_errors(request_line):
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > longest:
+                raise Unreachable(f"{request_line}: an answer of more than {longest} bytes")
+    return bytes(body)
 
 
 async def _chunks(response: aiohttp.ClientResponse, request_line: str) -> AsyncIterator[bytes]:

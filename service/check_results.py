@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from service.command import write_output
+from service.command import output_has_colour, write_output
 from service.text import printable, width
 
 _LEAST: Final = 40
@@ -30,6 +30,15 @@ class State(StrEnum):
     """The check could not run; that alone is not a problem."""
 
 
+_COLOURS: Final = {
+    State.OK: "",
+    State.WARNING: "\033[33m",
+    State.PROBLEM: "\033[31m",
+    State.UNKNOWN: "\033[2m",
+}
+_RESET: Final = "\033[0m"
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """The result of one check: a line of the report."""
@@ -41,6 +50,8 @@ class CheckResult:
     """The observation, in one line."""
     advice: str = ""
     """The action for the user, in one line; empty if none is needed."""
+    docs: str = ""
+    """Place in the documentation that describes the check; empty for none."""
 
 
 def ok(check: str, what: str) -> CheckResult:
@@ -86,18 +97,21 @@ def write_report(
         text = as_json(findings, about)
     else:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        text = as_text(findings, heading=heading, columns=columns)
+        text = as_text(findings, heading=heading, columns=columns, colour=output_has_colour())
     write_output(text)
     return exit_status(findings)
 
 
-def as_text(findings: Sequence[CheckResult], *, heading: str = "", columns: int | None = None) -> str:
-    """Format a line for each result with its advice below it, and a summary as the last line.
+def as_text(
+    findings: Sequence[CheckResult], *, heading: str = "", columns: int | None = None, colour: bool = False
+) -> str:
+    """Format a line for each result with its advice and docs below it, and a summary as the last line.
 
     Args:
         findings: results in the order of the report.
         heading: first line; empty for none.
         columns: width at which lines are wrapped; None for no wrapping.
+        colour: whether to colour the states.
     """
     states = max((len(finding.state) for finding in findings), default=0)
     checks = max((width(printable(finding.check)) for finding in findings), default=0)
@@ -106,9 +120,14 @@ def as_text(findings: Sequence[CheckResult], *, heading: str = "", columns: int 
     for finding in findings:
         check = printable(finding.check)
         head = f"{finding.state:<{states}}  {check}{' ' * (checks - width(check))}  "
-        lines += _folded(printable(finding.what, _LONGEST), head, indent, columns)
+        observation = _folded(printable(finding.what, _LONGEST), head, indent, columns)
+        if colour and observation:
+            observation[0] = _coloured(observation[0], finding.state)
+        lines += observation
         if finding.advice:
             lines += _folded(f"-> {printable(finding.advice, _LONGEST)}", indent, indent + "   ", columns)
+        if finding.docs:
+            lines.append(f"{indent}see {printable(finding.docs)}")
     lines.append(_summary(findings))
     return "".join(f"{line}\n" for line in lines)
 
@@ -126,6 +145,7 @@ def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
             "state": finding.state.value,
             "what": finding.what,
             "advice": finding.advice or None,
+            **({"docs": finding.docs} if finding.docs else {}),
         }
         for finding in findings
     ]
@@ -137,6 +157,12 @@ def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
         "findings": entries,
     }
     return json.dumps(report, indent=2) + "\n"
+
+
+def _coloured(line: str, state: State) -> str:
+    """Colour the state at the beginning of a line."""
+    colour = _COLOURS[state]
+    return f"{colour}{state}{_RESET}{line.removeprefix(state)}" if colour else line
 
 
 def _summary(findings: Sequence[CheckResult]) -> str:

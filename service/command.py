@@ -72,6 +72,11 @@ def write_output(text: str) -> bool:
     return True
 
 
+def output_has_colour() -> bool:
+    """Whether standard output may be coloured: it is a terminal, and `NO_COLOR` is unset or empty."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def output_failed(error: OSError) -> None:
     """Redirect standard output to /dev/null after a failed write.
 

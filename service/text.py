@@ -77,6 +77,24 @@ def shorten_utf8(text: str, limit: int) -> str:
     return head[: limit - len(ELLIPSIS.encode())].decode(errors="ignore") + ELLIPSIS
 
 
+def shorten_middle(text: str, columns: int) -> str:
+    """Shorten a text in its middle to a number of terminal columns; the ends of generated names differ."""
+    if width(text) <= columns:
+        return text
+    if columns < 1:
+        return ""
+    tail = (columns - 1) // 2
+    return _first_columns(text, columns - 1 - tail) + ELLIPSIS + _first_columns(text[::-1], tail)[::-1]
+
+
+def _first_columns(text: str, columns: int) -> str:
+    """Return the longest beginning that fits into a number of terminal columns."""
+    head = text[:columns]
+    while width(head) > columns:
+        head = head[:-1]
+    return head
+
+
 def width(text: str) -> int:
     """Return the number of terminal columns that a text needs."""
     if text.isascii():

@@ -58,6 +58,59 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kaishare {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
+    rules = policy_options()
+    serving = commands.add_parser("serve", parents=[rules], help="run the admission webhook")
+    serving.add_argument(
+        "--listen",
+        default="127.0.0.1:8443",
+        metavar="HOST:PORT",
+        help="address of the admission port, TLS (default %(default)s)",
+    )
+    serving.add_argument(
+        "--ops-listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="address of the port for metrics, health and policies (default %(default)s)",
+    )
+    add_authentication(serving)
+    serving.add_argument(
+        "--ops-certs",
+        type=Path,
+        metavar="DIR",
+        help="serve TLS on that port with tls.crt and tls.key of this directory, which are read again when"
+        " they change (default: no TLS)",
+    )
+    add_certificate_options(serving)
+    serving.add_argument(
+        "--drain",
+        type=read_by(parse_duration),
+        default="5s",
+        metavar="DURATION",
+        help="time to keep serving, not ready, after SIGTERM; up to three times as long while clients still"
+        " connect (default %(default)s)",
+    )
+    serving.add_argument(
+        "--max-in-flight",
+        type=read_by(_positive),
+        default=512,
+        metavar="N",
+        help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
+    )
+    add_log_level(serving)
+    serving.set_defaults(run=_serve)
+
+    add_explain(commands, rules)
+
+    examining = commands.add_parser(
+        "doctor", help="check the cluster for problems that keep policies from taking effect"
+    )
+    add_doctor_options(examining)
+    examining.set_defaults(run=_doctor)
+    return parser
+
+
+def policy_options() -> Parser:
+    """Return the options of `serve` and `explain` that decide about pods, as a parent parser."""
     rules = Parser(add_help=False)
     rules.add_argument(
         "--policies",
@@ -102,52 +155,11 @@ def _parser() -> argparse.ArgumentParser:
         help="the cluster's default PriorityClass (globalDefault); serve reads it from the cluster if its"
         " policies come from there",
     )
+    return rules
 
-    serving = commands.add_parser("serve", parents=[rules], help="run the admission webhook")
-    serving.add_argument(
-        "--listen",
-        default="127.0.0.1:8443",
-        metavar="HOST:PORT",
-        help="address of the admission port, TLS (default %(default)s)",
-    )
-    serving.add_argument(
-        "--ops-listen",
-        default="127.0.0.1:8080",
-        metavar="HOST:PORT",
-        help="address of the port for metrics, health and policies (default %(default)s)",
-    )
-    add_authentication(serving)
-    serving.add_argument(
-        "--ops-certs",
-        type=Path,
-        metavar="DIR",
-        help="serve TLS on that port with tls.crt and tls.key of this directory, which are read again when"
-        " they change (default: no TLS)",
-    )
-    add_certificate_options(serving)
-    serving.add_argument(
-        "--drain",
-        type=read_by(parse_duration),
-        default="5s",
-        metavar="DURATION",
-        help="time to keep serving, not ready, after SIGTERM; up to three times as long while clients still"
-        " connect (default %(default)s)",
-    )
-    serving.add_argument(
-        "--max-in-flight",
-        type=read_by(_positive),
-        default=512,
-        metavar="N",
-        help="maximum number of concurrent reviews; others get 503 and Retry-After (default %(default)s)",
-    )
-    add_log_level(serving)
-    serving.set_defaults(run=_serve)
 
-    _add_explain(commands, rules)
-
-    examining = commands.add_parser(
-        "doctor", help="check the cluster for problems that keep policies from taking effect"
-    )
+def add_doctor_options(examining: argparse.ArgumentParser) -> None:
+    """Add the options of `doctor` to its parser."""
     examining.add_argument(
         "--kubeconfig",
         metavar="FILE",
@@ -166,11 +178,15 @@ def _parser() -> argparse.ArgumentParser:
     examining.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
-    examining.set_defaults(run=_doctor)
-    return parser
 
 
-def _add_explain(commands: Any, rules: Parser) -> None:
+def add_explain(commands: Any, rules: Parser) -> None:
+    """Add the command `explain` to the subparsers of a program.
+
+    Args:
+        commands: the result of `add_subparsers`.
+        rules: the result of `policy_options`.
+    """
     explaining = commands.add_parser(
         "explain",
         parents=[rules],

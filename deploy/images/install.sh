@@ -33,9 +33,10 @@ into "$build/tool" --require-hashes --requirement requirements/build.txt
 into "$folder" --require-hashes --only-binary :all: --requirement "requirements/$service.txt"
 into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 
-# The wheel contains both services, since they share packages.
+# The wheel contains both services, since they share packages, and the command for people.
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-rm -r "${packages:?}/$other" "${folder:?}/bin/$other_command"
+rm -r "${packages:?}/$other" "${packages:?}/console"
+rm -r "${folder:?}/bin/$other_command" "${folder:?}/bin/kaishare" "${folder:?}/bin/kubectl-kaishare"
 
 # A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.
 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"

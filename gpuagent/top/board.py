@@ -1,16 +1,17 @@
 """Content of `top`: sorted lines of text that are safe for a terminal. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.api_types import AgentResponse, ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.api_types import AgentResponse, ApiAmount, ApiGpu, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.top.client import Received
-from service.text import one_line
+from service.text import counted, listed, one_line
 from service.units import duration, size, time_over
 
 NOTHING: Final = "-"
 """Placeholder for a value that does not exist; an unknown value is `unknown`."""
+IN_GRACE: Final = ", in grace"
 _ANNOTATION: Final = "annotation"
 _GONE: Final = "gone"
 """Placeholder for the index of a GPU that does not respond; a problem names the GPU."""
@@ -65,6 +66,8 @@ class Board:
     """Whether the figures are outdated."""
     problems: tuple[str, ...]
     gpus: tuple[GpuLine, ...]
+    gpu_summary: str
+    """Sums over all GPUs, in place of their lines on a low terminal."""
     pods: tuple[PodLine, ...]
     nothing: str
     """Why there are no figures; empty if there are some."""
@@ -94,6 +97,7 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
         is_old=bool(silence) or (age is not None and age > _OLD_SECONDS),
         problems=tuple(_problems(answer)),
         gpus=tuple(_gpu_lines(answer)),
+        gpu_summary=_gpu_summary(answer),
         pods=tuple(_pod_lines(answer)),
         nothing=_why_nothing(answer, age),
     )
@@ -108,6 +112,7 @@ def waiting_board(url: str, *, silence: str, seconds: float) -> Board:
         is_old=True,
         problems=(),
         gpus=(),
+        gpu_summary="",
         pods=(),
         nothing="No data.",
     )
@@ -146,6 +151,32 @@ def _gpu_lines(answer: AgentResponse) -> Iterator[GpuLine]:
         )
 
 
+def _gpu_summary(answer: AgentResponse) -> str:
+    """Return the sums in one line, and the GPUs whose shares exceed their memory."""
+    gpus = answer.gpus
+    if not gpus:
+        return ""
+    used = _sum(gpu.used_bytes for gpu in gpus)
+    total = _sum(gpu.total_bytes for gpu in gpus)
+    promised = _sum(gpu.promised_bytes for gpu in gpus)
+    over = [f"GPU {gpu.index}" for gpu in sorted(gpus, key=lambda gpu: gpu.index) if _is_over_promised(gpu)]
+    warning = f" ({listed(over)} overpromised)" if over else ""
+    sums = f"used {size(used)}, promised {size(promised)} of {size(total)}"
+    return f"{counted(len(gpus), 'GPU')}{warning}: {sums}"
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """Add up amounts; the sum is unknown if one of them is."""
+    known = list(amounts)
+    return None if None in known else sum(amount for amount in known if amount is not None)
+
+
+def _is_over_promised(gpu: ApiGpu) -> bool:
+    return None not in (gpu.promised_bytes, gpu.total_bytes) and (gpu.promised_bytes or 0) > (
+        gpu.total_bytes or 0
+    )
+
+
 def _pod_lines(answer: AgentResponse) -> Iterator[PodLine]:
     lines = []
     indices = {gpu.uuid: gpu.index for gpu in answer.gpus}
@@ -166,11 +197,11 @@ def _place(holding: ApiHolding) -> str:
     return f"{holding.gpu} {one_line(holding.gpu_uuid)[:12]}" if holding.mig else str(holding.gpu)
 
 
-_Order = tuple[bool, bool, bool, int, str, str]
+_Order = tuple[bool, bool, bool, bool, int, str, str]
 
 
 def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) -> tuple[_Order, PodLine]:
-    """Return one line and its sort key: the largest excess first, other flags next, unknown figures last."""
+    """Return one line and its sort key: flags, violations, then the excess; unknown figures come last."""
     share, limit = pod.shares.get(uuid) or _share_without_gpu(pod, uuid), pod.limits.get(uuid)
     used = holding.used_bytes if holding else None
     over = None if used is None else used - (share.bytes if share else 0)
@@ -192,7 +223,8 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
         pending=tuple(_mark(v) for v in verdicts if not v.flagged and v.lasted_seconds is not None),
     )
     is_over = line.over != NOTHING
-    return (not is_over, not line.flags, over is None, -(over or 0), line.pod, place), line
+    order = (not line.flags, not line.pending, not is_over, over is None, -(over or 0), line.pod, place)
+    return order, line
 
 
 def _share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
@@ -211,4 +243,4 @@ def _mark(verdict: ApiVerdict) -> str:
     if verdict.lasted_seconds is None:
         return f"{reason}, clearing"
     since = f"{reason} for {time_over(verdict.lasted_seconds, verdict.balance_seconds or 0.0)}"
-    return since if verdict.flagged else f"{since}, in grace"
+    return since if verdict.flagged else since + IN_GRACE

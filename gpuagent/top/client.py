@@ -113,7 +113,8 @@ class Agent:
             answer = read_answer(body)
         except NotAnAnswer as error:
             raise NoAnswer(f"the response is not from an agent: {one_line(str(error))}") from None
-        return Received(answer=answer, body=body, at=self._clock(), age=self._age(answer, date))
+        age = age_of_figures(answer, date, self._wall_clock)
+        return Received(answer=answer, body=body, at=self._clock(), age=age)
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_secure:
@@ -137,16 +138,25 @@ class Agent:
                 raise TimeoutError
         return bytes(body)
 
-    def _age(self, answer: AgentResponse, date: str) -> float | None:
-        """Return the age by the Date header, in whole seconds; the clocks of node and terminal may differ."""
-        sampled_at = answer.last_good_sample_timestamp
-        if sampled_at is None:
-            return None
-        try:
-            now = parsedate_to_datetime(date).timestamp()
-        except ValueError:
-            now = self._wall_clock()
-        return max(now - sampled_at, 0.0)
+
+def age_of_figures(answer: AgentResponse, date: str, wall_clock: Callable[[], float]) -> float | None:
+    """Return the seconds between an agent's last successful sample and its response; None without a sample.
+
+    Both times are the agent's, since the clocks of node and terminal may differ.
+
+    Args:
+        answer: the response.
+        date: its Date header, in whole seconds.
+        wall_clock: Unix seconds; used if the header is missing or malformed.
+    """
+    sampled_at = answer.last_good_sample_timestamp
+    if sampled_at is None:
+        return None
+    try:
+        now = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        now = wall_clock()
+    return max(now - sampled_at, 0.0)
 
 
 def _context(host: str) -> ssl.SSLContext:

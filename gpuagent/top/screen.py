@@ -1,6 +1,6 @@
 """Draws the board in a terminal, at its width. Names are plain text and never markup."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -11,11 +11,13 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gpuagent.top.board import NOTHING, Board, PodLine
+from gpuagent.top.board import IN_GRACE, NOTHING, Board, PodLine
 from gpuagent.top.text import GPU_HEADINGS, gpu_cells
+from service.text import shorten_middle, width
 
 _TABLE: Final = 72  # columns that a table needs at all
 _ANY: Final = 10_000
+_MOST_PROBLEMS: Final = 3
 _FLAG: Final = "bold red"
 _PENDING: Final = "yellow"
 _OLD: Final = "bold yellow"
@@ -23,7 +25,11 @@ _FOOTNOTE: Final = "* share from the pod's own annotation only"
 
 
 class Screen:
-    """A board, cut to the height of the terminal; the pods with the largest excess stay."""
+    """A board that fits the height of the terminal.
+
+    On a low terminal one line sums up the GPUs. If that is not enough, each pod has one line, and the last
+    pods are left out: flagged pods come first in a board.
+    """
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -31,22 +37,100 @@ class Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the board."""
         height = options.height or console.height
-        count = len(self._board.pods)
-        board = replace(self._board, pods=self._board.pods[:height])  # a line each, at least
-        content = Group(*_parts(board, console, options))
-        lines = console.render_lines(content, options.update(height=None), pad=False)
-        if len(lines) > height:
-            more = Text(
-                f"… {count} pods in total; run `top --once` to see all", no_wrap=True, overflow="ellipsis"
-            )
-            lines = lines[: height - 1] + console.render_lines(more, options.update(height=None), pad=False)
+        lines = self._lines(console, options, height)
         for index, line in enumerate(lines):
             if index:
                 yield Segment.line()
             yield from line
 
+    def _lines(self, console: Console, options: ConsoleOptions, height: int) -> list[list[Segment]]:
+        board = replace(self._board, pods=self._board.pods[: height + 1])  # a line each, at least
+        for folds_gpus in (False, True):
+            parts = _parts(board, console, options, folds_gpus=folds_gpus)
+            lines = _drawn(console, options, parts)
+            if len(lines) <= height:
+                return lines
+        head = _drawn(console, options, _compact_head(self._board))
+        pods = _drawn(console, options, [_pods_compact(board, options.max_width)])
+        visible = max(height - len(head) - 1, 0)  # with the line of headings
+        if not board.pods or len(self._board.pods) < visible:
+            return (head + pods)[:height]
+        more = Text(self._rest(max(visible - 1, 0)), no_wrap=True, overflow="ellipsis")
+        return (head + pods)[: height - 1] + _drawn(console, options, [more])
 
-def _parts(board: Board, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def _rest(self, visible: int) -> str:
+        """Describe the pods that are left out."""
+        hidden = sum(bool(line.flags) for line in self._board.pods[visible:])
+        flagged = f", {hidden} flagged not shown" if hidden else ""
+        return f"… {len(self._board.pods)} pods in total{flagged}; run `top --once` to see all"
+
+
+def _drawn(console: Console, options: ConsoleOptions, parts: Iterable[RenderableType]) -> list[list[Segment]]:
+    return console.render_lines(Group(*parts), options.update(height=None), pad=False)
+
+
+def _compact_head(board: Board) -> Iterator[RenderableType]:
+    """Return title, age, problems and the sums of the GPUs, one line each."""
+    yield _cut(board.title, "bold")
+    if board.simulated:
+        yield _cut(board.simulated, "reverse")
+    yield _cut(board.age, _OLD if board.is_old else "")
+    for problem in board.problems[:_MOST_PROBLEMS]:
+        yield _cut(f"problem: {problem}", "")
+    if len(board.problems) > _MOST_PROBLEMS:
+        yield _cut(f"… {len(board.problems)} problems in total", "")
+    if board.gpu_summary:
+        yield _cut(board.gpu_summary, _style(board))
+    if board.nothing:
+        yield _cut(board.nothing, "")
+
+
+def _cut(text: str, style: str) -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _pods_compact(board: Board, columns: int) -> Table:
+    """Draw one line for each pod, with its name shortened in the middle; `*` marks the pod's own word."""
+    table = _table(is_compact=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("GPU", no_wrap=True)
+    cells = [(line.gpu, line.used, _share(line), _first_state(line)) for line in board.pods]
+    has_figures = columns >= _TABLE
+    if has_figures:
+        table.add_column("USED", justify="right", no_wrap=True)
+        table.add_column("SHARE", justify="right", no_wrap=True)
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("POD", no_wrap=True)
+    headings = ("GPU", "USED", "SHARE", "STATE")
+    widths = [
+        max(map(width, (heading, *column)))
+        for heading, column in zip(headings, zip(*cells, strict=True), strict=True)
+    ]
+    if not has_figures:
+        widths[1:3] = []
+    state = min(widths[-1], columns // 3)
+    left = columns - 1 - sum(widths[:-1]) - state - len(widths) - 1
+    for line in board.pods:
+        table.add_row(
+            _sign(line),
+            Text(line.gpu),
+            *((Text(line.used), Text(_share(line))) if has_figures else ()),
+            Text(shorten_middle(_first_state(line), state), _FLAG if line.flags else _PENDING),
+            Text(shorten_middle(line.pod, max(left, 8))),
+            style=_style(board),
+        )
+    return table
+
+
+def _first_state(line: PodLine) -> str:
+    states = (*line.flags, *(state.removesuffix(IN_GRACE) for state in line.pending))
+    more = f" +{len(states) - 1}" if len(states) > 1 else ""
+    return f"{states[0]}{more}" if states else NOTHING
+
+
+def _parts(
+    board: Board, console: Console, options: ConsoleOptions, *, folds_gpus: bool
+) -> Iterator[RenderableType]:
     has_table = options.max_width >= _TABLE
     yield Text(board.title, "bold")
     if board.simulated:
@@ -55,8 +139,11 @@ def _parts(board: Board, console: Console, options: ConsoleOptions) -> Iterator[
     for problem in board.problems:
         yield Text.assemble(("problem: ", "bold"), problem)
     if board.gpus:
-        yield Text()
-        yield _gpus(board) if has_table else _gpu_list(board)
+        if folds_gpus:
+            yield Text(board.gpu_summary, _style(board))
+        else:
+            yield Text()
+            yield _gpus(board) if has_table else _gpu_list(board)
     if board.pods:
         yield Text()
         wide = _pods_wide(board)
@@ -71,8 +158,13 @@ def _parts(board: Board, console: Console, options: ConsoleOptions) -> Iterator[
         yield Text(board.nothing)
 
 
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+def _table(*, is_compact: bool = False) -> Table:
+    return Table(
+        box=None if is_compact else box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
 
 
 def _gpus(board: Board) -> Table:

@@ -1,6 +1,7 @@
 """Output of a doctor: a line for each result as text, and JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -34,6 +35,22 @@ def test_each_result_is_a_line_with_its_advice_below() -> None:
         "unknown  container toolkit  not visible\n"
         "1 problem, 1 unknown, 1 ok\n"
     )
+
+
+def test_the_place_in_the_documentation_follows_the_advice() -> None:
+    linked = replace(FINDINGS[1], docs="docs/doctor.md#device-files")
+    assert as_text([linked]).splitlines()[1:3] == [
+        "                       -> set runtimeClassName: nvidia",
+        "                       see docs/doctor.md#device-files",
+    ]
+    assert json.loads(as_json([linked], {}))["findings"][0]["docs"] == "docs/doctor.md#device-files"
+    assert "docs" not in json.loads(as_json(FINDINGS, {}))["findings"][0]
+
+
+def test_states_are_coloured_and_nothing_else() -> None:
+    lines = as_text(FINDINGS, colour=True).splitlines()
+    assert lines[0] == as_text(FINDINGS).splitlines()[0], "a check without objections has no colour"
+    assert lines[1] == "\033[31mproblem\033[0m  device files       there is no /dev/nvidiactl"
 
 
 def test_warnings_are_counted_where_there_are_any() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text import one_line, printable, shorten, shorten_utf8, width
+from service.text import one_line, printable, shorten, shorten_middle, shorten_utf8, width
 
 HOSTILE = st.text(
     st.one_of(
@@ -103,3 +103,15 @@ def test_the_cost_is_that_of_the_limit(function) -> None:
 @pytest.mark.parametrize(("text", "columns"), [("", 0), ("abc", 3), ("模型", 4), ("e\u0301", 1), ("…", 1)])
 def test_columns_in_a_terminal(text: str, columns: int) -> None:
     assert width(text) == columns
+
+
+@given(HOSTILE, st.integers(min_value=0, max_value=60))
+def test_a_text_shortened_in_the_middle_fits_and_keeps_both_ends(text: str, columns: int) -> None:
+    safe = one_line(text)
+    short = shorten_middle(safe, columns)
+    assert width(short) <= columns
+    assert short == safe if width(safe) <= columns else "…" in short or columns == 0
+
+
+def test_the_ends_of_a_generated_name_stay() -> None:
+    assert shorten_middle("train-resnet-5d4f8c7b96-x2x7k", 15) == "train-r…6-x2x7k"

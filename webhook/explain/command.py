@@ -1,11 +1,10 @@
 """The command `explain`: reads policies and manifests, prints the decisions about their pods."""
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.command import write_note, write_output
+from service.command import output_has_colour, write_note, write_output
 from service.text import one_line
 from webhook.explain.explain import ExplainedDocument, UnexplainedObject, explain
 from webhook.explain.namespaces import NamespaceEdits, Policies, read_policies
@@ -73,7 +72,7 @@ def _print(
     is_refused: bool,
 ) -> None:
     if output == "text":
-        _write_lines(as_text(documents, problems, policies, colour=sys.stdout.isatty()))
+        _write_lines(as_text(documents, problems, policies, colour=output_has_colour()))
         return
     for sentence in policies.without_effect:
         write_note(f"{_PROGRAM}: warning: {sentence}")

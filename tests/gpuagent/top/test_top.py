@@ -245,13 +245,82 @@ def test_a_terminal_of_any_width_has_every_pod_every_flag_and_both_names(columns
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_low_terminal_keeps_the_pods_furthest_over_and_counts_all(columns: int) -> None:
-    text = drawn(board(judged(180.0)), columns, height=12)
+def test_a_low_terminal_shows_one_line_for_each_pod_and_counts_those_left_out(columns: int) -> None:
+    text = drawn(board(judged(180.0)), columns, height=8)
     lines = text.rstrip("\n").splitlines()
-    assert len(lines) == 12
-    assert lines[-1].startswith("… 6 pods in total; ")
+    assert len(lines) == 8
+    assert lines[2].startswith("2 GPUs: used 13.2 GiB, promised 11.0 GiB of 48.0 GiB")
+    assert lines[-1] == "… 6 pods in total; run `top --once` to see all"
     assert "team-a/far-over" in text
     assert "team-a/lost" not in text
+
+
+def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
+    """Pods with long names on some GPUs. The last ones are a little over their share and flagged; the others
+    are within a new grace, and use more."""
+    uuids = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(gpus)]
+    names = [f"{number:02}-a-deployment-with-a-very-long-name-5d4f8c7b96" for number in range(pods)]
+
+    def at(seconds: float, others_bytes: int) -> Snapshot:
+        used = [4 * GIB if number >= pods - flagged else others_bytes for number in range(pods)]
+        return snapshot_of(
+            sample(
+                *(gpu(*((number, used[number]) for number in range(index, pods, gpus)), uuid=uuid, index=index)
+                  for index, uuid in enumerate(uuids)),
+                origins={number: in_pod(str(number)) for number in range(pods)}, at=seconds,
+            ),
+            *(pod_share(str(number), 2 * GIB, gpus=(uuids[number % gpus],), pod=node_pod(str(number), name=name))
+              for number, name in enumerate(names)),
+        )  # fmt: skip
+
+    judge = Judge(grace=60, longest_gap=1000)
+    judge.judge(at(0.0, GIB))
+    judge.judge(at(90.0, GIB))
+    last = at(100.0, 6 * GIB)
+    return status_of(last, judge.judge(last)[0])
+
+
+def test_every_flagged_pod_of_eight_gpus_is_visible_at_80_by_24() -> None:
+    text = drawn(board(busy_node(29, flagged=3)), 80, height=24)
+    lines = text.splitlines()
+    assert len(lines) == 24
+    assert max(map(width, lines)) <= 80
+    assert [line[0] for line in lines].count("!") == 3
+    start = next(index for index, line in enumerate(lines) if "STATE" in line)
+    assert all(line.startswith("!") for line in lines[start + 1 : start + 4])
+    for number in (26, 27, 28):
+        assert re.search(rf"! \d .*over-share for 100 s +team-a/{number}-a-.*….*-5d4f8c7b96", text)
+
+
+def test_flags_that_do_not_fit_are_counted() -> None:
+    text = drawn(board(busy_node(40, flagged=30)), 80, height=24)
+    lines = text.splitlines()
+    visible = [line[0] for line in lines].count("!")
+    assert len(lines) == 24
+    assert visible > 15
+    assert lines[-1].startswith(f"… 40 pods in total, {30 - visible} flagged not shown; ")
+
+
+def test_a_flag_precedes_memory_above_the_share_within_the_slack() -> None:
+    candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
+    nowhere = pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
+                        candidates=(candidate,))  # fmt: skip
+    judge = Judge(grace=60, longest_gap=1000)
+    for at in (0.0, 100.0):
+        busy = sample(gpu((1, 2 * GIB + MIB)), origins={1: in_pod("slack")}, at=at)
+        snapshot = snapshot_of(busy, pod_share("slack", 2 * GIB), nowhere)
+        verdicts = judge.judge(snapshot)[0]
+    pods = board(status_of(snapshot, verdicts)).pods
+    assert [(line.pod, bool(line.flags)) for line in pods] == [
+        ("team-a/nowhere", True),
+        ("team-a/slack", False),
+    ]
+
+
+def test_an_overpromised_gpu_is_named_in_the_summary() -> None:
+    snapshot = snapshot_of(sample(gpu()), pod_share("big", 30 * GIB))
+    summary = board(status_of(snapshot)).gpu_summary
+    assert summary == "1 GPU (GPU 0 overpromised): used 100.0 MiB, promised 30.0 GiB of 24.0 GiB"
 
 
 HOSTILE = st.one_of(
@@ -279,6 +348,7 @@ def test_no_name_acts_on_the_terminal(
     assert len(text.splitlines()) == text.count("\n")
     screen = drawn(board_of(got, now=0.0), columns)
     assert not CONTROLS.search(screen)
+    assert not CONTROLS.search(drawn(board_of(got, now=0.0), columns, height=6))
     for name in ("[bold]x[/]", "[/]"):
         if pod_name == name:
             assert f"/{name}" in text

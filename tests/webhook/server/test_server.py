@@ -16,9 +16,9 @@ from tests.support.pods import container, gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.decide import Decision
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.policy_json import policy_json
 from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.bodies import LARGEST_BODY
-from webhook.server.ops_server import policy_json
 
 
 def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:

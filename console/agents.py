@@ -1,0 +1,340 @@
+"""The agents of a cluster, read through the API server's proxy to pods.
+
+Agents are found by their labels in one namespace. A tenant can label a pod of its own, so pods of other
+namespaces never count. The node of an agent is the one in its pod's spec; a response that names another node
+is an error. Everything else in a response is the agent's word: print it with `service.text` only.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from gpuagent.api_types import NotAnAnswer, read_answer
+from gpuagent.top.client import PATH, Received, age_of_figures
+from kube.client import KubeClient, PodResponse
+from kube.errors import ApiError, Unreachable, status_error
+from kube.objects import ObjectMeta
+from service.text import MALFORMED, one_line, quoted
+
+AGENT_NAMESPACE: Final = "kaishare-agent"
+"""The chart's default for `agent.namespace`."""
+
+MOST_AT_ONCE: Final = 16
+"""Maximum number of concurrent requests to agents."""
+
+NETWORK_ADVICE: Final = "check that networkPolicies.apiServerCIDRs lets the API server reach the agents"
+_SELECTOR: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
+VERSION_LABEL: Final = "app.kubernetes.io/version"
+_PORT: Final = 9445
+_PORT_NAME: Final = "http"
+AGENT_SECONDS: Final = 5.0
+"""Time limit of one request to an agent."""
+
+_LONGEST_REASON: Final = 200  # characters
+_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _MISDIRECTED = 200, 401, 403, 404, 421
+_NO_ROUTE: Final = frozenset({502, 503, 504})
+
+
+class _Metadata(ObjectMeta, frozen=True):
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Port(Struct, rename="camel", frozen=True):
+    container_port: int
+    name: str = ""
+
+
+class _Container(Struct, frozen=True):
+    ports: list[_Port] | None = None
+
+
+class _Spec(Struct, rename="camel", frozen=True):
+    node_name: str = ""
+    containers: list[_Container] = []
+
+
+class _Waiting(Struct, frozen=True):
+    reason: str = ""
+
+
+class _ContainerState(Struct, frozen=True):
+    waiting: _Waiting | None = None
+
+
+class _ContainerStatus(Struct, rename="camel", frozen=True):
+    restart_count: int = 0
+    state: _ContainerState = _ContainerState()
+
+
+class _Condition(Struct, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+
+
+class _Status(Struct, rename="camel", frozen=True):
+    phase: str = ""
+    conditions: list[_Condition] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+
+
+class _Pod(Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status = _Status()
+
+
+_pod = msgspec.json.Decoder(_Pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPod:
+    """A pod of an agent, as the API server describes it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """The node that the pod is bound to; empty before that."""
+    port: int
+    version: str
+    """The chart's appVersion from the pod's label; empty if absent."""
+    created_at: datetime | None
+    is_ready: bool
+    trouble: str
+    """Why the pod is not ready, from its status, such as `CrashLoopBackOff`; empty for a ready pod."""
+    restarts: int
+    is_running: bool = True
+    """Whether its phase is Running, so that it may answer although it is not ready."""
+    is_terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReading:
+    """The result of one request for an agent's figures."""
+
+    pod: AgentPod
+    received: Received | None
+    """The last response, perhaps of an earlier request; None if the agent has never responded."""
+    failure: str
+    """Why the request failed, in one line; empty if `received` is its response."""
+    failing_since: float | None
+    """Monotonic time of the first failed request since the last response; None after a response."""
+
+    def age_at(self, now: float) -> float | None:
+        """Return the age of the figures in seconds; None if there are none."""
+        return None if self.received is None else self.received.age_at(now)
+
+    def silent_seconds(self, now: float) -> float:
+        """Return the seconds since the last response, or since the first request without one."""
+        if self.failing_since is None:
+            return 0.0
+        since = self.failing_since if self.received is None else self.received.at
+        return max(now - since, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReadiness:
+    """The response of an agent's `/readyz`."""
+
+    pod: AgentPod
+    is_ready: bool | None
+    """None if the request failed."""
+    reasons: tuple[str, ...]
+    """Why the agent is not ready, or why the request failed, each in one line."""
+
+
+class _Failed(Exception):
+    """A request to an agent failed; the message is one line."""
+
+
+class Agents:
+    """Reads the agents of one cluster, and remembers each agent's last response."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str = AGENT_NAMESPACE,
+        seconds: float = AGENT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Set the cluster.
+
+        Args:
+            client: for the API server, with the caller's rights.
+            namespace: the agents' namespace.
+            seconds: time limit of one request to an agent.
+            clock: monotonic seconds.
+            wall_clock: Unix seconds.
+        """
+        self.namespace = namespace
+        self._client = client
+        self._seconds = seconds
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._last: dict[str, Received] = {}
+        """Last responses by UID of the pod."""
+        self._failing_since: dict[str, float] = {}
+
+    async def list(self) -> list[AgentPod]:
+        """List the agents' pods, sorted by node; forget the responses of pods that are gone.
+
+        Raises:
+            ApiError, Unreachable, kube.access.AccessError: as `KubeClient.list_objects`.
+        """
+        path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods"
+        pods: list[AgentPod] = []
+        async with self._client.list_objects(path, params={"labelSelector": _SELECTOR}) as objects:
+            async for item in objects:
+                try:
+                    pods.append(_agent_pod(_pod.decode(item)))
+                except MALFORMED as error:
+                    raise Unreachable(f"GET {path}: not a pod: {one_line(str(error))}") from None
+        uids = {pod.uid for pod in pods}
+        for by_uid in (self._last, self._failing_since):
+            for uid in by_uid.keys() - uids:
+                del by_uid[uid]
+        return sorted(pods, key=lambda pod: (pod.node, pod.name))
+
+    async def read(self, pod: AgentPod) -> AgentReading:
+        """Request an agent's figures; at most `MOST_AT_ONCE` requests run concurrently.
+
+        A failed request is no exception: the reading has the reason and the last response.
+        """
+        try:
+            self._last[pod.uid] = await self._figures(pod)
+        except _Failed as error:
+            failure = str(error)
+            self._failing_since.setdefault(pod.uid, self._clock())
+        else:
+            failure = ""
+            self._failing_since.pop(pod.uid, None)
+        return AgentReading(
+            pod=pod,
+            received=self._last.get(pod.uid),
+            failure=failure,
+            failing_since=self._failing_since.get(pod.uid),
+        )
+
+    async def ready(self, pod: AgentPod) -> AgentReadiness:
+        """Request an agent's `/readyz`."""
+        try:
+            response = await self._get(pod, "/readyz")
+        except _Failed as error:
+            return AgentReadiness(pod=pod, is_ready=None, reasons=(str(error),))
+        if response.status == _OK:
+            return AgentReadiness(pod=pod, is_ready=True, reasons=())
+        text = response.body.decode("utf-8", "replace")
+        reasons = tuple(one_line(line, _LONGEST_REASON) for line in text.splitlines()[:8] if line.strip())
+        return AgentReadiness(pod=pod, is_ready=False, reasons=reasons or (f"status {response.status}",))
+
+    async def _figures(self, pod: AgentPod) -> Received:
+        response = await self._get(pod, PATH)
+        if response.status != _OK:
+            raise _Failed(_refusal(response, pod))
+        try:
+            answer = read_answer(response.body)
+        except NotAnAnswer as error:
+            raise _Failed(f"the response is not from an agent: {one_line(str(error))}") from None
+        if answer.node != pod.node:
+            raise _Failed(f"the response is for another node: {quoted(answer.node)}")
+        return Received(
+            answer=answer,
+            body=response.body,
+            at=self._clock(),
+            age=age_of_figures(answer, response.date, self._wall_clock),
+        )
+
+    async def _get(self, pod: AgentPod, path: str) -> PodResponse:
+        """Request a path of the agent; raise `_Failed` for errors of the proxy."""
+        if not pod.node or pod.is_terminating:
+            raise _Failed(
+                "the pod is terminating" if pod.is_terminating else "the pod is not bound to a node"
+            )
+        proxy = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{pod.port}/proxy{path}"
+        async with self._slots:
+            try:
+                response = await self._client.get_from_pod(proxy, seconds=self._seconds)
+            except Unreachable as error:
+                message = str(error).removeprefix(f"GET {proxy}: ")
+                if message == "no answer in time":
+                    message = f"no answer within {self._seconds:g} s; {NETWORK_ADVICE}"
+                raise _Failed(message) from None
+        if _is_of_the_proxy(response):
+            raise _Failed(_refusal(response, pod))
+        return response
+
+
+def _is_of_the_proxy(response: PodResponse) -> bool:
+    """Whether a response is probably the API server's: an error as a Status object."""
+    return response.status != _OK and b'"kind":"Status"' in response.body[:200].replace(b" ", b"")
+
+
+def _refusal(response: PodResponse, pod: AgentPod) -> str:
+    """Describe a response other than 200, of the API server's proxy or of the agent."""
+    if not _is_of_the_proxy(response):
+        text = one_line(response.body.decode("utf-8", "replace"), _LONGEST_REASON)
+        message = f"{response.status}{f', {text}' if text else ''}"
+        if response.status == _UNAUTHORIZED:
+            return f"the agent asks for authentication: {message}"
+        if response.status == _MISDIRECTED:
+            return f"the agent rejects the host name: {message}"
+        return f"the response is not an agent's: {message}"
+    error: ApiError = status_error(
+        response.body, "proxy", http_status=response.status, http_reason=response.reason
+    )
+    if response.status == _FORBIDDEN:
+        return f"the caller may not get pods/proxy in {pod.namespace}"
+    if response.status == _NOT_FOUND:
+        return "the pod no longer exists"
+    if response.status in _NO_ROUTE:
+        return f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}"
+    return str(error)
+
+
+def _agent_pod(pod: _Pod) -> AgentPod:
+    metadata, status = pod.metadata, pod.status
+    ports = [port for container in pod.spec.containers for port in container.ports or ()]
+    is_ready = any(
+        condition.type == "Ready" and condition.status == "True" for condition in status.conditions or ()
+    )
+    return AgentPod(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        node=pod.spec.node_name,
+        port=next((port.container_port for port in ports if port.name == _PORT_NAME), _PORT),
+        version=(metadata.labels or {}).get(VERSION_LABEL, ""),
+        created_at=metadata.creation_timestamp,
+        is_ready=is_ready,
+        trouble="" if is_ready else _trouble(status),
+        restarts=sum(container.restart_count for container in status.container_statuses or ()),
+        is_running=status.phase == "Running",
+        is_terminating=metadata.deletion_timestamp is not None,
+    )
+
+
+def _trouble(status: _Status) -> str:
+    """Return the most specific reason of a pod that is not ready."""
+    for container in status.container_statuses or ():
+        if container.state.waiting is not None and container.state.waiting.reason:
+            return one_line(container.state.waiting.reason, _LONGEST_REASON)
+    for condition in status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return one_line(condition.reason or "not scheduled", _LONGEST_REASON)
+    return (
+        "not ready" if status.phase == "Running" else one_line(status.phase or "no status", _LONGEST_REASON)
+    )

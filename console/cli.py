@@ -1,0 +1,181 @@
+"""The command `kaishare`, which is also installed as `kubectl-kaishare`.
+
+Exit status: 0 for success, 1 for a negative result, 2 for unusable input or output and for a cluster that
+cannot be read.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from console.cluster import add_cluster_options, namespace_name, parse_cluster_options
+from kube.access import AccessError
+from kube.errors import ApiError, Unreachable
+from service.command import Parser, UsageError, read_by, run_command
+from service.documents import DocumentError
+from service.units import parse_duration
+from service.version import version
+from webhook.cli import add_doctor_options, add_explain, policy_options
+from webhook.namespaces.documents import PoliciesError
+
+_PLUGIN: Final = "kubectl-kaishare"
+_UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, Unreachable)
+
+
+class _Command(Protocol):
+    def __call__(self, arguments: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    name = program_name(sys.argv[0])
+    return run_command(name, lambda: _run(name, argv), unusable=_UNUSABLE)
+
+
+def program_name(path: str) -> str:
+    """Return the name under which the user started the program."""
+    return "kubectl kaishare" if Path(path).name.startswith(_PLUGIN) else "kaishare"
+
+
+def _run(name: str, argv: Sequence[str] | None) -> int:
+    arguments = parser(name).parse_args(argv)
+    run: _Command = arguments.run
+    return run(arguments)
+
+
+def parser(name: str = "kaishare") -> argparse.ArgumentParser:
+    """Build the parser of the command line.
+
+    Args:
+        name: the program's name in its messages.
+    """
+    program = Parser(
+        prog=name,
+        description="Shows how a cluster shares its GPUs. Reads the cluster with the rights of your"
+        " kubeconfig and changes nothing.",
+    )
+    program.add_argument("--version", action="version", version=f"{name} {version()}")
+    commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    add_explain(commands, policy_options())
+    _add_doctor(commands)
+    _add_policies(commands)
+    _add_top(commands)
+    _add_completion(commands)
+    return program
+
+
+def _add_doctor(commands: Any) -> None:
+    examining = commands.add_parser(
+        "doctor",
+        help="check webhook, policies, KAI and agents for problems",
+        description="Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem.",
+    )
+    add_doctor_options(examining)
+    _add_agent_namespace(examining)
+    examining.add_argument(
+        "--wait",
+        nargs="?",
+        const="5m",
+        type=read_by(parse_duration),
+        metavar="DURATION",
+        help="repeat the checks until there is no problem, for at most this time (default without a value:"
+        " 5m)",
+    )
+    examining.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from console.doctor.command import DoctorSettings, run  # noqa: PLC0415 - imports only what is needed
+
+    settings = DoctorSettings(
+        cluster=parse_cluster_options(arguments),
+        configuration=arguments.webhook_configuration,
+        agent_namespace=arguments.agent_namespace,
+        output=arguments.output,
+        wait_seconds=arguments.wait,
+    )
+    return run(settings)
+
+
+def _add_policies(commands: Any) -> None:
+    listing = commands.add_parser(
+        "policies",
+        help="list the policies of managed namespaces",
+        description="Lists the policy of each managed namespace. Exits with 1 if a policy is invalid.",
+    )
+    add_cluster_options(listing)
+    listing.add_argument(
+        "-n",
+        "--namespace",
+        type=read_by(namespace_name),
+        metavar="NAMESPACE",
+        help="show this namespace only (default: all managed namespaces)",
+    )
+    listing.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="output format; wide has more columns (default %(default)s)",
+    )
+    listing.set_defaults(run=_policies)
+
+
+def _policies(arguments: argparse.Namespace) -> int:
+    from console.policies.command import PoliciesSettings, run  # noqa: PLC0415 - imports only what is needed
+
+    return run(
+        PoliciesSettings(
+            cluster=parse_cluster_options(arguments),
+            namespace=arguments.namespace,
+            output=arguments.output,
+        )
+    )
+
+
+def _add_top(commands: Any) -> None:
+    """Add the command `top` if its module is installed."""
+    if importlib.util.find_spec("console.top") is None:
+        return
+    command = importlib.import_module("console.top.command")
+    watching = commands.add_parser("top", help="show the agents of the cluster in one interactive view")
+    command.add_arguments(watching)
+    watching.set_defaults(run=command.run)
+
+
+def _add_completion(commands: Any) -> None:
+    completing = commands.add_parser(
+        "completion",
+        help="print a completion script for a shell",
+        description="Prints a completion script. bash: source <(kaishare completion bash)",
+    )
+    completing.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell")
+    completing.set_defaults(run=_completion)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    try:
+        from console.completion import write_completion  # noqa: PLC0415 - images do without shtab
+    except ModuleNotFoundError as error:
+        raise UsageError(f"completion needs the Python package {error.name}") from None
+    return write_completion(parser(), arguments.shell)
+
+
+def _add_agent_namespace(command: argparse.ArgumentParser) -> None:
+    from console.agents import AGENT_NAMESPACE  # noqa: PLC0415 - imports only what is needed
+
+    command.add_argument(
+        "--agent-namespace",
+        type=read_by(namespace_name),
+        default=AGENT_NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the agents (default %(default)s)",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

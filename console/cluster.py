@@ -1,0 +1,55 @@
+"""The cluster of the caller's kubeconfig: its options, and access to its API server."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Final
+
+from kube.access import KubeConfig
+from service.text import quoted
+from webhook.policy.values import is_object_name
+
+_LONGEST_NAMESPACE: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """The options that select a cluster."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    async def access(self) -> KubeConfig:
+        """Return the access by the caller's kubeconfig; a pod's service account is never used.
+
+        Raises:
+            AccessError: the kubeconfig cannot be read, or its login fails.
+        """
+        return await KubeConfig.load(self.kubeconfig, self.context)
+
+
+def add_cluster_options(command: argparse.ArgumentParser) -> None:
+    """Add the options `--kubeconfig` and `--context`."""
+    command.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="kubeconfig of the cluster (default: $KUBECONFIG, else ~/.kube/config)",
+    )
+    command.add_argument(
+        "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
+    )
+
+
+def parse_cluster_options(arguments: argparse.Namespace) -> ClusterOptions:
+    """Return the values of `--kubeconfig` and `--context`."""
+    return ClusterOptions(arguments.kubeconfig, arguments.context)
+
+
+def namespace_name(text: str) -> str:
+    """Read the name of a namespace.
+
+    Raises:
+        ValueError: the text is no DNS-1123 label; the message is one line.
+    """
+    if "." in text or len(text) > _LONGEST_NAMESPACE or not is_object_name(text):
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a namespace")
+    return text

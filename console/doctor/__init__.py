@@ -1,0 +1,1 @@
+"""`kaishare doctor`: the checks of `kaishare-webhook doctor`, and checks of the agents and their nodes."""

@@ -1,0 +1,54 @@
+"""The command `policies`: reads the managed namespaces with the caller's rights and prints them."""
+
+import asyncio
+import io
+from dataclasses import dataclass
+
+from console.cluster import ClusterOptions
+from console.policies.reading import PolicyTable, read_policies
+from console.policies.report import as_json, as_table, as_yaml
+from kai import keys
+from kube.client import KubeClient
+from service.command import output_has_colour, write_note, write_output
+from service.log import JsonLog
+from service.log_capture import capture_libraries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoliciesSettings:
+    """The settings of `policies`."""
+
+    cluster: ClusterOptions
+    namespace: str | None
+    """The only namespace to show; None for all managed ones."""
+    output: str
+    """`table`, `wide`, `json` or `yaml`."""
+
+
+def run(settings: PoliciesSettings) -> int:
+    """Print the policies; return 1 if one is invalid, else 0.
+
+    Raises:
+        AccessError: the kubeconfig cannot be read.
+        ApiError, Unreachable: the namespaces cannot be read.
+        UsageError: standard output cannot be written.
+    """
+    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
+    table = asyncio.run(_read(settings))
+    if settings.output == "json":
+        write_output(as_json(table))
+    elif settings.output == "yaml":
+        write_output(as_yaml(table))
+    elif settings.namespace is not None and not table.rows:
+        write_output(f"Namespace {settings.namespace} is not managed: no label {keys.QUEUE_LABEL}.\n")
+    else:
+        lines = as_table(table, wide=settings.output == "wide", colour=output_has_colour())
+        write_output("".join(f"{line}\n" for line in lines))
+    for note in table.notes:
+        write_note(f"kaishare: warning: {note}")
+    return int(any(row.policy.problems for row in table.rows))
+
+
+async def _read(settings: PoliciesSettings) -> PolicyTable:
+    async with KubeClient(await settings.cluster.access()) as client:
+        return await read_policies(client, settings.namespace)

@@ -1,0 +1,168 @@
+"""Reads the policies of a cluster and counts the pods of their namespaces, object by object."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from kai.own_labels import EXCLUDED_NAMESPACES
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from kube.objects import ObjectMeta
+from service.text import MALFORMED, one_line
+from webhook.doctor.cluster import excluded_by
+from webhook.namespaces.decode import LIST, MANAGED, ONE, PATH, NamespaceError, decode_metadata
+from webhook.policy.labels import NamespacePolicy
+from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
+from webhook.registration.objects import read_configuration
+
+_CONFIGURATION: Final = (
+    f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
+)
+_RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+
+
+class _PodSpec(Struct, rename="camel", frozen=True):
+    scheduler_name: str = ""
+
+
+class _Pod(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: _PodSpec = _PodSpec()
+
+
+_pod = msgspec.json.Decoder(_Pod)
+
+
+@dataclass(frozen=True, slots=True)
+class PodCounts:
+    """The pods of one namespace that have not ended."""
+
+    in_kai: int
+    """Pods with the policy's scheduler."""
+    others: int
+    """Pods with another scheduler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRow:
+    """One managed namespace."""
+
+    policy: NamespacePolicy
+    is_excluded: bool
+    """Whether the webhook configuration excludes the namespace, so that the policy has no effect."""
+    pods: PodCounts | None
+    """None if the pods could not be listed."""
+
+    @property
+    def state(self) -> str:
+        """`excluded`, `off`, `invalid` or `valid`."""
+        return "excluded" if self.is_excluded else self.policy.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTable:
+    """The managed namespaces, sorted by name."""
+
+    rows: tuple[PolicyRow, ...]
+    notes: tuple[str, ...] = field(default=())
+    """What could not be read, one line each."""
+
+
+async def read_policies(client: KubeClient, namespace: str | None) -> PolicyTable:
+    """Read the policies of all managed namespaces, or of one namespace.
+
+    Args:
+        client: for the API server, with the caller's rights.
+        namespace: the only namespace to read; None for all.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
+    """
+    policies = await (_all_policies(client) if namespace is None else _one_policy(client, namespace))
+    notes: list[str] = []
+    excluded = await _excluded(client)
+    try:
+        counts = await _count_pods(client, policies, namespace) if policies else {}
+    except (ApiError, Unreachable) as error:
+        counts = None
+        notes.append(f"pods were not counted: {_reason(error)}")
+    rows = [
+        PolicyRow(
+            policy=policy,
+            is_excluded=name in excluded,
+            pods=None if counts is None else counts[name],
+        )
+        for name, policy in sorted(policies.items())
+    ]
+    return PolicyTable(rows=tuple(rows), notes=tuple(notes))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ApiError) and error.status == _FORBIDDEN:
+        return "the caller may not list pods"
+    return one_line(str(error))
+
+
+async def _all_policies(client: KubeClient) -> dict[str, NamespacePolicy]:
+    policies = {}
+    async with client.list_objects(PATH, params=MANAGED, accept=LIST) as namespaces:
+        async for item in namespaces:
+            policy = _policy(item)
+            if policy is not None:
+                policies[policy.namespace] = policy
+    return policies
+
+
+async def _one_policy(client: KubeClient, namespace: str) -> dict[str, NamespacePolicy]:
+    policy = _policy(await client.get(f"{PATH}/{namespace}", accept=ONE))
+    return {} if policy is None else {namespace: policy}
+
+
+def _policy(item: bytes) -> NamespacePolicy | None:
+    try:
+        name, metadata = decode_metadata(item)
+    except NamespaceError as error:
+        raise Unreachable(f"GET {PATH}: {error}") from None
+    return metadata.policy(name)
+
+
+async def _excluded(client: KubeClient) -> Collection[str]:
+    """Return the excluded namespaces; the defaults if the caller may not read the webhook configuration."""
+    try:
+        configuration = read_configuration(await client.get(_CONFIGURATION))
+    except (ApiError, *MALFORMED):
+        return EXCLUDED_NAMESPACES
+    for hook in configuration.hooks:
+        if hook.name == MUTATE:
+            return excluded_by(hook)
+    return EXCLUDED_NAMESPACES
+
+
+async def _count_pods(
+    client: KubeClient, policies: Mapping[str, NamespacePolicy], namespace: str | None
+) -> dict[str, PodCounts]:
+    """Count the pods that have not ended; memory holds one pod at a time.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
+    """
+    path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
+    in_kai: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    async with client.list_objects(path, params=_RUNNING) as pods:
+        async for item in pods:
+            try:
+                pod = _pod.decode(item)
+            except MALFORMED as error:
+                raise Unreachable(f"GET {path}: not a pod: {one_line(str(error))}") from None
+            policy = policies.get(pod.metadata.namespace)
+            if policy is not None:
+                counter = in_kai if pod.spec.scheduler_name == policy.scheduler else others
+                counter[pod.metadata.namespace] += 1
+    return {name: PodCounts(in_kai[name], others[name]) for name in policies}

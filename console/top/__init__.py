@@ -1,0 +1,1 @@
+"""`kaishare top`: the figures of a cluster's agents in one table."""

@@ -1,0 +1,66 @@
+"""Reads the agents of a cluster for `top`, with the client of `console.agents`."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from console.agents import AgentPod, Agents
+from console.cluster import ClusterOptions
+from console.top.reader import AgentRef, ReadFailed
+from gpuagent.top.client import Received
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+
+
+class ClusterReader:
+    """Lists and reads the agents through the API server."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._pods: dict[str, AgentPod] = {}
+
+    async def agents(self) -> Sequence[AgentRef]:
+        """List the agents' pods.
+
+        Raises:
+            ReadFailed: the API server does not list them.
+        """
+        try:
+            pods = await self._agents.list()
+        except (ApiError, Unreachable, AccessError) as error:
+            raise ReadFailed(str(error)) from None
+        self._pods = {pod.name: pod for pod in pods}
+        return [AgentRef(pod.name, pod.node) for pod in pods]
+
+    async def read(self, agent: AgentRef) -> Received:
+        """Return the agent's response.
+
+        Raises:
+            ReadFailed: the agent does not respond in time, or responds with an error.
+        """
+        pod = self._pods.get(agent.name)
+        if pod is None:
+            raise ReadFailed("the pod no longer exists")
+        try:
+            reading = await self._agents.read(pod)
+        except (ApiError, Unreachable, AccessError) as error:
+            raise ReadFailed(str(error)) from None
+        if reading.failure or reading.received is None:
+            trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
+            raise ReadFailed(f"{reading.failure or 'no response'}{trouble}")
+        return reading.received
+
+
+@asynccontextmanager
+async def cluster_reader(options: ClusterOptions, namespace: str) -> AsyncIterator[ClusterReader]:
+    """Connect to the API server of the caller's kubeconfig.
+
+    Args:
+        options: select the cluster.
+        namespace: the agents' namespace.
+
+    Raises:
+        kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
+    """
+    async with KubeClient(await options.access()) as client:
+        yield ClusterReader(Agents(client, namespace=namespace))

@@ -1,0 +1,143 @@
+"""Command `top`: its options, and the choice between the interactive view, text and JSON."""
+
+import argparse
+import asyncio
+import io
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from console.agents import AGENT_NAMESPACE
+from console.cluster import add_cluster_options, namespace_name, parse_cluster_options
+from console.top.arrange import Arrangement, Group, Sort
+from console.top.cluster import Cluster
+from console.top.reader import AgentReader, ReadFailed, UrlReader
+from console.top.rounds import Rounds
+from console.top.text import as_json, as_text
+from service.command import UsageError, read_by, write_output
+from service.log import JsonLog
+from service.log_capture import capture_libraries
+
+_NEGATIVE: Final = 1
+"""Exit status if an agent did not answer, or if there is none."""
+
+_SORTS: Final = {sort.name.lower(): sort for sort in Sort}
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of `top`."""
+    add_cluster_options(command)
+    command.description = (
+        "Shows every pod with a GPU share: flagged pods first, then pods in violation, then the others by use"
+        " of their share. Press ? for the keys. Without a terminal the table is printed once; the exit status"
+        " is then 1 if an agent did not answer."
+    )
+    command.add_argument(
+        "--agent-namespace",
+        type=read_by(namespace_name),
+        default=AGENT_NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the agents (default %(default)s)",
+    )
+    command.add_argument(
+        "--url",
+        metavar="URL",
+        help="ask one agent at this address, such as http://127.0.0.1:9445, without the API server",
+    )
+    command.add_argument("--node", default="", metavar="NAME", help="show this node only")
+    command.add_argument(
+        "-n",
+        "--namespace",
+        type=read_by(namespace_name),
+        metavar="NAMESPACE",
+        help="show pods of this namespace only",
+    )
+    command.add_argument("--flagged", action="store_true", help="show flagged pods only")
+    command.add_argument(
+        "--sort", choices=tuple(_SORTS), default="flags", help="order of the rows (default %(default)s)"
+    )
+    command.add_argument(
+        "--group",
+        choices=tuple(group.value for group in Group),
+        default=Group.NONE.value,
+        help="headings with sums (default %(default)s)",
+    )
+    command.add_argument("--once", action="store_true", help="print once as plain text and exit")
+    command.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="output format; json is printed once (default %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the agents; return the exit status.
+
+    Raises:
+        UsageError: the URL is invalid, the list of agents is not available, or the one agent at the URL does
+            not respond.
+        kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
+    """
+    capture_libraries(JsonLog(io.BytesIO()))  # a warning must not write into the table
+    return asyncio.run(_run(arguments))
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    arrangement = Arrangement(
+        sort=_SORTS[arguments.sort],
+        group=Group(arguments.group),
+        flagged_only=arguments.flagged,
+        namespace=arguments.namespace or "",
+    )
+    is_interactive = not arguments.once and arguments.output == "text" and _is_terminal()
+    cluster = Cluster()
+    async with _reader(arguments) as reader:
+        rounds = Rounds(reader, cluster, node="" if arguments.url else arguments.node)
+        if is_interactive:
+            # Imported here, since only the interactive view draws.
+            from console.top.app import show  # noqa: PLC0415
+
+            await show(rounds, cluster, arrangement)
+            return 0
+        return await _print_once(arguments, rounds, cluster, arrangement)
+
+
+async def _print_once(
+    arguments: argparse.Namespace, rounds: Rounds, cluster: Cluster, arrangement: Arrangement
+) -> int:
+    try:
+        await rounds.once()
+    except ReadFailed as error:
+        raise UsageError(str(error)) from None
+    failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
+    if arguments.url and failures:
+        raise UsageError(f"{arguments.url}: {failures[0]}; is an agent running at this address?")
+    format_all = as_json if arguments.output == "json" else as_text
+    write_output(format_all(cluster, arrangement, time.monotonic()))
+    return _NEGATIVE if failures or not cluster.agents else 0
+
+
+def _is_terminal() -> bool:
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+@asynccontextmanager
+async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
+    if arguments.url:
+        try:
+            yield UrlReader(arguments.url)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return
+    # Imported here, since --url needs no client of an API server.
+    from console.top.cluster_reader import cluster_reader  # noqa: PLC0415
+
+    options = parse_cluster_options(arguments)
+    async with cluster_reader(options, arguments.agent_namespace) as reader:
+        yield reader

@@ -1,0 +1,93 @@
+"""The three lines above the table: memory and flags, GPUs, agents. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from console.top.cells import amount
+from console.top.cluster import Cluster, Totals
+from console.top.rows import GpuState
+from service.text import counted
+from service.units import duration
+
+_NAMED = 5
+"""Largest number of GPUs or nodes that a line names."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLine:
+    """One line of the head."""
+
+    text: str
+    is_alarm: bool
+    """Whether the line reports something wrong."""
+
+
+def head(cluster: Cluster, totals: Totals, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
+    """Return the head.
+
+    Args:
+        cluster: the agents.
+        totals: sums of the same state.
+        now: monotonic seconds, on the clock of the agents' state.
+    """
+    return _memory(totals), _gpus(totals), _agents(cluster, totals, now)
+
+
+def _memory(totals: Totals) -> HeadLine:
+    at_least = "≥" if totals.is_lower_bound else ""
+    return HeadLine(
+        f"{totals.flagged} flagged, {totals.over} in grace, {counted(totals.pods, 'pod')};"
+        f" used {at_least}{amount(totals.used)}, promised {at_least}{amount(totals.promised)}"
+        f" of {at_least}{amount(totals.total)}",
+        bool(totals.flagged),
+    )
+
+
+def _gpus(totals: Totals) -> HeadLine:
+    parts = []
+    if totals.lost:
+        parts.append(f"{len(totals.lost)} LOST ({_names(totals.lost)})")
+    if totals.over_promised:
+        worst = (f"{gpu.name}: {amount(gpu.promised)} of {amount(gpu.total)}" for gpu in totals.over_promised)
+        parts.append(f"{len(totals.over_promised)} OVERPROMISED ({_first(list(worst))})")
+    is_complete = totals.agents and not totals.silent and not totals.waiting
+    text = "; ".join(parts) or ("none lost" if is_complete else "none known to be lost")
+    return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(parts))
+
+
+def _agents(cluster: Cluster, totals: Totals, now: float) -> HeadLine:
+    notes = "; ".join(_agent_notes(cluster, totals, now))
+    if not totals.agents and not notes:
+        notes = "no agent found" if cluster.is_listed else "listing the agents"
+    return HeadLine(
+        f"{counted(totals.nodes, 'node')}: {notes or 'all answer'}",
+        bool(totals.silent or totals.suspended or cluster.list_failure),
+    )
+
+
+def _agent_notes(cluster: Cluster, totals: Totals, now: float) -> Iterator[str]:
+    if cluster.list_failure:
+        yield f"LIST OF AGENTS FAILED ({cluster.list_failure})"
+    if totals.silent:
+        first = totals.silent[0]
+        others = f", {len(totals.silent) - 1} more" if len(totals.silent) > 1 else ""
+        age = duration(first.silent_seconds(now))
+        yield f"{len(totals.silent)} NOT ANSWERING ({first.node} for {age}: {first.failure}{others})"
+    if totals.waiting:
+        yield f"no answer of {totals.waiting} yet"
+    if totals.suspended:
+        names = _first([agent.node for agent in totals.suspended])
+        yield f"{len(totals.suspended)} WITH VERDICTS SUSPENDED ({names})"
+    if totals.problems:
+        yield counted(totals.problems, "problem")
+    if totals.simulated:
+        yield f"{totals.simulated} simulated"
+
+
+def _names(gpus: Sequence[GpuState]) -> str:
+    return _first([gpu.name for gpu in gpus])
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f", {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,118 @@
+"""Reads all agents again and again, a bounded number at once, and merges each response when it arrives."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Final
+
+from console.top.cluster import AgentState, Cluster
+from console.top.reader import AgentReader, AgentRef, ReadFailed
+
+EVERY_SECONDS: Final = 2.0
+LIST_EVERY_SECONDS: Final = 10.0
+MOST_AT_ONCE: Final = 16
+"""Largest number of concurrent requests."""
+
+_MOST_FAILING_AT_ONCE: Final = 4
+"""Of these, for agents whose last request failed; a node that hangs must not delay the others."""
+
+_SPREAD: Final = 0.8
+"""Part of a round over which its requests are spread."""
+
+
+class Rounds:
+    """Keeps the state of the cluster current."""
+
+    def __init__(
+        self,
+        reader: AgentReader,
+        cluster: Cluster,
+        *,
+        node: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Set what is read.
+
+        Args:
+            reader: lists and reads the agents.
+            cluster: receives the responses.
+            node: only agents of this node; empty for all.
+            clock: monotonic seconds, the clock of `Received.at`.
+        """
+        self.is_paused = False
+        self._reader = reader
+        self._cluster = cluster
+        self._node = node
+        self._clock = clock
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._failing_slots = asyncio.Semaphore(_MOST_FAILING_AT_ONCE)
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._listed_at: float | None = None
+
+    async def once(self) -> None:
+        """List the agents and read each of them once.
+
+        Raises:
+            ReadFailed: the list is not available.
+        """
+        await self._list()
+        await asyncio.gather(*(self._start(agent) for agent in self._due()))
+
+    async def run(self) -> None:
+        """Read the agents in rounds until cancelled. Each agent has at most one request in flight."""
+        try:
+            while True:
+                began = self._clock()
+                if not self.is_paused:
+                    await self._list_if_due(began)
+                    await self._spread()
+                await asyncio.sleep(max(EVERY_SECONDS - (self._clock() - began), 0.1))
+        finally:
+            for task in self._in_flight.values():
+                task.cancel()
+
+    async def _list_if_due(self, now: float) -> None:
+        if self._listed_at is not None and now - self._listed_at < LIST_EVERY_SECONDS:
+            return
+        try:
+            await self._list()
+        except ReadFailed as error:
+            self._cluster.set_list_failure(str(error))
+        else:
+            self._listed_at = now
+
+    async def _list(self) -> None:
+        refs = await self._reader.agents()
+        self._cluster.set_agents(
+            (ref for ref in refs if not self._node or self._node == ref.node), self._clock()
+        )
+
+    async def _spread(self) -> None:
+        """Start the requests of a round one by one; responses that arrive together would delay the keys."""
+        due = self._due()
+        for agent in due:
+            self._start(agent)
+            await asyncio.sleep(_SPREAD * EVERY_SECONDS / len(due))
+
+    def _due(self) -> list[AgentState]:
+        """Return the agents without a request in flight; those that answered last time come first."""
+        agents = self._cluster.agents
+        due = [agent for name, agent in agents.items() if name not in self._in_flight]
+        return sorted(due, key=lambda agent: bool(agent.failure))
+
+    def _start(self, agent: AgentState) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._read(agent.ref, is_failing=bool(agent.failure)))
+        self._in_flight[agent.ref.name] = task
+        return task
+
+    async def _read(self, ref: AgentRef, *, is_failing: bool) -> None:
+        async with self._failing_slots if is_failing else nullcontext(), self._slots:
+            try:
+                received = await self._reader.read(ref)
+            except ReadFailed as error:
+                self._cluster.set_failure(ref.name, str(error))
+            else:
+                self._cluster.set_response(ref.name, received)
+            finally:
+                self._in_flight.pop(ref.name, None)

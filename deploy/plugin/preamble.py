@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Runs in the plugin before its first import, since its compiled modules are for some releases of Python."""
+
+import sys
+
+if sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)):
+    release = ".".join(map(str, sys.version_info[:2]))
+    sys.stderr.write("kubectl kaishare: needs python3 of release 3.11, 3.12 or 3.13, not " + release + "\n")
+    sys.exit(2)

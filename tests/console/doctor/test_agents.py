@@ -1,0 +1,116 @@
+"""Findings about agents: grouped, bounded, and safe to print."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from console.agents import AgentPod, AgentReading
+from console.doctor.agents import attribution_findings, pod_findings, response_findings
+from console.doctor.nodes import GpuNode, node_findings
+from gpuagent.api_types import AgentResponse, ApiProblem
+from gpuagent.top.client import Received
+from service.check_results import State
+from service.text import MOST_LINES
+from webhook.doctor.api_reader import Completeness, ListResult
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def pod(number: int = 0, **fields: object) -> AgentPod:
+    own = AgentPod(
+        namespace="kaishare-agent", name=f"agent-{number}", uid=f"u{number}", node=f"n{number}", port=9445,
+        version="0.1.0", created_at=NOW - timedelta(days=3), is_ready=True, trouble="", restarts=0,
+    )  # fmt: skip
+    return replace(own, **fields)  # type: ignore[arg-type]
+
+
+def reading(number: int = 0, failure: str = "", age: float | None = 1.0, **answer: object) -> AgentReading:
+    response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})  # type: ignore[arg-type]
+    received = None if failure else Received(answer=response, body=b"", at=0.0, age=age)
+    return AgentReading(
+        pod=pod(number), received=received, failure=failure, failing_since=1.0 if failure else None
+    )
+
+
+def test_an_agent_that_is_not_ready() -> None:
+    (finding,) = pod_findings([pod(is_ready=False, trouble="CrashLoopBackOff", restarts=7)], [], NOW)
+    assert finding.state is State.PROBLEM
+    assert finding.what == "n0 (pod agent-0, 3 d old): CrashLoopBackOff, 7 restarts"
+    (finding,) = pod_findings([pod(is_ready=False, trouble="Pending", node="")], [], None)
+    assert finding.what == "no node (pod agent-0): Pending"
+
+
+def test_many_agents_that_are_not_ready_take_few_lines() -> None:
+    unready = [pod(number, is_ready=False, trouble="Pending") for number in range(500)]
+    findings = list(pod_findings(unready, [], NOW))
+    assert len(findings) == MOST_LINES + 1
+    assert findings[-1].what.startswith(f"and {500 - MOST_LINES} more agents not ready: n")
+
+
+def test_agents_with_the_same_failure_share_a_line() -> None:
+    findings = list(response_findings([reading(number, "no answer") for number in range(40)], NOW))
+    assert [finding.state for finding in findings] == [State.PROBLEM]
+    assert findings[0].what == (
+        "n0 (pod agent-0, 3 d old), n1 (pod agent-1, 3 d old), n10 (pod agent-10, 3 d old),"
+        " n11 (pod agent-11, 3 d old), n12 (pod agent-12, 3 d old) and 35 more: no answer"
+    )
+
+
+def test_each_agent_may_fail_in_its_own_way() -> None:
+    findings = list(response_findings([reading(number, f"error {number}") for number in range(500)], NOW))
+    assert len(findings) == MOST_LINES + 1
+
+
+def test_a_missing_right_is_no_problem_of_the_agents() -> None:
+    (finding,) = response_findings([reading(failure="the caller may not get pods/proxy in a")], NOW)
+    assert finding.state is State.UNKNOWN
+
+
+def test_attribution_problems_by_reason() -> None:
+    denied = ApiProblem(reason="proc-denied", detail="cannot read /proc")
+    conflict = ApiProblem(reason="reservation-conflict", detail="two namespaces")
+    findings = list(
+        attribution_findings(
+            [
+                reading(0, attribution_ok=False, problems=[denied]),
+                reading(1, attribution_ok=False, problems=[denied]),
+                reading(2, problems=[conflict]),
+                reading(3, failure="no answer"),
+                reading(4, age=600.0),
+                reading(5, attribution_ok=None),
+                reading(6, attribution_ok=False),
+            ]
+        )
+    )
+    assert [(finding.state, finding.what) for finding in findings] == [
+        (State.PROBLEM, "not possible on n6"),
+        (State.PROBLEM, "the figures are old: n4 (10 min)"),
+        (State.PROBLEM, "proc-denied on n0, n1: cannot read /proc"),
+        (State.WARNING, "reservation-conflict on n2: two namespaces"),
+        (State.UNKNOWN, "no sample yet on n5"),
+    ]
+
+
+def test_hostile_agents_cannot_flood_the_report_or_act_on_the_terminal() -> None:
+    hostile = [ApiProblem(reason=f"\x1b[2J{n}", detail="\u202e\n" * 9999) for n in range(5000)]
+    findings = list(attribution_findings([reading(attribution_ok=False, problems=hostile)]))
+    assert len(findings) == MOST_LINES + 1
+    assert all(finding.what.isprintable() and len(finding.what) < 1000 for finding in findings)
+
+
+def test_nodes_that_could_not_be_listed_give_no_finding() -> None:
+    assert list(node_findings(ListResult(), frozenset())) == []
+
+
+def test_nodes_without_gpus() -> None:
+    (finding,) = node_findings(ListResult((), Completeness.WHOLE), frozenset())
+    assert finding.state is State.UNKNOWN
+
+
+def test_a_node_without_an_agent_and_with_both_labels() -> None:
+    node = GpuNode(name="n0", is_labelled=True, has_memory_label=True)
+    labels, coverage = node_findings(ListResult((node,), Completeness.WHOLE), frozenset())
+    assert labels.what == "1 node with GPUs has both labels"
+    assert coverage.what == "1 node with GPUs has no agent: n0; the usage of their GPUs is unknown"
+    assert "agent.tolerations" in coverage.advice
+    (labels,) = node_findings(ListResult((node,), Completeness.WHOLE), None)
+    assert labels.state is State.OK

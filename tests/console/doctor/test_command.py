@@ -1,0 +1,77 @@
+"""`kaishare doctor --wait`: repeated rounds, their end and their report."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from console.cluster import ClusterOptions
+from console.doctor import command
+from console.doctor.command import DoctorSettings, run
+from kube.access import Access
+from service.check_results import CheckResult, ok, problem
+
+Rounds = Callable[..., list[int]]
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    """Make each round return the next list of findings; return the number of each round's pause."""
+
+    class Anyone:
+        server = "https://cluster"
+
+    async def access(_: ClusterOptions) -> Anyone:
+        return Anyone()
+
+    def answer(*results: list[CheckResult]) -> list[int]:
+        remaining = list(results)
+        pauses: list[int] = []
+
+        async def examine(_access: Access, _settings: DoctorSettings) -> AsyncIterator[CheckResult]:
+            for finding in remaining.pop(0) if len(remaining) > 1 else remaining[0]:
+                yield finding
+
+        async def sleep(_seconds: float) -> None:
+            pauses.append(len(remaining))
+
+        monkeypatch.setattr(command, "examine", examine)
+        monkeypatch.setattr(ClusterOptions, "access", access)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        return pauses
+
+    return answer
+
+
+def settings(wait: float | None) -> DoctorSettings:
+    return DoctorSettings(cluster=ClusterOptions(), wait_seconds=wait)
+
+
+BAD, GOOD = problem("agents", "none"), ok("agents", "all")
+
+
+def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
+    pauses = rounds([BAD], [GOOD])
+    assert run(settings(None)) == 1
+    assert pauses == []
+    assert capsys.readouterr().err == ""
+
+
+def test_wait_ends_with_the_first_round_without_a_problem(
+    rounds: Rounds, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = problem("queues", "none")
+    pauses = rounds([BAD], [BAD], [BAD, other], [GOOD], [BAD])
+    assert run(settings(3600)) == 0
+    assert len(pauses) == 3
+    written = capsys.readouterr()
+    assert (
+        written.err == "kaishare: waiting: 1 problem: agents\nkaishare: waiting: 2 problems: agents, queues\n"
+    )
+    assert written.out == "ok  agents  all\nno problem, 0 unknown, 1 ok\n", "only the last round is reported"
+
+
+def test_wait_ends_with_its_time(rounds: Rounds) -> None:
+    pauses = rounds([BAD])
+    assert run(settings(0.05)) == 1
+    assert pauses

@@ -1,0 +1,212 @@
+"""The command line `kaishare`: names, exit statuses, completion, colour."""
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from console.cli import main, parser, program_name
+from kube.access import KubeConfig
+from service.version import version
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("explain", "doctor", "policies", "completion")
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "console", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/usr/bin/kaishare", "kaishare"),
+        ("/root/.krew/bin/kubectl-kaishare", "kubectl kaishare"),
+        ("C:/kubectl-kaishare.exe", "kubectl kaishare"),
+        ("console/__main__.py", "kaishare"),
+    ],
+)
+def test_the_name_under_which_the_program_was_started(path: str, name: str) -> None:
+    assert program_name(path) == name
+
+
+def test_the_version_has_the_name_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"kaishare {version()}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "--help"])
+    assert exit_.value.code == 0
+    assert f"usage: kaishare {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "kaishare: the following arguments are required: COMMAND (see kaishare --help)"),
+        (["policies", "-n", "No;Name"], '"No;Name" is not allowed; allowed: the name of a namespace'),
+        (["policies", "-n", "a/../b"], '"a/../b" is not allowed'),
+        (["policies", "-n", "\x1b[2J"], "is not allowed"),
+        (["doctor", "--agent-namespace", "a.b"], '"a.b" is not allowed'),
+        (["doctor", "--wait", "soon"], '"soon" is not a duration'),
+        (["completion", "fish"], "invalid choice"),
+        (["policies", "--kubeconfig", "/nowhere"], "kaishare: /nowhere: no such kubeconfig"),
+        (["doctor", "--kubeconfig", "/nowhere"], "kaishare: no cluster: /nowhere: no such kubeconfig"),
+    ],
+)
+def test_unusable_input_is_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.count("\n") == 1
+    assert line in written.err
+    assert "\x1b" not in written.err
+
+
+def test_a_pod_has_no_rights_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The service account of a pod belongs to a service and not to the caller."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    for command in ("policies", "doctor"):
+        assert main([command]) == 2
+        assert "/nowhere: no such kubeconfig" in capsys.readouterr().err
+
+
+def test_an_unreachable_cluster_is_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
+        "users: [{name: a, user: {}}]\ncurrent-context: a\n"
+    )
+    ended = run("policies", "--kubeconfig", str(config))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert "Connection refused" in ended.stderr
+    ended = run("policies", "--kubeconfig", str(config), "--context", "b")
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_completion_script_is_made_from_the_parser(
+    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    options = ("--agent-namespace", "--kubeconfig") if shell != "tcsh" else ()  # shtab has none there
+    for word in (*COMMANDS, *options):
+        assert word in script
+    program = shutil.which(shell)
+    if program is None:
+        return  # the words above are checked in any case
+    file = tmp_path / "script"
+    file.write_text(script)
+    assert subprocess.run([program, "-n", file], check=False).returncode == 0
+
+
+def test_bash_completes_commands_options_and_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "manifest.yaml").touch()
+
+    def completed(*words: str) -> list[str]:
+        last = words[-1]
+        code = (
+            f"source {tmp_path}/script; cd {tmp_path}; COMP_WORDS=({' '.join(words)});"
+            f" COMP_CWORD={len(words) - 1}; _shtab_kaishare kaishare '{last}';"
+            " printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
+        return done.stdout.split()
+
+    assert completed("kaishare", "pol") == ["policies"]
+    assert "--agent-namespace" in completed("kaishare", "doctor", "--a")
+    assert completed("kaishare", "policies", "-o", "y") == ["yaml"]
+    assert "manifest.yaml" in completed("kaishare", "explain", "-f", "mani")
+
+
+def test_without_shtab_completion_is_unusable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    monkeypatch.delitem(sys.modules, "console.completion", raising=False)
+    assert main(["completion", "bash"]) == 2
+    assert capsys.readouterr().err == "kaishare: completion needs the Python package shtab\n"
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """Run the command with a terminal as its standard output."""
+    main_end, other_end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "console", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", **environment},
+        stdout=other_end,
+    ) as process:
+        os.close(other_end)
+        written = b""
+        while True:
+            try:
+                data = os.read(main_end, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            written += data
+        process.wait()
+    os.close(main_end)
+    return written.decode()
+
+
+def test_colour_on_a_terminal_unless_no_color_is_set() -> None:
+    explain = (
+        "explain", "--policies", "examples/namespaces.yaml", "-f", "examples/workloads/classify.yaml",
+        "-n", "inference",
+    )  # fmt: skip
+    assert "\x1b[32m" in on_a_terminal(*explain, NO_COLOR="")
+    assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="", TERM="dumb")
+    assert "\x1b" not in run(*explain).stdout
+
+
+def test_top_is_a_command_if_its_module_is_installed() -> None:
+    has_top = (ROOT / "console" / "top" / "command.py").exists()
+    assert ("top" in parser().format_help().split()) is has_top
+
+
+async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
+    from console.cluster import ClusterOptions
+
+    config = tmp_path / "config"
+    config.write_text(
+        "clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"
+        "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {token: t}}]\n"
+        "current-context: a\n"
+    )
+    access = await ClusterOptions(str(config)).access()
+    assert isinstance(access, KubeConfig)
+    assert await access.headers() == {"Authorization": "Bearer t"}

@@ -1,0 +1,227 @@
+"""The interactive view of `kaishare top`, through Textual's pilot."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from benchmarks.top import FakeAgents, measure
+from console.top.app import TextScreen, TopApp
+from console.top.arrange import Arrangement
+from console.top.cluster import Cluster
+from console.top.rounds import Rounds
+from console.top.rows import Row
+from console.top.table import LinesTable
+from service.text import width
+from tests.support.top_agents import GIB, Agents, document, gpu, pod
+
+MARKUP = "[red]x[/red][@click=app.quit]q[/]"
+
+
+def agents() -> Agents:
+    """Three nodes: many pods of which two are flagged, a hostile name, and an agent that fails."""
+    many = [pod(f"pod-{number:02}", "node-a", number * GIB // 40) for number in range(60)]
+    many[58] = pod("flagged-1", "node-a", 3 * GIB, lasted=300.0, is_flagged=True)
+    many[59] = pod("flagged-2", "node-a", 3 * GIB, lasted=200.0, is_flagged=True, queue="vision")
+    lost = {"reason": "nvml", "gpuUuid": "GPU-gone", "detail": "the GPU fell off the bus"}
+    hostile = pod(
+        MARKUP, "node-b", 3 * GIB, lasted=9.0, namespace="\x1b[31m", notes=["\x1b]0;title\x07[bold]"]
+    )
+    return Agents(
+        {
+            "node-a": document("node-a", *many),
+            "node-b": document(
+                "node-b", hostile, problems=[lost], gpus=[gpu("node-b", promisedBytes=30 * GIB)]
+            ),
+            "node-c": "Connection refused",
+        }
+    )
+
+
+@asynccontextmanager
+async def view(size: tuple[int, int] = (80, 24), reader: Any = None) -> AsyncIterator[Pilot[None]]:
+    """Run the view after its first round."""
+    cluster = Cluster()
+    rounds = Rounds(reader or agents(), cluster)
+    await rounds.once()
+    app = TopApp(rounds, cluster, Arrangement())
+    async with app.run_test(size=size) as pilot:
+        app.rearrange()
+        await pilot.pause()
+        yield pilot
+
+
+def table(pilot: Pilot[None]) -> LinesTable:
+    return pilot.app.screen_stack[0].query_one(LinesTable)
+
+
+def screen(pilot: Pilot[None]) -> list[str]:
+    """Return the text of the screen."""
+    return [strip.text for strip in pilot.app.screen._compositor.render_strips()]
+
+
+def at_cursor(pilot: Pilot[None]) -> str:
+    line = table(pilot).line_at_cursor()
+    assert line is not None
+    return line.pod if isinstance(line, Row) else line.key[1]
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 50)])
+async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(size: tuple[int, int]) -> None:
+    async with view(size) as pilot:
+        lines = screen(pilot)
+        assert len(lines) == size[1]
+        assert all(width(line) == size[0] for line in lines)
+        assert lines[0].startswith("2 flagged, 1 in grace, 61 pods")
+        assert lines[1].startswith("3 GPUs: 1 LOST (node-b GPU-gone)")
+        assert lines[2].startswith("3 nodes: 1 NOT ANSWERING (node-c")
+        if size[0] >= 80:
+            assert "1 OVERPROMISED" in lines[1]
+        assert lines[4].startswith("!")
+        assert lines[5].startswith("!")
+        assert lines[6].startswith("~")
+
+
+async def test_the_footer_has_the_keys_at_80_columns() -> None:
+    async with view() as pilot:
+        footer = screen(pilot)[-1]
+        for part in (
+            "↑↓/PgDn Move",
+            "⏎ Details",
+            "q Quit",
+            "/ Filter",
+            "s Sort",
+            "f Flagged",
+            "g Group",
+            "p Pause",
+            "? Help",
+        ):
+            assert part in footer
+
+
+async def test_moving_scrolls_and_the_place_is_shown() -> None:
+    async with view() as pilot:
+        for key in ("down", "pagedown", "pagedown"):
+            await pilot.press(key)
+        assert table(pilot).cursor > 30
+        assert table(pilot).scroll_offset.y > 0
+        await pilot.press("end")
+        assert table(pilot).cursor == 62
+        assert screen(pilot)[-2].startswith("63/63  sort: flags")
+        assert at_cursor(pilot) == "pod-00"
+        await pilot.press("home", "up")
+        assert (table(pilot).cursor, table(pilot).scroll_offset.y) == (0, 0)
+
+
+async def test_the_cursor_stays_on_its_pod_when_the_order_changes() -> None:
+    async with view() as pilot:
+        await pilot.press("down")
+        assert at_cursor(pilot) == "flagged-2"
+        for _ in range(6):
+            await pilot.press("s")
+            assert at_cursor(pilot) == "flagged-2"
+            assert table(pilot).scroll_offset.y <= table(pilot).cursor < table(pilot).scroll_offset.y + 18
+
+
+async def test_the_filter_narrows_while_typing_and_esc_removes_it() -> None:
+    async with view() as pilot:
+        await pilot.press("slash", *"vision")
+        assert [line.pod for line in table(pilot).lines if isinstance(line, Row)] == ["flagged-2"]
+        await pilot.press("enter", "s", "s")
+        assert "filter: vision" in screen(pilot)[-2]
+        await pilot.press("escape")
+        assert len(table(pilot).lines) == 63
+        await pilot.press("slash", *"q[x", "escape")
+        assert not pilot.app.query_one(Input).has_focus
+        assert len(table(pilot).lines) == 63
+
+
+async def test_flagged_only_and_groups() -> None:
+    async with view() as pilot:
+        await pilot.press("f")
+        assert [line.key[0] for line in table(pilot).lines] == ["agent-of-node-a"] * 2
+        await pilot.press("g")
+        assert table(pilot).lines[0].key == ("group", "node-a", "")
+        assert "flagged only" in screen(pilot)[-2]
+        await pilot.press("f", "g", "g", "g")
+        assert len(table(pilot).lines) == 63
+
+
+async def test_pause_freezes_the_table_and_resumes() -> None:
+    reader = agents()
+    async with view(reader=reader) as pilot:
+        await pilot.press("p")
+        assert "PAUSED" in screen(pilot)[-2]
+        reads = reader.reads
+        await pilot.pause(2.5)
+        assert reader.reads <= reads + 3, "a round that had begun ends"
+        await pilot.press("p")
+        assert "PAUSED" not in screen(pilot)[-2]
+
+
+async def test_details_and_help_open_and_close() -> None:
+    async with view((120, 40)) as pilot:
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, TextScreen)
+        text = "\n".join(screen(pilot))
+        assert "team-a/flagged-1" in text
+        assert "bind-request: portion 0.25 = 2.0Gi" in text
+        await pilot.press("escape", "question_mark")
+        assert "page" in "\n".join(screen(pilot))
+        await pilot.press("q")
+        assert len(pilot.app.screen_stack) == 1
+        assert pilot.app.is_running
+
+
+async def test_markup_and_control_characters_in_names_are_text() -> None:
+    async with view((200, 50)) as pilot:
+        lines = screen(pilot)
+        line = next(line for line in lines if MARKUP in line)
+        assert "\ufffd[31m" in line
+        await pilot.press("down", "down", "enter")
+        text = "\n".join(screen(pilot))
+        assert MARKUP in text
+        assert "note: \ufffd]0;title\ufffd[bold]" in text
+        assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for char in text.replace("\n", ""))
+
+
+async def test_new_figures_appear_without_a_key() -> None:
+    reader = agents()
+    async with view(reader=reader) as pilot:
+        reader.answers["node-c"] = document(
+            "node-c", pod("new", "node-c", 3 * GIB, lasted=900.0, is_flagged=True)
+        )
+        for _ in range(100):
+            await pilot.pause(0.1)
+            if "new" in screen(pilot)[4]:
+                break
+        assert screen(pilot)[4].startswith("!")
+        assert "NOT ANSWERING" not in screen(pilot)[2]
+
+
+async def test_without_agents_the_view_is_empty_and_every_key_works() -> None:
+    async with view(reader=Agents({})) as pilot:
+        await pilot.press("down", "pagedown", "end", "enter", "s", "g", "f", "p", "slash", "x", "escape")
+        assert screen(pilot)[-2].startswith("PAUSED  0/0")
+
+
+async def test_a_terminal_that_changes_its_size_gets_other_columns() -> None:
+    async with view((200, 50)) as pilot:
+        assert "PROCESSES" in screen(pilot)[3]
+        await pilot.resize_terminal(60, 20)
+        await pilot.pause()
+        assert "PROCESSES" not in screen(pilot)[3]
+        assert len(screen(pilot)) == 20
+
+
+@pytest.mark.slow
+async def test_a_key_is_answered_while_rounds_of_12800_rows_are_merged() -> None:
+    """benchmarks/top.py holds 0.1 s and 1 s on a quiet machine; these bounds leave room for a busy one."""
+    measured = await measure(FakeAgents(), rounds=2)
+    assert measured.rows > 12_000
+    assert measured.key_seconds < 1.5, measured.slowest_key
+    assert measured.median_key_seconds < 0.4
+    assert measured.idle_cpu_seconds < 2.0

@@ -1,0 +1,161 @@
+"""`kaishare top` as a command: text, JSON, errors in one line, and a terminal that is restored."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from console.cli import main
+from tests.support.free_ports import free_port
+from tests.support.top_agents import GIB, document, pod
+
+ROOT = Path(__file__).parents[3]
+BODY = document(
+    "node-a",
+    pod("fine", "node-a", namespace="team-b"),
+    pod("flagged-\x1b[31m", "node-a", 3 * GIB, lasted=300.0, is_flagged=True),
+)
+
+
+@contextmanager
+def serving(body: bytes = BODY, status: int = 200) -> Iterator[str]:
+    """A server on loopback that gives that response, and its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving() as url:
+        assert main(["top", "--url", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1 flagged, 0 in grace, 2 pods; used 10.0Gi, promised 20.0Gi of 24.0Gi")
+    assert lines[2] == "1 node: all answer"
+    assert lines[4].split() == [
+        "FLAG", "NODE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE", "PROCESSES",
+    ]  # fmt: skip
+    assert lines[5].split()[:6] == ["!", "over-share", "node-a", "0", "3.0Gi", "2.0Gi"]
+    assert "flagged-\ufffd[31m" in lines[5]
+    assert "fine" in lines[6]
+    assert len(lines) == 7
+
+
+def test_options_narrow_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving() as url:
+        assert main(["top", "--once", "--flagged", "--url", url]) == 0
+        assert "fine" not in capsys.readouterr().out
+        assert main(["top", "--once", "-n", "team-b", "--url", url]) == 0
+        assert "flagged-" not in capsys.readouterr().out
+        assert main(["top", "--once", "--group", "namespace", "--url", url]) == 0
+        assert "── team-a: 1 row, 1 flagged" in capsys.readouterr().out
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving() as url:
+        assert main(["top", "-o", "json", "--url", url]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    (agent,) = json.loads(out)["agents"]
+    assert agent["answered"] is True
+    assert agent["shares"] == json.loads(BODY)
+
+
+def test_an_agent_that_does_not_answer_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    for more in ([], ["--once"], ["-o", "json"]):
+        assert main(["top", "--url", url, *more]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.endswith(f"{url}: Connection refused; is an agent running at this address?\n")
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--url", "ftp://x"], ["--url", "http://x/\x1b[31m"], ["-n", "a.b"], ["--sort", "name"], ["--kubeconfig", "/nowhere"]],
+)  # fmt: skip
+def test_unusable_options_are_one_line_and_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.strip().isprintable()
+
+
+@pytest.mark.parametrize("ending", ["q", signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("no_color", [False, True])
+def test_on_a_terminal_the_view_opens_and_the_terminal_is_restored(
+    ending: str | signal.Signals, no_color: bool
+) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    environment.pop("NO_COLOR", None)
+    if no_color:
+        environment["NO_COLOR"] = "1"
+    with serving() as url:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "console", "top", "--url", url],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment, start_new_session=True,
+        )  # fmt: skip
+        try:
+            seen = until(ours, b"fine", process)
+            if isinstance(ending, str):
+                os.write(ours, ending.encode())
+            else:
+                process.send_signal(ending)
+            seen += until(ours, b"\x1b[?1049l", process)
+            assert process.wait(10) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            os.close(theirs)
+            os.close(ours)
+    assert b"\x1b[?1049h" in seen
+    assert b"Traceback" not in seen
+    assert b"flagged-\x1b[31m" not in seen
+    assert (b"\x1b[1;31" in seen or b";31;" in seen or b";31m" in seen) is not no_color
+
+
+def until(descriptor: int, text: bytes, process: "subprocess.Popen[bytes]", seconds: float = 20.0) -> bytes:
+    """Read from a terminal until a text appears."""
+    os.set_blocking(descriptor, False)
+    seen = b""
+    deadline = time.monotonic() + seconds
+    while text not in seen:
+        assert time.monotonic() < deadline, seen[-2000:]
+        try:
+            seen += os.read(descriptor, 65536)
+        except BlockingIOError:
+            assert process.poll() is None, seen[-2000:]
+            time.sleep(0.02)
+    return seen

@@ -1,0 +1,345 @@
+"""The table of `kaishare top` without a terminal: order, filter, groups, columns, head, hostile responses."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from console.top.arrange import AgentLine, Arrangement, Group, GroupLine, Line, Sort, arrange, is_old
+from console.top.cells import amount, bar, percent, plain
+from console.top.cluster import Cluster
+from console.top.columns import layout
+from console.top.details import details_of
+from console.top.head import head
+from console.top.reader import AgentRef
+from console.top.rows import MAX_ROWS, Row
+from console.top.text import as_json, as_text
+from console.top.widths import merge_widths
+from service.text import width
+from tests.support.top_agents import GIB, cluster_of, document, gpu, pod, received
+
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+SILENT = "no answer within 5 s"
+
+
+def busy() -> Cluster:
+    """Two nodes with pods of every kind, and one that does not answer."""
+    return cluster_of(
+        {
+            "node-b": document(
+                "node-b",
+                pod("flagged-short", "node-b", 3 * GIB, lasted=200.0, is_flagged=True, queue="vision"),
+                pod("little", "node-b", GIB // 2, namespace="team-b"),
+                pod("in-grace", "node-b", 5 * GIB, lasted=20.0),
+            ),
+            "node-a": document(
+                "node-a",
+                pod("much", "node-a", 2 * GIB),
+                pod("unknown", "node-a", None),
+                pod("flagged-long", "node-a", GIB, lasted=900.0, is_flagged=True),
+            ),
+            "node-c": SILENT,
+        }
+    )
+
+
+def names(lines: list[Line]) -> list[str]:
+    return [line.pod if isinstance(line, Row) else line.key[1] for line in lines]
+
+
+def test_flagged_rows_come_first_then_violations_then_agents_in_trouble_then_use_of_the_share() -> None:
+    assert names(arrange(busy(), Arrangement())) == [
+        "flagged-long", "flagged-short", "in-grace", "agent-of-node-c", "much", "little", "unknown",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [
+        (Sort.USED, ["in-grace", "flagged-short", "much"]),
+        (Sort.SHARE, ["in-grace", "flagged-short", "much"]),
+        (Sort.OVER, ["flagged-long", "flagged-short", "in-grace"]),
+        (Sort.POD, ["flagged-long", "flagged-short", "in-grace"]),
+        (Sort.NODE, ["flagged-long", "much", "unknown"]),
+    ],
+)
+def test_other_orders_begin_with_agents_in_trouble(sort: Sort, first: list[str]) -> None:
+    assert names(arrange(busy(), Arrangement(sort=sort)))[:4] == ["agent-of-node-c", *first]
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "expected"),
+    [
+        (Arrangement(flagged_only=True), ["flagged-long", "flagged-short"]),
+        (Arrangement(words=("vision",)), ["flagged-short"]),
+        (Arrangement(words=("node-b", "team-b/")), ["little"]),
+        (Arrangement(words=("over-share", "flagged")), ["flagged-long", "flagged-short"]),
+        (Arrangement(words=("node-c",)), ["agent-of-node-c"]),
+        (Arrangement(namespace="team-b"), ["agent-of-node-c", "little"]),
+    ],
+)
+def test_filters(arrangement: Arrangement, expected: list[str]) -> None:
+    assert names(arrange(busy(), arrangement)) == expected
+
+
+def test_groups_have_sums_and_the_flagged_ones_come_first() -> None:
+    lines = arrange(busy(), Arrangement(group=Group.NAMESPACE))
+    headings = [line for line in lines if isinstance(line, GroupLine)]
+    assert [(line.name, line.rows, line.flagged, line.over) for line in headings] == [
+        ("team-a", 5, 2, 1),
+        ("team-b", 1, 0, 0),
+    ]
+    assert headings[0].used == 11 * GIB
+    assert headings[0].is_lower_bound, "the memory of one pod is unknown"
+    assert not headings[1].is_lower_bound
+    by_queue = arrange(busy(), Arrangement(group=Group.QUEUE))
+    assert {line.name for line in by_queue if isinstance(line, GroupLine)} == {"vision", "(no queue)"}
+
+
+def test_an_agent_that_stops_answering_keeps_its_rows_with_age_and_reason() -> None:
+    cluster = busy()
+    cluster.set_failure("agent-of-node-b", "Connection refused")
+    lines = arrange(cluster, Arrangement())
+    row = next(line for line in lines if isinstance(line, Row) and line.pod == "little")
+    assert is_old(cluster, row)
+    text = as_text(cluster, Arrangement(), 65.0)
+    assert " ? node-b: no answer for 65 s: Connection refused" in text
+    assert re.search(r"(?m)^!\? over-share .*flagged-short", text)
+    assert "2 NOT ANSWERING" in text
+    cluster.set_response("agent-of-node-b", received(document("node-b"), 66.0))
+    assert "node-b" not in as_text(cluster, Arrangement(), 67.0)
+
+
+def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
+    lost = {"reason": "nvml", "gpuUuid": "GPU-gone", "detail": "the GPU fell off the bus"}
+    cluster = cluster_of(
+        {
+            "node-a": document("node-a", problems=[lost]),
+            "node-b": document("node-b", gpus=[gpu("node-b", 3, promisedBytes=30 * GIB)]),
+            "node-c": SILENT,
+            "node-d": document("node-d", attributionOk=False),
+        }
+    )
+    texts = [line.text for line in head(cluster, cluster.totals(), 30.0)]
+    assert all(line.is_alarm for line in head(cluster, cluster.totals(), 30.0)[1:])
+    assert "used ≥30.0Gi, promised ≥70.0Gi of ≥72.0Gi" in texts[0]
+    assert texts[1] == "4 GPUs: 1 LOST (node-a GPU-gone); 1 OVERPROMISED (node-b GPU 3: 30.0Gi of 24.0Gi)"
+    assert texts[2].startswith(
+        f"4 nodes: 1 NOT ANSWERING (node-c for 30 s: {SILENT}); 1 WITH VERDICTS SUSPENDED"
+    )
+    assert " ? node-a: nvml (GPU-gone): the GPU fell off the bus" in as_text(cluster, Arrangement(), 30.0)
+
+
+def test_a_list_that_fails_keeps_the_agents_and_says_so() -> None:
+    cluster = busy()
+    cluster.set_list_failure("Connection refused")
+    assert "LIST OF AGENTS FAILED (Connection refused)" in as_text(cluster, Arrangement(), 1.0)
+    assert "flagged-long" in as_text(cluster, Arrangement(), 1.0)
+
+
+def test_nothing_is_called_well_before_it_is_known() -> None:
+    cluster = Cluster()
+    assert "0 GPUs: none known to be lost\n0 nodes: listing the agents\n" in as_text(
+        cluster, Arrangement(), 0.0
+    )
+    cluster.set_agents([], 0.0)
+    assert "0 nodes: no agent found\nNo agents.\n" in as_text(cluster, Arrangement(), 0.0)
+    cluster.set_agents([AgentRef("a", "n")], 0.0)
+    assert "none known to be lost" in as_text(cluster, Arrangement(), 0.0)
+    cluster.set_response("a", received(document("n")))
+    assert "1 GPU: none lost\n1 node: all answer\n" in as_text(cluster, Arrangement(), 0.0)
+
+
+def test_agents_that_are_gone_leave() -> None:
+    cluster = busy()
+    cluster.set_agents([AgentRef("agent-of-node-a", "node-a")], 1.0)
+    assert "node-b" not in as_text(cluster, Arrangement(), 1.0)
+    cluster.set_response("agent-of-node-b", received(document("node-b")))
+    cluster.set_failure("agent-of-node-c", "late")
+    assert list(cluster.agents) == ["agent-of-node-a"]
+
+
+def test_unknown_is_never_zero() -> None:
+    cluster = cluster_of({"n": document("n", pod("blind", "n", None), gpus=[gpu("n", usedBytes=None)])})
+    line = next(line for line in as_text(cluster, Arrangement(), 0.0).splitlines() if "blind" in line)
+    assert re.search(r" \? +2\.0Gi +\? ", line)
+    assert "used ≥0," in as_text(cluster, Arrangement(), 0.0)
+
+
+def test_details_have_every_source_of_the_share() -> None:
+    cluster = busy()
+    row = arrange(cluster, Arrangement(words=("flagged-short",)))[0]
+    text = "\n".join(details_of(row, cluster, 5.0))
+    for part in (
+        "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0Gi, 1 processes",
+        "2.0Gi (bind-request)", "over-share: FLAGGED for 3 min", "bind-request: portion 0.25 = 2.0Gi",
+        "annotation: gpu-fraction 0.5 = 4.0Gi", "node-b GPU 0: used 10.0Gi, promised 20.0Gi of 24.0Gi",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_columns_appear_with_the_width() -> None:
+    cluster = busy()
+    widths = merge_widths(agent.widths for agent in cluster.agents.values())
+    narrow, middle, wide = (layout(columns, widths).heading() for columns in (55, 80, 200))
+    assert "NAMESPACE/POD" in narrow
+    assert "OVER FOR" not in narrow
+    assert "OVER FOR" in middle
+    for heading in (
+        "FLAG",
+        "NODE",
+        "GPU",
+        "USED",
+        "SHARE",
+        "%",
+        "OVER FOR",
+        "POD",
+        "NAMESPACE",
+        "QUEUE",
+        "PROCESSES",
+    ):
+        assert heading in wide
+    assert "SIZE" not in wide, "no pod has one"
+    assert "UTIL" not in wide, "no agent measures it"
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 120, 200, 300])
+def test_every_line_has_exactly_the_width_and_a_long_name_keeps_both_ends(columns: int) -> None:
+    long = "a-deployment-with-a-name-as-long-as-kubernetes-allows-5d4f8c7b96-x2x7k"
+    cluster = cluster_of(
+        {
+            "node-with-a-long-name.example": document(
+                "x", pod(long, "x", 3 * GIB, lasted=300.0, is_flagged=True)
+            ),
+            "n": SILENT,
+        }
+    )
+    chosen = layout(columns, merge_widths(agent.widths for agent in cluster.agents.values()))
+    for line in arrange(cluster, Arrangement(group=Group.NODE)):
+        text = chosen.line(line, 5.0)
+        assert len(text) == columns
+        if isinstance(line, Row) and columns >= 60:
+            assert "x7k" in text
+            assert text.startswith("!")
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(["[red]x[/red]", "[/]", "[link=file:///x]y[/link]", "[@click=app.quit]x[/]", "\x1b[31mred", "\x1b]0;t\x07",
+                     "\x9b31m", "a\nb", "a\rb", "\u202eevil", "\u2028", ":boom:", "漢字" * 30, "e\u0301" * 20, "x" * 5000,
+                     "\x00", "\u115f\u3164", "👩‍👩‍👧‍👦", "\ufe0f", "עברית", "\U000e0041"]),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(HOSTILE, HOSTILE, HOSTILE, st.sampled_from([24, 80, 120, 200]))
+def test_no_name_acts_on_the_terminal_or_breaks_the_table(
+    first: str, second: str, third: str, columns: int
+) -> None:
+    made = pod(
+        first, "n", 3 * GIB, lasted=9.0, namespace=second, queue=third, size=first, notes=[third], uid=second,
+        vcluster={"name": first, "namespace": second, "pod": third}, phase=third, gpuGroups=[first],
+    )  # fmt: skip
+    made["verdicts"][0]["reason"] = third
+    made["candidates"][0]["says"] = second
+    problem = {"reason": first, "gpuUuid": second, "detail": third}
+    body = json.dumps(
+        json.loads(document("n", made, problems=[problem, {"reason": "nvml", "gpuUuid": first}]))
+    ).encode()
+    cluster = cluster_of({"n": body, "m": document("m", pod("good", "m")), "k": "x"})
+    cluster.set_failure("agent-of-k", second)
+    chosen = layout(columns, merge_widths(agent.widths for agent in cluster.agents.values()))
+    for line in arrange(cluster, Arrangement(group=Group.QUEUE)):
+        texts = [chosen.line(line, 1.0), *details_of(line, cluster, 1.0)]
+        assert len(texts[0]) == columns
+        for text in texts:
+            assert not CONTROLS.search(text)
+            assert width(text) == len(text)
+    text = as_text(cluster, Arrangement(), 1.0)
+    assert not CONTROLS.search(text.replace("\n", ""))
+    assert len(text.splitlines()) == text.count("\n")
+    assert as_json(cluster, Arrangement(), 1.0).isascii()
+
+
+NUMBERS = st.one_of(st.none(), st.integers(-(1 << 70), 1 << 70))
+
+
+@settings(deadline=None)
+@given(NUMBERS, NUMBERS, NUMBERS, st.floats(-1e300, 1e300))
+def test_implausible_numbers_are_unknown_and_break_nothing(
+    used: int | None, other: int | None, promised: int | None, seconds: float
+) -> None:
+    made: dict[str, Any] = pod("p", "n", used, share=other or 0, lasted=seconds, is_flagged=True)
+    made["gpus"][0] |= {"gpu": other or 0, "processes": promised or 0}
+    body = document(
+        "n", made, gpus=[gpu("n", other or 0, usedBytes=used, totalBytes=other, promisedBytes=promised)]
+    )
+    cluster = cluster_of({"n": body})
+    chosen = layout(100, merge_widths(agent.widths for agent in cluster.agents.values()))
+    for line in arrange(cluster, Arrangement()):
+        assert len(chosen.line(line, 0.0)) == 100
+        details_of(line, cluster, 0.0)
+    as_text(cluster, Arrangement(), 0.0)
+    assert cluster.totals().used < 1 << 53
+
+
+def test_a_taken_node_cannot_name_another_or_fill_the_memory() -> None:
+    uuids = [f"GPU-{number}" for number in range(100_000)]
+    many = pod("many", "x", gpuUuids=uuids)
+    cluster = cluster_of({"taken": document("innocent", many, *(pod(f"p{n}", "x") for n in range(9000)))})
+    rows = cluster.agents["agent-of-taken"].rows
+    assert len(rows) <= MAX_ROWS
+    assert {row.node for row in rows} == {"taken"}
+
+
+def test_an_equal_response_is_not_read_again() -> None:
+    cluster = busy()
+    rows = cluster.agents["agent-of-node-a"].rows
+    again = cluster.agents["agent-of-node-a"].received
+    assert again is not None
+    cluster.set_response("agent-of-node-a", received(again.body, 9.0))
+    assert cluster.agents["agent-of-node-a"].rows is rows
+
+
+def test_json_is_one_document_with_failures_and_is_narrowed() -> None:
+    cluster = busy()
+    whole = json.loads(as_json(cluster, Arrangement(), 2.0))
+    by_node = {agent["node"]: agent for agent in whole["agents"]}
+    assert by_node["node-c"] == {
+        "agent": "agent-of-node-c", "node": "node-c", "answered": False, "ageSeconds": None, "error": SILENT, "shares": None,
+    }  # fmt: skip
+    assert by_node["node-a"]["ageSeconds"] == 2.0
+    assert len(by_node["node-a"]["shares"]["pods"]) == 3
+    narrowed = json.loads(as_json(cluster, Arrangement(flagged_only=True, namespace="team-a"), 2.0))
+    pods = [pod["name"] for agent in narrowed["agents"] for pod in (agent["shares"] or {"pods": []})["pods"]]
+    assert sorted(pods) == ["flagged-long", "flagged-short"]
+
+
+def test_agents_line_before_the_first_answer() -> None:
+    cluster = Cluster()
+    cluster.set_agents([AgentRef("a", "node-x")], 10.0)
+    (line,) = arrange(cluster, Arrangement())
+    assert isinstance(line, AgentLine)
+    assert " ? node-x: asked 3 s ago, no answer yet" in as_text(cluster, Arrangement(), 13.0)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"), [(None, "?"), (0, "0"), (1023, "1023"), (GIB, "1.0Gi"), (1 << 52, "4096.0Ti")]
+)
+def test_amounts(size_bytes: int | None, text: str) -> None:
+    assert amount(size_bytes) == text
+
+
+def test_small_texts() -> None:
+    assert [percent(None), percent(0.5), percent(100.0)] == ["?", "50%", ">9999"]
+    assert [bar(0.0, 4), bar(0.5, 4), bar(1.0, 4), bar(1.5, 4), bar(None, 4)] == [
+        "    ",
+        "██  ",
+        "████",
+        "███▶",
+        "    ",
+    ]
+    assert plain("Ü–漢\u202e") == "Ü–\ufffd\ufffd"

@@ -1,0 +1,101 @@
+"""Rounds of `kaishare top`: bounded concurrency, hanging agents, pause, a list that fails."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from console.top import rounds as rounds_module
+from console.top.cluster import Cluster
+from console.top.reader import ReadFailed
+from console.top.rounds import MOST_AT_ONCE, Rounds
+from tests.support.top_agents import Agents, document, pod
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds_module, "EVERY_SECONDS", 0.05)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(rounds: Rounds) -> AsyncIterator[None]:
+    task = asyncio.create_task(rounds.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_once_reads_every_agent_and_names_failures() -> None:
+    cluster = Cluster()
+    await Rounds(Agents({"a": document("a", pod("p", "a")), "b": "Connection refused"}), cluster).once()
+    assert [row.pod for row in cluster.agents["agent-of-a"].rows] == ["p"]
+    assert cluster.agents["agent-of-b"].failure == "Connection refused"
+
+
+async def test_at_most_sixteen_are_asked_at_once() -> None:
+    agents = Agents({f"n{number}": document(f"n{number}") for number in range(60)})
+    await Rounds(agents, Cluster()).once()
+    assert agents.reads == 60
+    assert agents.most_in_flight == MOST_AT_ONCE
+
+
+async def test_hanging_agents_do_not_delay_the_others() -> None:
+    hanging = {f"h{number}": None for number in range(MOST_AT_ONCE - 1)}
+    agents, cluster = Agents({**hanging, "good": document("good")}), Cluster()
+    async with running(Rounds(agents, cluster)):
+        await until(lambda: agents.reads >= len(hanging) + 5)
+        assert agents.in_flight <= MOST_AT_ONCE
+    assert cluster.agents["agent-of-good"].received is not None
+
+
+async def test_failing_agents_get_few_of_the_slots() -> None:
+    agents = Agents({**{f"f{number}": "refused" for number in range(40)}, "good": document("good")})
+    cluster = Cluster()
+    rounds = Rounds(agents, cluster)
+    await rounds.once()
+    agents.answers = dict.fromkeys(agents.answers, None) | {"good": document("good")}
+    agents.most_in_flight = 0
+    async with running(rounds):
+        reads = agents.reads
+        await until(lambda: agents.reads >= reads + 8)
+    assert agents.most_in_flight <= 5
+    assert cluster.agents["agent-of-good"].failure == ""
+
+
+async def test_a_paused_view_asks_nothing_and_resumes() -> None:
+    agents = Agents({"a": document("a")})
+    rounds = Rounds(agents, Cluster())
+    rounds.is_paused = True
+    async with running(rounds):
+        await asyncio.sleep(0.3)
+        assert agents.reads == 0
+        rounds.is_paused = False
+        await until(lambda: agents.reads >= 2)
+
+
+async def test_a_list_that_fails_is_named_and_tried_again() -> None:
+    agents, cluster = Agents({"a": document("a")}), Cluster()
+    agents.list_failure = "403 Forbidden"
+    with pytest.raises(ReadFailed):
+        await Rounds(agents, cluster).once()
+    async with running(Rounds(agents, cluster)):
+        await until(lambda: cluster.list_failure == "403 Forbidden")
+        agents.list_failure = ""
+        await until(lambda: cluster.list_failure == "" and agents.reads > 0)
+
+
+async def test_only_the_chosen_node_is_asked() -> None:
+    agents, cluster = Agents({"a": document("a"), "b": document("b")}), Cluster()
+    await Rounds(agents, cluster, node="b").once()
+    assert list(cluster.agents) == ["agent-of-b"]
+    assert agents.reads == 1

@@ -1,0 +1,125 @@
+"""Agents of many nodes in one process: the real HTTP server of the agent, and servers that misbehave."""
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.server.metrics import Metrics
+from gpuagent.server.server import HttpServer
+from gpuagent.status import Status
+from service.http.listeners import Address
+from service.log import JsonLog
+
+NAMESPACE = "kaishare-agent"
+LABELS = {
+    "app.kubernetes.io/name": "kaishare",
+    "app.kubernetes.io/component": "agent",
+    "app.kubernetes.io/version": "0.1.0",
+}
+
+
+def node_name(number: int) -> str:
+    """Return the name of a node with GPUs."""
+    return f"gpu-node-{number}"
+
+
+def pod_name(number: int) -> str:
+    """Return the name of the agent's pod on a node."""
+    return f"kaishare-agent-{number}"
+
+
+def pod_ip(number: int) -> str:
+    """Return the made-up address of an agent's pod."""
+    return f"10.77.0.{number + 1}"
+
+
+def gpu_node(number: int, **labels: str) -> dict[str, Any]:
+    """Return a node with GPUs and the labels of GPU feature discovery."""
+    own = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.memory": "23028", **labels}
+    kept = {key: value for key, value in own.items() if value}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_name(number), "labels": kept}}
+
+
+def agent_pod(number: int) -> dict[str, Any]:
+    """Return the pod of an agent, bound to its node."""
+    container = {"name": "agent", "image": "i", "ports": [{"name": "http", "containerPort": 9445}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": pod_name(number), "namespace": NAMESPACE, "labels": LABELS},
+        "spec": {"nodeName": node_name(number), "containers": [container]},
+    }
+
+
+def pod_status(number: int, *, ready: bool = True) -> dict[str, Any]:
+    """Return the status that a kubelet writes."""
+    return {
+        "phase": "Running",
+        "podIP": pod_ip(number),
+        "podIPs": [{"ip": pod_ip(number)}],
+        "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+    }
+
+
+@dataclass
+class AgentFleet:
+    """The servers of a fleet."""
+
+    addresses: dict[str, Address] = field(default_factory=dict)
+    """Server by pod address, as IP:PORT."""
+    statuses: dict[int, Status] = field(default_factory=dict)
+    """What each agent serves; a test may replace it."""
+    servers: list[HttpServer] = field(default_factory=list)
+    """Server by number of the node."""
+
+
+@contextlib.asynccontextmanager
+async def agent_fleet(count: int, status: Status) -> AsyncIterator[AgentFleet]:
+    """Run the agents of nodes 0 to `count` - 1, and one of node `count` that never answers.
+
+    Args:
+        count: number of agents that answer.
+        status: what each of them serves first.
+    """
+    fleet = AgentFleet(statuses=dict.fromkeys(range(count), status))
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(count):
+            server = _server(fleet, number)
+            fleet.servers.append(server)
+            fleet.addresses[f"{pod_ip(number)}:9445"] = await server.start(Address("127.0.0.1", 0))
+            stack.push_async_callback(server.stop)
+        fleet.addresses[f"{pod_ip(count)}:9445"] = await stack.enter_async_context(hanging_server())
+        yield fleet
+
+
+def _server(fleet: AgentFleet, number: int) -> HttpServer:
+    def status() -> Status:
+        return fleet.statuses[number]
+
+    node = node_name(number)
+    return HttpServer(
+        status=status,
+        unhealthy_reason=str,
+        metrics=Metrics(status, node=node, is_simulated=True),
+        node=node,
+        is_simulated=True,
+        log=JsonLog(io.BytesIO()),
+    )
+
+
+@contextlib.asynccontextmanager
+async def hanging_server() -> AsyncIterator[Address]:
+    """Run a server that accepts connections and never answers."""
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while await reader.read(1 << 16):
+                pass
+        writer.close()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield Address(host, port)

@@ -1,0 +1,60 @@
+"""Pod addresses that a real API server reaches through its egress selector.
+
+The API server refuses to proxy to loopback. Its egress selector sends each made-up pod address to a CONNECT
+proxy on a UNIX socket, which connects to a server on loopback. No network namespace and no right is needed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from service.http.listeners import Address
+
+_EGRESS = """
+apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+  - name: cluster
+    connection:
+      proxyProtocol: HTTPConnect
+      transport: {{uds: {{udsName: {socket}}}}}
+"""
+
+
+def egress_option(folder: Path, socket: Path) -> str:
+    """Write the configuration; return the option of kube-apiserver that selects it."""
+    configuration = folder / "egress.yaml"
+    configuration.write_text(_EGRESS.format(socket=socket))
+    return f"--egress-selector-config-file={configuration}"
+
+
+@contextlib.asynccontextmanager
+async def pod_network(socket: Path, servers: Mapping[str, Address]) -> AsyncIterator[None]:
+    """Run the CONNECT proxy.
+
+    Args:
+        socket: path of its UNIX socket.
+        servers: the server behind each pod address, as IP:PORT; other addresses are refused.
+    """
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        server = servers.get(head.split(b" ")[1].decode())
+        if server is None:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+            writer.close()
+            return
+        from_pod, to_pod = await asyncio.open_connection(server.host, server.port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(copy(reader, to_pod), copy(from_pod, writer))
+
+    async with await asyncio.start_unix_server(connect, socket):
+        yield
