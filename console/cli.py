@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from console.cluster import add_cluster_options, namespace_name, parse_cluster_options
+from console.cluster import add_cluster_options, namespace_name, parse_cluster_options, use_own_kubeconfig
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, read_by, run_command
@@ -43,6 +43,7 @@ def program_name(path: str) -> str:
 
 def _run(name: str, argv: Sequence[str] | None) -> int:
     arguments = parser(name).parse_args(argv)
+    use_own_kubeconfig(arguments)
     run: _Command = arguments.run
     return run(arguments)
 

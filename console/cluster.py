@@ -1,6 +1,7 @@
 """The cluster of the caller's kubeconfig: its options, and access to its API server."""
 
 import argparse
+import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,15 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
 def parse_cluster_options(arguments: argparse.Namespace) -> ClusterOptions:
     """Return the values of `--kubeconfig` and `--context`."""
     return ClusterOptions(arguments.kubeconfig, arguments.context)
+
+
+def use_own_kubeconfig(arguments: argparse.Namespace) -> None:
+    """Name the caller's kubeconfig where `--kubeconfig` is not given.
+
+    The commands of `kaishare-webhook` would otherwise use a pod's service account, which is a service's.
+    """
+    if "kubeconfig" in arguments and arguments.kubeconfig is None:
+        arguments.kubeconfig = os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def namespace_name(text: str) -> str:

@@ -129,20 +129,24 @@ async def test_failures_are_one_line_each(
     assert len(line) <= 600
 
 
-async def endless(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    await response.prepare(request)
-    while True:
-        await response.write(b" " * (1 << 20))
+async def test_an_endless_response_ends_at_sixteen_mebibytes(server: ApiServer, client: KubeClient) -> None:
+    sent_mib = 0
 
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent_mib
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * (1 << 20))
+            sent_mib += 1
 
-async def test_an_endless_response_ends_at_sixteen_mebibytes(
-    server: ApiServer, client: KubeClient, agents: Agents
-) -> None:
+    server.path = PODS
+    server.pods = {"agent-0": agent()}
     server.refusals = {"/proxy/": endless}
-    patient = Agents(client, seconds=20.0)
-    reading = await patient.read(await only(patient))
+    agents = Agents(client, seconds=20.0)
+    reading = await agents.read(await only(agents))
     assert reading.failure == "an answer of more than 16777216 bytes"
+    assert sent_mib < 64, "the rest is buffers of the connection"
 
 
 async def test_a_401_of_a_pod_renews_no_credentials(server: ApiServer, agents: Agents, account: Path) -> None:

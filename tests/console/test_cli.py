@@ -88,8 +88,8 @@ def test_a_pod_has_no_rights_of_its_own(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    for command in ("policies", "doctor"):
-        assert main([command]) == 2
+    for command in (["policies"], ["doctor"], ["explain", "--policies", "cluster", "-f", "-"]):
+        assert main(command) == 2
         assert "/nowhere: no such kubeconfig" in capsys.readouterr().err
 
 
