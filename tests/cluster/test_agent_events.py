@@ -165,7 +165,11 @@ async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_r
         await until(lambda: running.log_lines("Event writes failing"), running)
         (line,) = running.log_lines("Event writes failing")
         assert 'cannot create resource "events"' in line["error"]
-        flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
+        flags = [
+            value
+            for name, value in running.series().items()
+            if "pod_flagged" in name and 'reason="over-share"' in name
+        ]
         assert flags == [1]
     assert await node.events(uid) == []
 
@@ -191,7 +195,11 @@ async def test_during_an_outage_of_the_api_server_verdicts_go_on_and_events_wait
         try:
             node.hold({uid: SHARE + 2000})
             await until(lambda: running.log_lines("Event writes failing"), running)
-            flags = [value for name, value in running.series().items() if 'reason="over-share"' in name]
+            flags = [
+                value
+                for name, value in running.series().items()
+                if "pod_flagged" in name and 'reason="over-share"' in name
+            ]
             assert flags == [1]
             assert counted(running, "events") == {}
         finally:
