@@ -247,13 +247,13 @@ def add_explain(commands: Any, rules: Parser) -> None:
         help="output format; patch writes one JSON Patch per line, manifest the manifests with their pods"
         " changed (default %(default)s)",
     )
-    explaining.set_defaults(run=_explain)
+    explaining.set_defaults(run=_explain, program=explaining.prog.partition(" ")[0])
 
 
 _EXPLAIN_EXAMPLES = """examples:
-  kaishare-webhook explain --policies cluster -n vision -f deployment.yaml
-  kaishare-webhook explain --label kai.scheduler/queue=vision --label kaishare.dev/gpu-fraction=0.5 -f .
-  kubectl kustomize overlays/prod | kaishare-webhook explain --policies namespaces/ -o manifest -f -
+  %(prog)s --policies cluster -n vision -f deployment.yaml
+  %(prog)s --label kai.scheduler/queue=vision --label kaishare.dev/gpu-fraction=0.5 -f .
+  kubectl kustomize overlays/prod | %(prog)s --policies namespaces/ -o manifest -f -
 
 exit status: 0 if nothing would be refused, 1 if a pod or a label would be, 2 for unusable input or output
 """
@@ -293,6 +293,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.context is not None and arguments.policies != CLUSTER:
         raise UsageError("--context needs --policies cluster")
     settings = ExplainSettings(
+        program=arguments.program,
         filenames=arguments.filename,
         recursive=arguments.recursive,
         namespace=arguments.namespace,

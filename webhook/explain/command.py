@@ -16,13 +16,14 @@ from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Action
 
 OUTPUTS: Final = ("text", "json", "yaml", "patch", "manifest")
-_PROGRAM: Final = "kaishare-webhook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainSettings:
     """The settings of `explain`."""
 
+    program: str
+    """Name of the running command, for messages."""
     filenames: Sequence[str]
     """Files and directories of manifests; `-` is standard input."""
     recursive: bool
@@ -59,23 +60,24 @@ def run(settings: ExplainSettings, rules: Rules) -> int:
     is_refused = any(invalid.count for invalid in problems.values()) or any(
         pod.is_refused for document in documents for pod in document.pods
     )
-    _print(settings.output, documents, problems, policies, is_refused=is_refused)
+    _print(settings, documents, problems, policies, is_refused=is_refused)
     return 1 if is_refused else 0
 
 
 def _print(
-    output: str,
+    settings: ExplainSettings,
     documents: Sequence[ExplainedDocument],
     problems: Mapping[str, LabelProblems],
     policies: Policies,
     *,
     is_refused: bool,
 ) -> None:
+    output, program = settings.output, settings.program
     if output == "text":
         _write_lines(as_text(documents, problems, policies, colour=output_has_colour()))
         return
     for sentence in policies.without_effect:
-        write_note(f"{_PROGRAM}: warning: {sentence}")
+        write_note(f"{program}: warning: {sentence}")
     if output == "json":
         _write_lines(as_json(documents, problems))
     elif output == "yaml":
@@ -83,21 +85,21 @@ def _print(
     elif output == "patch":
         _write_lines(as_patch(documents))
     elif is_refused:
-        _write_notes(["no manifest is written, because of these errors:"])
+        _write_notes(program, ["no manifest is written, because of these errors:"])
     else:
         manifests = rewrite(documents)
-        _write_notes([*manifests.notes, *_unchanged(documents)])
+        _write_notes(program, [*manifests.notes, *_unchanged(documents)])
         write_output(manifests.text)
-    _write_notes(_refusals(documents, problems))
+    _write_notes(program, _refusals(documents, problems))
 
 
 def _write_lines(lines: Iterable[str]) -> None:
     write_output("".join(f"{line}\n" for line in lines))
 
 
-def _write_notes(notes: Iterable[str]) -> None:
+def _write_notes(program: str, notes: Iterable[str]) -> None:
     for note in notes:
-        write_note(f"{_PROGRAM}: {note}")
+        write_note(f"{program}: {note}")
 
 
 def _refusals(documents: Sequence[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> Iterator[str]:
