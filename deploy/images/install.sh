@@ -35,7 +35,8 @@ into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 
 # The wheel contains both services, since they share packages, and the command for people.
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-rm -r "${packages:?}/$other" "${packages:?}/console"
+rm -r "${packages:?}/$other"
+rm -rf "${packages:?}/console"
 rm -r "${folder:?}/bin/$other_command" "${folder:?}/bin/kaishare" "${folder:?}/bin/kubectl-kaishare"
 
 # A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.

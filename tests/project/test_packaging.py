@@ -1,4 +1,4 @@
-"""The wheel: its metadata names everything that both commands import, and each image keeps a list of its own."""
+"""The wheel: its metadata names everything that the commands import, and each image keeps a list of its own."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 OF_SERVICE = {"webhook": "gpuagent", "agent": "webhook"}
-"""Each dependency group with the package that its image leaves out."""
+"""Each dependency group with the service that its image leaves out; images leave out the console, too."""
 
 
 def name_of(requirement: str) -> str:
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_requires_what_both_commands_import(wheel: Path) -> None:
+def test_the_wheel_requires_what_the_commands_import(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         fields = Parser().parsestr(archive.read(metadata).decode())
@@ -60,11 +60,12 @@ def test_the_wheel_requires_what_both_commands_import(wheel: Path) -> None:
     assert imported(PACKAGES) == {name_of(requirement) for requirement in required}
     assert "kaishare-agent = gpuagent.cli:main" in commands
     assert "kaishare-webhook = webhook.cli:main" in commands
+    assert "kaishare = console.cli:main" in commands
 
 
 @pytest.mark.parametrize("group", OF_SERVICE)
 def test_an_image_gets_what_its_service_imports(group: str) -> None:
-    packages = [package for package in PACKAGES if package != OF_SERVICE[group]]
+    packages = [package for package in PACKAGES if package not in (OF_SERVICE[group], "console")]
     requirements = PROJECT["dependency-groups"][group]
     names = {name_of(requirement) for requirement in requirements}
     # certs is the webhook's; the agent's image contains it without cryptography.
@@ -74,6 +75,7 @@ def test_an_image_gets_what_its_service_imports(group: str) -> None:
     assert names <= {name_of(line) for line in pinned.splitlines() if "==" in line}
 
 
-def test_nothing_is_required_that_no_service_uses() -> None:
+def test_nothing_is_required_that_no_command_uses() -> None:
     groups = PROJECT["dependency-groups"]
-    assert set(PROJECT["project"]["dependencies"]) == {*groups["webhook"], *groups["agent"]}
+    required = {*groups["webhook"], *groups["agent"], *groups["console"]}
+    assert set(PROJECT["project"]["dependencies"]) == required
