@@ -3,9 +3,10 @@
 import asyncio
 import ssl
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
+from service.http.replaceable_context import ReplaceableContext
 from service.log import ERROR, JsonLog
 
 CERTIFICATE: Final = "tls.crt"
@@ -17,11 +18,7 @@ class TlsFilesError(ValueError):
 
 
 class TlsFiles:
-    """The TLS context of `tls.crt` and `tls.key` in a directory, as a mounted Secret has them.
-
-    Each content of the files gets its own context, and the outer context passes every handshake to the newest
-    one. Loading a mismatched pair into a live context breaks that context (measured with OpenSSL 3.0).
-    """
+    """The TLS context of `tls.crt` and `tls.key` in a directory, as a mounted Secret has them."""
 
     def __init__(self, directory: Path, *, log: JsonLog) -> None:
         """Read the files.
@@ -34,9 +31,12 @@ class TlsFiles:
         self._files = FileWatch(self._certificate, self._key)
         self._reload_problem = ""
         """Why the current content of the files was not loaded; empty if it was."""
-        self._current = self._load()
-        self.context = self._load()
-        self.context.sni_callback = self._choose
+        self._serving = ReplaceableContext(self._load)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of the port, also for later certificates."""
+        return self._serving.outer
 
     async def run(self) -> None:
         """Reload changed files until cancelled; an invalid pair never replaces a valid one."""
@@ -46,7 +46,7 @@ class TlsFiles:
             if not is_new and not self._reload_problem:
                 continue
             try:
-                self._current = await asyncio.to_thread(self._load)
+                await asyncio.to_thread(self._serving.replace, self._load)
             except TlsFilesError as error:
                 if str(error) != self._reload_problem:
                     self._reload_problem = str(error)
@@ -59,11 +59,7 @@ class TlsFiles:
                 self._reload_problem = ""
                 self._log("certificate reloaded", certificate=str(self._certificate))
 
-    def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        context.num_tickets = 0  # a resumed session would show the old certificate
+    def _load(self, context: ssl.SSLContext) -> None:
         try:
             # Without a password function OpenSSL asks for an encrypted key's password on the terminal.
             context.load_cert_chain(self._certificate, self._key, password=lambda: b"")
@@ -73,7 +69,3 @@ class TlsFiles:
             else:
                 problem = error.strerror or str(error)
             raise TlsFilesError(f"{self._certificate} and {self._key}: {problem}") from None
-        return context
-
-    def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current

@@ -29,43 +29,10 @@ from tests.support.administrator import Administrator
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_objects import NODE, pod
+from tests.support.pod_network import egress_option, pod_network
 
 POD_IP = "10.77.0.7"
 SHARES = "/api/v1/shares"
-EGRESS = """
-apiVersion: apiserver.k8s.io/v1beta1
-kind: EgressSelectorConfiguration
-egressSelections:
-  - name: cluster
-    connection:
-      proxyProtocol: HTTPConnect
-      transport: {{uds: {{udsName: {socket}}}}}
-"""
-
-
-@contextlib.asynccontextmanager
-async def way_to(agent: Address, socket: Path) -> AsyncIterator[None]:
-    """Run an HTTP CONNECT proxy that knows one pod."""
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(f"CONNECT {POD_IP}:9445 ".encode()):
-            writer.close()
-            return
-        from_agent, to_agent = await asyncio.open_connection(agent.host, agent.port)
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(copy(reader, to_agent), copy(from_agent, writer))
-
-    async with await asyncio.start_unix_server(connect, socket):
-        yield
-    await asyncio.to_thread(socket.unlink, missing_ok=True)
 
 
 class Recorded(Authentication):
@@ -114,16 +81,15 @@ def proxying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Control
     if assets is None:
         pytest.skip(HOW)
     folder = tmp_path_factory.mktemp("proxy")
-    socket, configuration = folder / "egress.sock", folder / "egress.yaml"
-    configuration.write_text(EGRESS.format(socket=socket))
-    with control_plane(assets, folder, f"--egress-selector-config-file={configuration}") as plane:
+    socket = folder / "egress.sock"
+    with control_plane(assets, folder, egress_option(folder, socket)) as plane:
         yield plane, socket
 
 
 @contextlib.asynccontextmanager
 async def pod_at(address: Address, socket: Path, client: KubeClient) -> AsyncIterator[Administrator]:
     """Make a pod whose address leads to the agent."""
-    async with way_to(address, socket):
+    async with pod_network(socket, {f"{POD_IP}:9445": address}):
         admin = Administrator(client)
         await admin.prepare()
         await admin.create(pod())

@@ -58,3 +58,4 @@ async def pod_network(socket: Path, servers: Mapping[str, Address]) -> AsyncIter
 
     async with await asyncio.start_unix_server(connect, socket):
         yield
+    await asyncio.to_thread(socket.unlink, missing_ok=True)

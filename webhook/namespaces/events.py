@@ -107,7 +107,7 @@ def describe(problems: Sequence[LabelProblem], more: int = 0) -> str:
     more += len(problems) - len(messages)
     if more:
         messages.append(f"and {more} more")
-    return f"invalid labels are ignored: {'; '.join(messages)}"
+    return f"invalid labels and selectors are not applied: {'; '.join(messages)}"
 
 
 def _event(namespace: str, uid: str, message: str) -> Event:

@@ -259,14 +259,14 @@ def idle_labels(labels: Mapping[str, str]) -> list[str]:
     return sorted(own_labels(labels).keys() - effective)
 
 
-def near_prefixes(keys_: Iterable[str]) -> Iterator[tuple[str, str]]:
+def near_prefixes(written: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield keys whose prefix is nearly one of our own, with the prefix that is probably meant.
 
     At most eight prefixes are compared, because one comparison takes 20 µs.
     """
     own = [prefix.rstrip("/") for prefix in _OWN]
     compared = 0
-    for key in keys_:
+    for key in written:
         if key.startswith(_OWN):
             continue
         prefix, slash, _ = key.partition("/")

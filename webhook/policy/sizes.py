@@ -345,36 +345,28 @@ def _read_value(
     if memory is not None:
         mib = int(memory[1]) * (1024 if memory[2] == "Gi" else 1)
         if mib < 1 << 63:
-            return PolicyShare(keys.GPU_MEMORY, str(mib)), _memory_above_cap(key, labels, mib, caps)
+            return PolicyShare(keys.GPU_MEMORY, str(mib)), _above_cap(key, labels, mib, caps, is_memory=True)
     elif value == _WHOLE or read_fraction(value) is not None:
         share = None if value == _WHOLE else PolicyShare(keys.GPU_FRACTION, value)
-        return share, _fraction_above_cap(key, labels, float(value), caps)
+        return share, _above_cap(key, labels, float(value), caps, is_memory=False)
     return None, _problem(key, labels, f"is not allowed; allowed: {A_SIZE}")
 
 
-def _fraction_above_cap(
-    key: str, labels: Mapping[str, str], fraction: float, caps: Caps
+def _above_cap(
+    key: str, labels: Mapping[str, str], amount: float, caps: Caps, *, is_memory: bool
 ) -> LabelProblem | None:
-    if caps.max_fraction is not None:
-        if fraction <= caps.max_fraction:
+    """Compare a size with the cap of its unit; a cap of the other unit alone makes the size invalid."""
+    fraction = (caps.max_fraction, MAX_FRACTION, "as a fraction")
+    memory = (caps.max_memory_mib, MAX_MEMORY, "in Mi or Gi")
+    own, other = (memory, fraction) if is_memory else (fraction, memory)
+    if own[0] is not None:
+        if amount <= own[0]:
             return None
-        wrong = f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}"
-        return _problem(key, labels, wrong, against=(MAX_FRACTION,))
-    if caps.max_memory_mib is None:
+        wrong = f"is above this namespace's own {own[1]} {labels[own[1]]}"
+        return _problem(key, labels, wrong, against=(own[1],))
+    if other[0] is None:
         return None
-    wrong = f"cannot be compared with {MAX_MEMORY}: write the size in Mi or Gi, or set {MAX_FRACTION}"
-    return _problem(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
-
-
-def _memory_above_cap(key: str, labels: Mapping[str, str], mib: int, caps: Caps) -> LabelProblem | None:
-    if caps.max_memory_mib is not None:
-        if mib <= caps.max_memory_mib:
-            return None
-        wrong = f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}"
-        return _problem(key, labels, wrong, against=(MAX_MEMORY,))
-    if caps.max_fraction is None:
-        return None
-    wrong = f"cannot be compared with {MAX_FRACTION}: write the size as a fraction, or set {MAX_MEMORY}"
+    wrong = f"cannot be compared with {other[1]}: write the size {other[2]}, or set {own[1]}"
     return _problem(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
 
 

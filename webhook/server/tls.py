@@ -6,18 +6,14 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from certs.authority import KeyPair
+from service.http.replaceable_context import LoadCertificate, ReplaceableContext
 
 
-class ServingContext:
-    """An SSLContext whose certificate is replaced atomically.
-
-    Loading a mismatched pair into a live context breaks the context, and an old key of another type stays in
-    it (measured with OpenSSL 3.0). Each pair therefore gets its own context, and the outer context passes
-    every handshake to the newest one.
-    """
+class ServingContext(ReplaceableContext):
+    """The TLS context of the admission port, whose certificate comes from memory."""
 
     def __init__(self, pair: KeyPair) -> None:
         """Create the contexts for a first pair.
@@ -25,9 +21,7 @@ class ServingContext:
         Raises:
             OSError: the pair cannot be loaded (`ssl.SSLError` too).
         """
-        self._current = _context(pair)
-        self.outer = _context(pair)
-        self.outer.sni_callback = self._choose
+        super().__init__(_loading(pair))
 
     def load(self, pair: KeyPair) -> None:
         """Serve a new pair from the next handshake on.
@@ -35,20 +29,15 @@ class ServingContext:
         Raises:
             OSError: the pair cannot be loaded (`ssl.SSLError` too); the old one stays.
         """
-        self._current = _context(pair)
-
-    def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current
+        self.replace(_loading(pair))
 
 
-def _context(pair: KeyPair) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])  # what API servers offer to a Service
-    context.num_tickets = 0  # API servers resume no sessions, and a resumed session shows the old certificate
-    with _as_file(pair.certificate_pem + b"\n" + pair.key_pem) as file:
-        context.load_cert_chain(file)
-    return context
+def _loading(pair: KeyPair) -> LoadCertificate:
+    def load(context: ssl.SSLContext) -> None:
+        with _as_file(pair.certificate_pem + b"\n" + pair.key_pem) as file:
+            context.load_cert_chain(file)
+
+    return load
 
 
 @contextlib.contextmanager

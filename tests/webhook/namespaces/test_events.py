@@ -70,7 +70,7 @@ def test_an_event_is_in_its_namespace_and_names_every_bad_label(desk: Desk, even
     )
     assert event.is_warning
     assert event.message == (
-        'invalid labels are ignored: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two'
+        'invalid labels and selectors are not applied: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two'
         ' decimals; kaishare.dev/share-for: "some" is not allowed; allowed: whole-gpu, marked, all'
     )
 
