@@ -18,6 +18,9 @@ class Holding:
     used_bytes: int | None
     """None: the memory of a process is unknown, or the GPU's process list is implausible."""
     processes: int
+    utilization_ratio: float | None = None
+    """Share of the last interval in which these processes had a kernel running, from 0 to 1; None if the
+    driver does not report it."""
     is_mig: bool = False
     """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
     has_unknown_memory: bool = False

@@ -133,6 +133,7 @@ def _holding(holding: Holding) -> Json:
         "mig": holding.is_mig,
         "usedBytes": holding.used_bytes,
         "processes": holding.processes,
+        "utilizationRatio": holding.utilization_ratio,
     }
 
 
