@@ -357,7 +357,11 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
     ]
     assert train["shares"] == {A: {"bytes": 10 * GIB, "source": "bind-request"}}
     assert train["vcluster"] == {"name": "vc", "namespace": "default", "pod": "train-0"}
-    assert train["gpus"] == [{"gpuUuid": A, "gpu": 0, "mig": False, "usedBytes": 11 * GIB, "processes": 1}]
+    assert train["gpus"] == [
+        {
+            "gpuUuid": A, "gpu": 0, "mig": False, "usedBytes": 11 * GIB, "processes": 1, "utilizationRatio": None,
+        }
+    ]  # fmt: skip
     assert train["verdicts"][0] == {
         "reason": "over-share", "gpuUuid": A, "flagged": True, "lastedSeconds": 10.0, "balanceSeconds": 10.0,
         "usedBytes": 11 * GIB, "allowedBytes": 10 * GIB,
