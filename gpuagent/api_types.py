@@ -30,8 +30,6 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     mig: bool = False
     total_bytes: int | None = None
     used_bytes: int | None = None
-    utilization_ratio: float | None = None
-    """From 0 to 1; None from an agent that does not measure it."""
     promised_bytes: int | None = None
     host_bytes: int | None = None
     unattributed_bytes: int | None = None
@@ -57,14 +55,14 @@ class ApiCandidate(ApiObject, frozen=True, gc=False):
 
 
 class ApiHolding(ApiObject, frozen=True, gc=False):
-    """The memory of a pod on one GPU, in bytes."""
+    """The memory of a pod on one GPU, in bytes, and its utilisation."""
 
     gpu_uuid: str
     gpu: int
     mig: bool = False
     used_bytes: int | None = None
     utilization_ratio: float | None = None
-    """From 0 to 1; None from an agent that does not measure it."""
+    """From 0 to 1; None if unknown, and from an agent that does not measure it."""
     processes: int = 0
 
 

@@ -19,6 +19,7 @@ from gpuagent.gpus.driver import (
 from gpuagent.gpus.memory import MemoryReader
 from gpuagent.gpus.process_lists import EntryKey, Merged, ProcessLists
 from gpuagent.gpus.reading import Gpu, MigInstance
+from gpuagent.gpus.utilization import Percents, UtilizationReader
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
@@ -131,6 +132,7 @@ class Device:
         if memory is None and not self._readers.memory.is_refused:
             problems.append(Problem(Cause.NVML, self.uuid, self._why_memory_is_unknown()))
         self.is_mig = bool(is_mig or parts.instances)
+        utilization = self._utilization(now)
         gpu = Gpu(
             index=self._index,
             uuid=self.uuid,
@@ -142,8 +144,30 @@ class Device:
             mig=self.is_mig,
             instances=tuple(parts.instances),
             memory_unknown="" if memory else self._why_memory_is_unknown(),
+            utilization=utilization,
+            utilization_unknown=self._why_utilization_is_unknown(),
         )
         return gpu, tuple(problems)
+
+    def _utilization(self, now: float) -> Percents | None:
+        """Return the utilisation by PID; None if unknown, as for every GPU in MIG mode.
+
+        NVML does not support the call in MIG mode. An MPS client without a sample is unknown, since the
+        driver may have sampled its kernels as those of the MPS server.
+        """
+        if self.is_mig:
+            self._readers.utilization = UtilizationReader(self._driver)
+            return None
+        percents = self._readers.utilization.read(self._handle, now)
+        if percents is None:
+            return None
+        return {**dict.fromkeys(self._readers.lists.mps_clients), **percents}
+
+    def _why_utilization_is_unknown(self) -> str:
+        if self.is_mig:
+            return "NVML does not report it in MIG mode"
+        failure = self._readers.utilization.failure
+        return explained(failure) if failure else ""
 
     def _is_mig(self, problems: list[Problem]) -> bool | None:
         """Whether the GPU is in MIG mode; None, with a problem, if unknown."""
@@ -233,6 +257,7 @@ class _Readers:
     def __init__(self, driver: Driver) -> None:
         self.memory = MemoryReader(driver)
         self.lists = ProcessLists(driver)
+        self.utilization = UtilizationReader(driver)
 
 
 class _Assembly:

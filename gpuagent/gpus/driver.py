@@ -71,6 +71,7 @@ class ProcessList(StrEnum):
 
 
 MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
+PROCESS_UTILIZATION = "nvmlDeviceGetProcessUtilization"
 
 MOST_DEVICE_BYTES: Final = 1 << 50
 """1 PiB, more than any GPU has. Larger figures are garbage, and sums of smaller ones fit into 64 bits."""
@@ -96,6 +97,17 @@ class ListedProcess(msgspec.Struct, frozen=True, gc=False):
     used_bytes: int | None
     gpu_instance: int = NO_INSTANCE
     compute_instance: int = NO_INSTANCE
+
+
+class UtilizationSample(msgspec.Struct, frozen=True, gc=False):
+    """Use of a GPU by one process, as the driver sampled it."""
+
+    pid: int
+    time: int
+    """End of the sample in microseconds, on the driver's clock."""
+    percent: int
+    """Percentage of the time in which the process had a kernel running; the driver may return impossible
+    values."""
 
 
 class ErrorCounts:
@@ -152,6 +164,15 @@ class Driver(Protocol):
 
     def processes(self, device: Handle, which: ProcessList) -> list[ListedProcess]:
         """Return one process list, unordered; a process may occur more than once."""
+
+    def utilization(self, device: Handle, since: int) -> list[UtilizationSample]:
+        """Return the samples of the processes that used a GPU after a time; empty if no process did.
+
+        Args:
+            device: a GPU. MIG devices have no such samples.
+            since: a time of an earlier sample; 0 for all samples that the driver keeps. The driver may
+                return older samples nevertheless.
+        """
 
     def is_mig(self, device: Handle) -> bool:
         """Whether the GPU is in MIG mode."""

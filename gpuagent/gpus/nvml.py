@@ -9,6 +9,7 @@ import pynvml  # type: ignore[import-untyped]
 
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
+    PROCESS_UTILIZATION,
     CallFailed,
     DeviceMemory,
     DriverGone,
@@ -18,6 +19,7 @@ from gpuagent.gpus.driver import (
     NotOffered,
     NotPermitted,
     ProcessList,
+    UtilizationSample,
 )
 from gpuagent.gpus.reader import GpuReader
 from gpuagent.gpus.reading import DriverReplaced
@@ -53,6 +55,14 @@ _LISTS: Final[dict[ProcessList, list[Callable[..., Any]]]] = {
     ],
 }
 _MOST_ATTEMPTS_AT_SIZE: Final = 4
+_PROCESSES_UTILIZATION_INFO: Final = "nvmlDeviceGetProcessesUtilizationInfo"
+_MOST_SAMPLES: Final = 1 << 14
+"""Longest credible list of utilisation samples. A driver keeps 72 samples
+(NV2080_CTRL_PERF_GPUMON_SAMPLE_COUNT_PERFMON_UTIL in NVIDIA's open kernel modules)."""
+_NO_SAMPLES: Final = ("NotFound", "Code0")
+"""Errors of the utilisation calls if no process used the GPU. The driver returns NotFound, or an empty list,
+for which the binding raises an NVMLError with the code 0 (success)."""
+_MISSING: Final = ("NotSupported", "FunctionNotFound", "ArgumentVersionMismatch")
 _READS_BETWEEN_MEMORY_PROBES: Final = 12
 
 
@@ -61,6 +71,8 @@ class _Device:
     handle: Any
     plain_memory_reads: int = 0
     """Number of reads with the first version of the memory call before the second version is tried again."""
+    has_utilization_info: bool = False
+    """Whether only the newer of the two utilisation calls works."""
 
 
 class NvmlDriver:
@@ -124,11 +136,11 @@ class NvmlDriver:
         """
         newest, *older = self._lists[which]
         try:
-            entries = self._list(which, newest, device)
+            entries = self._sized(which.value, newest, device.handle)
         except NotOffered as missing:
             if not older:
                 raise
-            entries = self._list(which, older[0], device)
+            entries = self._sized(which.value, older[0], device.handle)
             if missing.error == "FunctionNotFound":  # a loaded library does not gain symbols
                 self._lists[which] = older
         return [
@@ -136,11 +148,54 @@ class NvmlDriver:
             for entry in entries
         ]
 
-    def _list(self, which: ProcessList, function: Callable[..., Any], device: _Device) -> list[Any]:
+    def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
+        """Return the utilisation samples after a time, by the older of two calls or else by the newer one.
+
+        On Blackwell GPUs some drivers support only the newer call (HAMi-core #218), which drivers before 550
+        do not have.
+        """
+        if not device.has_utilization_info:
+            try:
+                return self._samples(
+                    PROCESS_UTILIZATION, pynvml.nvmlDeviceGetProcessUtilization, device, since
+                )
+            except NotOffered as refused:
+                older = refused
+            try:
+                samples = self._samples(
+                    _PROCESSES_UTILIZATION_INFO, pynvml.nvmlDeviceGetProcessesUtilizationInfo, device, since
+                )
+            except NotOffered:
+                raise older from None
+            device.has_utilization_info = True
+            return samples
+        return self._samples(
+            _PROCESSES_UTILIZATION_INFO, pynvml.nvmlDeviceGetProcessesUtilizationInfo, device, since
+        )
+
+    def _samples(
+        self, name: str, function: Callable[..., Any], device: _Device, since: int
+    ) -> list[UtilizationSample]:
+        """Return the samples of one call. A missing call is not counted: vGPUs never have it."""
+        try:
+            rows = self._sized(name, function, device.handle, since, expected=(*_NO_SAMPLES, *_MISSING))
+        except CallFailed as failed:
+            if failed.error in _NO_SAMPLES:
+                return []
+            raise
+        if len(rows) > _MOST_SAMPLES:
+            self.errors.add(name, "Garbage")
+            raise CallFailed(name, "Garbage")
+        return [UtilizationSample(row.pid, row.timeStamp, row.smUtil) for row in rows]
+
+    def _sized(
+        self, name: str, function: Callable[..., Any], *arguments: Any, expected: tuple[str, ...] = ()
+    ) -> list[Any]:
+        """Return a list of the driver; repeat the call if the list outgrows the size that was read first."""
         attempts = 1
         while True:
             try:
-                entries: list[Any] = self._call(which.value, function, device.handle)
+                entries: list[Any] = self._call(name, function, *arguments, expected=expected)
             except CallFailed as failed:
                 if failed.error != "InsufficientSize" or attempts == _MOST_ATTEMPTS_AT_SIZE:
                     raise

@@ -59,6 +59,8 @@ class ProcessLists:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self.mps_clients: frozenset[int] = frozenset()
+        """PIDs of the MPS list at its last reading."""
         self._tells_more = dict.fromkeys(_OTHERS, True)
         self._not_offered = {which: Backoff(first=60, most=600) for which in _OTHERS}
         self._refusal = Merged(())
@@ -106,6 +108,8 @@ class ProcessLists:
             detail = f"{failed}: the process list could not be read"
             return Merged(None, Cause.NVML, detail, failed.with_traceback(None))
         self._retry.reset()
+        if ProcessList.MPS in lists:
+            self.mps_clients = frozenset(entry.pid for entry in lists[ProcessList.MPS])
         for which, entries in lists.items():
             if not all(_is_credible(entry, total) for entry in entries):
                 self._driver.errors.add(which.value, "Garbage")

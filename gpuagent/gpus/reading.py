@@ -3,6 +3,7 @@
 All amounts are in bytes. None is a figure that the driver does not report.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,11 @@ class Gpu:
     instances: tuple[MigInstance, ...] = ()
     memory_unknown: str = ""
     """Why total and used memory are unknown, in one line; empty while they are known."""
+    utilization: Mapping[int, int | None] | None = None
+    """By PID: percentage of the last interval in which the process had a kernel running; None if unknown.
+    A process without an entry used nothing. None instead of the mapping: the driver does not report it."""
+    utilization_unknown: str = ""
+    """Why the driver does not report the utilisation, in one line; empty while it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

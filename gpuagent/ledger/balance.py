@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.gpus.reading import Gpu, GpuProcess
+from gpuagent.gpus.utilization import Percents
 from gpuagent.ledger.attribution import Attribution
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
@@ -32,7 +33,7 @@ def build_snapshot(
     errors: Mapping[tuple[str, str], int] = _NO_ERRORS,
     is_simulated: bool = False,
 ) -> Snapshot:
-    """Compute the memory of each pod on each GPU, and the sums of each GPU.
+    """Compute the memory and utilisation of each pod on each GPU, and the sums of each GPU.
 
     A process of an unlisted pod or of a reservation pod counts as a host process, so that the memory of a
     deleted pod's process stays visible. A process that vanished before it was looked up counts in the process
@@ -133,16 +134,19 @@ def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
 
 @dataclass(slots=True)
 class _Usage:
-    """Memory of one owner's processes on one device, as far as the driver reports it."""
+    """Memory and utilisation of one owner's processes on one device, as far as the driver reports them."""
 
     known_bytes: int = 0
     processes: int = 0
     unknown: int = 0
     is_by_uid: bool = True
+    percent: int | None = 0
+    """Sum over the processes; None if the percentage of one of them is unknown."""
 
-    def add(self, process: GpuProcess, *, is_by_uid: bool = True) -> None:
+    def add(self, process: GpuProcess, *, is_by_uid: bool = True, percent: int | None = None) -> None:
         self.processes += 1
         self.is_by_uid &= is_by_uid
+        self.percent = None if percent is None or self.percent is None else self.percent + percent
         if process.used_bytes is None:
             self.unknown += 1
         else:
@@ -151,6 +155,10 @@ class _Usage:
     @property
     def bytes(self) -> int | None:
         return None if self.unknown else self.known_bytes
+
+    @property
+    def utilization_ratio(self) -> float | None:
+        return None if self.percent is None else min(self.percent, 100) / 100
 
 
 class _Tally:
@@ -171,14 +179,16 @@ class _Tally:
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
         self._is_incomplete = not causes.isdisjoint(_LIST_INCOMPLETE)
         self._hides_owners = attribution is None or not causes.isdisjoint(_OWNER_HIDDEN)
-        for uuid, processes in ((gpu.uuid, gpu.processes), *((i.uuid, i.processes) for i in gpu.instances)):
-            self._add_device(uuid, processes, attribution)
+        self._add_device(gpu.uuid, gpu.processes, attribution, gpu.utilization)
+        for instance in gpu.instances:
+            self._add_device(instance.uuid, instance.processes, attribution)
 
     def _add_device(
         self,
         uuid: str,
         processes: Sequence[GpuProcess] | None,
         attribution: Attribution | None,
+        utilization: Percents | None = None,
     ) -> None:
         by_pod = self._by_device[uuid] = {}
         if processes is None:
@@ -197,7 +207,8 @@ class _Tally:
                     self._host.add(process)
                 else:
                     usage = by_pod.setdefault(pod.uid, _Usage())
-                    usage.add(process, is_by_uid=pid in attribution.named_by_uid)
+                    percent = None if utilization is None else utilization.get(pid, 0)
+                    usage.add(process, is_by_uid=pid in attribution.named_by_uid, percent=percent)
 
     @property
     def host_bytes(self) -> int | None:
@@ -231,9 +242,10 @@ class _Tally:
     ) -> list[Holding]:
         """Return a Holding for each pod that uses this GPU or to which the GPU is assigned.
 
-        A pod that does not use its GPU has 0 bytes.
+        A pod that does not use its GPU has 0 bytes, and a utilisation of 0 if the GPU's is known.
         """
         holdings = []
+        has_utilization = self._gpu.utilization is not None and not self._gpu.mig
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
             for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
@@ -245,6 +257,9 @@ class _Tally:
                         gpu_index=self._gpu.index,
                         used_bytes=None if is_hidden else usage.bytes,
                         processes=usage.processes,
+                        utilization_ratio=usage.utilization_ratio
+                        if has_utilization and not is_hidden
+                        else None,
                         is_mig=self._gpu.mig,
                         has_unknown_memory=usage.unknown > 0,
                         is_by_uid=usage.is_by_uid,

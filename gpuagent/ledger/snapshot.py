@@ -10,7 +10,7 @@ from gpuagent.shares.pod_shares import PodShare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """The memory of one pod on one GPU or MIG device."""
+    """The memory and utilisation of one pod on one GPU or MIG device."""
 
     pod_share: PodShare
     gpu_uuid: str

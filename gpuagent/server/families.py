@@ -69,6 +69,15 @@ class Family(Enum):
         help="GPU memory limit of the pod on this GPU, as configured for an enforcer.",
         absent="no limit is configured",
     )
+    POD_UTILIZATION = Described(
+        name="kaishare_pod_gpu_utilization_ratio",
+        kind="gauge",
+        labels=POD,
+        help="Share of the last interval in which the pod's processes had a kernel running on this GPU,"
+        " from 0 to 1.",
+        absent="the driver does not report it (MIG, vGPU, no permission), the previous sample is missing or"
+        " more than 12 s old, or the owner or utilisation of a process that may belong to the pod is unknown",
+    )
     POD_INFO = Described(
         name="kaishare_pod_info",
         kind="gauge",

@@ -98,6 +98,8 @@ class Metrics:
             labels = written[place] = self._pod_labels(pod_share, uuid, holding.gpu_index)
             if holding.used_bytes is not None:
                 page.add(Family.POD_USED, labels, holding.used_bytes)
+            if holding.utilization_ratio is not None:
+                page.add(Family.POD_UTILIZATION, labels, holding.utilization_ratio)
             share, limit = pod_share.shares.get(uuid), pod_share.limits.get(uuid)
             if share is not None:
                 page.add(Family.POD_SHARE, f'{labels},source="{share.source}"', share.bytes)

@@ -6,6 +6,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -73,8 +74,9 @@ class ClusterGpus:
     """A GpuSource for a node without GPUs; `follow` sets the pods.
 
     The GPUs are those of the node's labels and of KAI's reservation pods. Each running pod that KAI placed
-    has one process, which holds a part of the pod's share. The source owns a temporary folder in the form of
-    /proc, and removes it when it is closed or the process ends.
+    has one process, which holds a part of the pod's share. Its utilisation is the part of the GPU's memory
+    that it holds, so the processes of one GPU use at most 100 %. The source owns a temporary folder in the
+    form of /proc, and removes it when it is closed or the process ends.
     """
 
     is_simulated = True
@@ -194,8 +196,11 @@ class ClusterGpus:
         """Start a new driver with these GPUs; a GPU that was taken away is not reported as lost."""
         self._gpus = gpus
         scenario = Scenario(node=SimulatedNode(driver=_VERSION), gpus=gpus)
-        self._driver = SimulatedDriver(scenario=scenario, look=lambda: self._state)
+        self._driver = SimulatedDriver(scenario=scenario, look=self._look)
         self._reader = GpuReader(driver=self._driver, clock=self._clock)
+
+    def _look(self) -> DriverState:
+        return replace(self._state, time=self._clock() - self._since)
 
     def _show(self, memory: PodMemory, pods: Mapping[str, NodePod]) -> None:
         """Set the driver's lists, and write /proc."""
@@ -205,9 +210,12 @@ class ClusterGpus:
         for gpu in self._gpus:
             used_bytes = memory.by_gpu[gpu.uuid]
             compute = []
+            percents = {}
             for uid in list(used_bytes)[:MOST_LISTED]:  # the driver lists no more
                 pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_process(in_use)
-                compute.append(ListedProcess(pids[uid][0], used_bytes[uid]))
+                pid = pids[uid][0]
+                compute.append(ListedProcess(pid, used_bytes[uid]))
+                percents[pid] = used_bytes[uid] * 100 // gpu.memory
             devices.append(
                 DeviceMoment(
                     uuid=gpu.uuid,
@@ -215,6 +223,7 @@ class ClusterGpus:
                     reserved=0,
                     used=sum(used_bytes.values()),
                     lists={ProcessList.COMPUTE: compute, ProcessList.GRAPHICS: [], ProcessList.MPS: []},
+                    percents=percents,
                 )
             )
         self._pids = pids

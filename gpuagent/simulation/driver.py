@@ -7,6 +7,7 @@ from typing import Final, NoReturn
 
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
+    PROCESS_UTILIZATION,
     CallFailed,
     DeviceMemory,
     DriverGone,
@@ -16,6 +17,7 @@ from gpuagent.gpus.driver import (
     NotOffered,
     NotPermitted,
     ProcessList,
+    UtilizationSample,
 )
 from gpuagent.gpus.reading import DriverReplaced
 from gpuagent.simulation.scenario import Scenario
@@ -119,6 +121,20 @@ class SimulatedDriver:
         if self._now.races & {None, device.index}:
             self._fail(which.value, 7)
         return self._at(device).lists[which]
+
+    def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
+        """Return the samples at the state's time, if that is after `since`.
+
+        Not offered in MIG mode, and without utilisation in the state; not counted, as by the real driver.
+        """
+        self._enter(PROCESS_UTILIZATION, device.index)
+        gpu = self._at(device)
+        if gpu.instances or gpu.percents is None:
+            raise NotOffered(PROCESS_UTILIZATION, "NotSupported")
+        time = self._now.time_stamp
+        return [
+            UtilizationSample(pid, time, percent) for pid, percent in gpu.percents.items() if time > since
+        ]
 
     def is_mig(self, device: _Device) -> bool:
         """Whether the scenario has MIG devices on the GPU."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuagent.gpus.driver import ProcessList
-from gpuagent.simulation.values import Bytes, Kinds, Steps
+from gpuagent.simulation.values import Bytes, Kinds, PercentSteps, Steps
 from kai import keys
 from kai.share import Share
 
@@ -153,6 +153,9 @@ class SimulatedProcess(_Passing, frozen=True, kw_only=True):
     gpu: int | str
     """Index, or the UUID of a MIG device."""
     memory: Steps
+    utilization: PercentSteps | None = None
+    """Percentage of the time in which the process has a kernel running. If no process of the scenario has
+    one, the driver does not report utilisation; else a process without one uses 0."""
     kind: Kinds = Kinds({ProcessList.COMPUTE})
     pod: str = ""
     """`namespace/name`; empty for a host process."""

@@ -48,6 +48,9 @@ class DeviceMoment:
     used: int
     lists: dict[ProcessList, list[ListedProcess]]
     instances: tuple["DeviceMoment", ...] = ()
+    percents: dict[int, int] | None = None
+    """Utilisation by PID in percent, without the processes that use nothing; None if the driver does not
+    report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +58,18 @@ class DriverState:
     """State of a simulated driver at one time."""
 
     devices: tuple[DeviceMoment, ...]
+    time: float = 0.0
+    """Seconds since the start."""
     failures: tuple[Failure, ...] = ()
     races: frozenset[int | None] = frozenset()
     """GPUs (None: all) whose process list grows between the calls for its size and its content."""
     hangs: bool = False
     """Whether all calls block."""
+
+    @property
+    def time_stamp(self) -> int:
+        """Time stamp of a utilisation sample at this time, in microseconds; never 0, which means no time."""
+        return round((self.time + 1) * 1_000_000)
 
 
 def state_at(scenario: Scenario, time: float) -> DriverState:
@@ -70,6 +80,7 @@ def state_at(scenario: Scenario, time: float) -> DriverState:
             _gpu(scenario, index, time, [fault for fault in faults if fault.gpu in (None, index)])
             for index in range(len(scenario.gpus))
         ),
+        time=time,
         failures=tuple(
             Failure(call, fault.gpu, _FAILS[fault.fault][1])
             for fault in faults
@@ -109,7 +120,21 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
         used=used + gpu.unaccounted,
         lists={which: entries[:MOST_LISTED] for which, entries in own.items()},
         instances=tuple(instances),
+        percents=_percents(scenario, index, time),
     )
+
+
+def _percents(scenario: Scenario, index: int, time: float) -> dict[int, int] | None:
+    """Return the utilisation of a GPU by PID; None if no process of the scenario has one."""
+    if all(process.utilization is None for process in scenario.processes):
+        return None
+    percents: dict[int, int] = {}
+    for process in scenario.processes:
+        if process.gpu == index and process.utilization is not None and process.is_at(time):
+            percent = process.utilization.at(time)
+            if percent:
+                percents.update(dict.fromkeys(range(process.pid, process.pid + process.count), percent))
+    return percents
 
 
 def _lists(

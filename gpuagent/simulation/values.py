@@ -1,9 +1,11 @@
-"""Scenario values with a format of their own: amounts of memory, amounts over time, and process kinds."""
+"""Scenario values with a format of their own: memory, memory and utilisation over time, and process kinds."""
 
+from collections.abc import Callable
 from typing import Any
 
 from gpuagent.gpus.driver import ProcessList
 from kai.quantity import parse_quantity
+from service.text import quoted
 
 
 class Bytes(int):
@@ -11,7 +13,7 @@ class Bytes(int):
 
 
 class Steps(tuple[tuple[float, int], ...]):
-    """Memory over time: pairs of start second and bytes, sorted by time."""
+    """An amount over time, in bytes unless specified: pairs of start second and amount, sorted by time."""
 
     __slots__ = ()
 
@@ -23,6 +25,12 @@ class Steps(tuple[tuple[float, int], ...]):
                 break
             amount = later
         return amount
+
+
+class PercentSteps(Steps):
+    """Utilisation over time, in percent."""
+
+    __slots__ = ()
 
 
 class Kinds(frozenset[ProcessList]):
@@ -38,7 +46,9 @@ def decode_value(kind: type, value: Any) -> Any:
     if kind is Bytes:
         return Bytes(_bytes(value))
     if kind is Steps:
-        return _steps(value)
+        return Steps(_steps(value, _bytes, "memory over time", "{0: 1Gi, 30: 2Gi}"))
+    if kind is PercentSteps:
+        return PercentSteps(_steps(value, _percent, "utilization over time", "{0: 20, 30: 90}"))
     if kind is Kinds:
         return _kinds(value)
     raise NotImplementedError(kind)
@@ -54,14 +64,20 @@ def _bytes(value: Any) -> int:
     return int(amount)
 
 
-def _steps(value: Any) -> Steps:
+def _percent(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
+        raise ValueError(f"{quoted(str(value))} is not a percentage; allowed: whole numbers from 0 to 100")
+    return value
+
+
+def _steps(value: Any, amount_of: Callable[[Any], int], name: str, example: str) -> list[tuple[float, int]]:
     if not isinstance(value, dict):
-        return Steps(((0.0, _bytes(value)),))
+        return [(0.0, amount_of(value))]
     if not value or not all(
         isinstance(second, int | float) and not isinstance(second, bool) and second >= 0 for second in value
     ):
-        raise ValueError("memory over time is a mapping of seconds to amounts, such as {0: 1Gi, 30: 2Gi}")
-    return Steps(sorted((float(second), _bytes(amount)) for second, amount in value.items()))
+        raise ValueError(f"{name} is a mapping of seconds to amounts, such as {example}")
+    return sorted((float(second), amount_of(amount)) for second, amount in value.items())
 
 
 def _kinds(value: Any) -> Kinds:

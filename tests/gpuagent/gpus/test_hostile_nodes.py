@@ -19,6 +19,7 @@ from gpuagent.gpus.driver import (
     NotOffered,
     NotPermitted,
     ProcessList,
+    UtilizationSample,
 )
 from gpuagent.gpus.reader import GpuReader
 from gpuagent.pods.inventory import Inventory
@@ -57,6 +58,14 @@ memories = st.one_of(
 )
 
 
+samples = st.builds(
+    UtilizationSample,
+    pid=pids,
+    time=st.one_of(st.integers(0, 9), st.integers(0, 100_000_000), amounts),
+    percent=st.one_of(st.integers(0, 100), st.sampled_from([101, (1 << 32) - 1])),
+)
+
+
 @dataclass
 class HostileDevice:
     """One GPU or MIG device: what it answers, or how it fails."""
@@ -67,6 +76,7 @@ class HostileDevice:
     mig: Any = False
     parts: list[Any] = field(default_factory=list)
     opening: Any = None
+    samples: Any = ()
 
 
 def devices(uuids: tuple[str, ...]) -> st.SearchStrategy[HostileDevice]:
@@ -81,6 +91,7 @@ def devices(uuids: tuple[str, ...]) -> st.SearchStrategy[HostileDevice]:
             }
         ),
         opening=failures,
+        samples=st.one_of(st.lists(samples, max_size=4), st.sampled_from(FAILURES)),
     )
 
 
@@ -133,6 +144,9 @@ class HostileDriver:
 
     def processes(self, device: Any, which: ProcessList) -> list[ListedProcess]:
         return self._answer(self._at(device).lists[which], which.value)
+
+    def utilization(self, device: Any, since: int) -> list[UtilizationSample]:
+        return list(self._answer(self._at(device).samples))
 
     def is_mig(self, device: Any) -> bool:
         return self._answer(self._at(device).mig)
@@ -217,11 +231,11 @@ def test_a_hostile_driver_causes_no_error_and_loses_no_byte(
     listed_before: set[int] = set()
     for moment in moments:
         driver.moment = moment
-        for _ in range(2):
+        for step in (5.0, 61.0):
             series = chain.sample()
             check_figures(series)
             listed_before = check_sums(chain, series, listed_before)
-            now[0] += 61.0
+            now[0] += step
     source.close()
 
 
@@ -229,7 +243,7 @@ def check_figures(series: dict[str, Any]) -> None:
     for name, places in series.items():
         for value in places.values():
             assert value >= 0 or name == "gpu_memory_unattributed_bytes"
-            assert value <= 1 << 63
+            assert value <= (1 if name == "pod_gpu_utilization_ratio" else 1 << 63)
 
 
 def check_sums(chain: Chain, series: dict[str, Any], listed_before: set[int]) -> set[int]:

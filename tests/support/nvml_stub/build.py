@@ -15,6 +15,7 @@ from gpuagent.simulation.state import DeviceMoment, DriverState, state_at
 
 NAME = "libnvidia-ml.so.1"
 ANSWERS = "NVML_STUB_FILE"
+_NOT_SUPPORTED = 3
 _SOURCE = Path(__file__).with_name("nvml_stub.c")
 
 
@@ -69,6 +70,10 @@ def _lines(scenario: Scenario, moment: DriverState) -> Iterable[str]:
     for index, gpu in enumerate(moment.devices):
         yield f"gpu {index} {gpu.uuid} {gpu.total} {gpu.reserved} {gpu.used} {scenario.gpus[index].model}"
         yield from _processes(index, "-", gpu)
+        if gpu.percents is None:
+            yield f"samples {index} 0 0 {_NOT_SUPPORTED}"
+        for pid, percent in (gpu.percents or {}).items():
+            yield f"sample {index} {pid} {moment.time_stamp} {percent}"
         for place, mig in enumerate(gpu.instances):
             yield f"mig {index} {mig.uuid} {mig.total} {mig.reserved} {mig.used}"
             yield from _processes(index, str(place), mig)

@@ -9,6 +9,11 @@
  *                                                  INDEX a GPU and its MIG devices; INDEX/- the GPU alone;
  *                                                  INDEX/PLACE one of its MIG devices
  *   race INDEX|- TIMES                             so often, lists outgrow the size that was asked for
+ *   sample INDEX PID TIME PERCENT                  a utilisation sample that the driver keeps; TIME in microseconds
+ *   samples INDEX REPEATS RACES EMPTY              REPEATS 1: samples of before the time asked for are returned, too;
+ *                                                  RACES: so often, samples outgrow the size that was asked for;
+ *                                                  EMPTY: the code if there are none, 6 NOT_FOUND (the default),
+ *                                                  0 SUCCESS or 3 NOT_SUPPORTED
  *   hang                                           every call blocks until the line is gone
  *   sticky                                         the count of GPUs stays what it was at nvmlInit
  *
@@ -33,11 +38,17 @@ typedef struct { unsigned pid; bytes_t used; unsigned gpu_instance, compute_inst
 typedef struct { bytes_t total, free, used; } memory_t;
 typedef struct { unsigned version; bytes_t total, reserved, free, used; } memory_v2_t;
 typedef struct { process_t *items; unsigned count, room; } list_t;
+typedef struct { unsigned pid; bytes_t time; unsigned sm, memory, encoder, decoder; } sample_t;
+typedef struct { bytes_t time; unsigned pid, sm, memory, encoder, decoder, jpeg, flow; } sample_info_t;
+typedef struct { unsigned version, count; bytes_t since; sample_info_t *items; } samples_info_t;
 typedef struct device {
     char uuid[96], model[96];
     bytes_t total, reserved, used;
     list_t lists[LISTS];
     int index, place, mig_count, is_mig, races;
+    sample_t *samples;
+    unsigned sample_count, sample_repeats;
+    int sample_races, sample_empty;
     struct device *migs;
 } device_t;
 
@@ -54,7 +65,9 @@ static void forget(void) {
         for (int m = -1; m < MIGS; m++) {
             device_t *device = m < 0 ? &gpus[i] : &migs[i][m];
             for (int l = 0; l < LISTS; l++) free(device->lists[l].items);
+            free(device->samples);
             memset(device, 0, sizeof *device);
+            device->sample_empty = NOT_FOUND;
         }
     gpu_count = failure_count = hangs = is_there = is_sticky = 0;
     strcpy(version, "580.65.06");
@@ -71,11 +84,17 @@ static void add_process(device_t *device, int which, process_t process) {
     list->items[list->count++] = process;
 }
 
+static void add_sample(device_t *device, sample_t sample) {
+    device->samples = realloc(device->samples, (device->sample_count + 1) * sizeof sample);
+    device->samples[device->sample_count++] = sample;
+}
+
 static void read_line(const char *line) {
     char uuid[96], model[96] = "", word[80], amount[32];
     bytes_t total, reserved, used;
-    int index, which, code;
+    int index, which, code, empty;
     process_t process;
+    sample_t sample = {0};
     if (sscanf(line, "driver %79s", version) == 1) return;
     if (sscanf(line, "gpu %d %95s %llu %llu %llu %95[^\n]", &index, uuid, &total, &reserved, &used, model) >= 5) {
         device_t *gpu = &gpus[index];
@@ -104,6 +123,10 @@ static void read_line(const char *line) {
     } else if (sscanf(line, "race %79s %d", word, &code) == 2) {
         for (int i = 0; i < GPUS; i++)
             if (number_or_every(word) == EVERY || number_or_every(word) == i) gpus[i].races = code;
+    } else if (sscanf(line, "sample %d %u %llu %u", &index, &sample.pid, &sample.time, &sample.sm) == 4) {
+        add_sample(&gpus[index], sample);
+    } else if (sscanf(line, "samples %d %d %d %d", &index, &which, &code, &empty) == 4) {
+        gpus[index].sample_repeats = which, gpus[index].sample_races = code, gpus[index].sample_empty = empty;
     } else if (strncmp(line, "hang", 4) == 0) {
         hangs = 1;
     } else if (strncmp(line, "sticky", 6) == 0) {
@@ -289,6 +312,44 @@ PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, 0)
 PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 1)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 2)
 #endif
+
+/* The samples after a time. A size query has no room, and is answered with the number of samples. */
+static int samples_since(device_t *device, bytes_t since, unsigned *count, int has_room, sample_t **from) {
+    unsigned room = *count, needed = 0;
+    if (gpus[device->index].mig_count) return NOT_SUPPORTED;
+    static sample_t newer[65536];
+    for (unsigned i = 0; i < device->sample_count && needed < 65536; i++)
+        if (device->samples[i].time > since || device->sample_repeats) newer[needed++] = device->samples[i];
+    *count = needed;
+    *from = newer;
+    if (!needed) return device->sample_empty;
+    if (!has_room) return INSUFFICIENT_SIZE;
+    if (device->sample_races) {
+        if (device->sample_races > 0) device->sample_races--;
+        *count = room + 1;
+        return INSUFFICIENT_SIZE;
+    }
+    return room < needed ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetProcessUtilization(device_t *device, sample_t *to, unsigned *count, bytes_t since) {
+    ENTER_DEVICE(device);
+    sample_t *from;
+    int code = samples_since(device, since, count, to != NULL, &from);
+    if (!code && to) memcpy(to, from, *count * sizeof *to);
+    return code;
+}
+
+int nvmlDeviceGetProcessesUtilizationInfo(device_t *device, samples_info_t *info) {
+    ENTER_DEVICE(device);
+    if (info->version != (sizeof(samples_info_t) | 1u << 24)) return VERSION_MISMATCH;
+    sample_t *from;
+    int code = samples_since(device, info->since, &info->count, info->items != NULL, &from);
+    if (!code && info->items)
+        for (unsigned i = 0; i < info->count; i++)
+            info->items[i] = (sample_info_t){.time = from[i].time, .pid = from[i].pid, .sm = from[i].sm};
+    return code;
+}
 
 int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
     ENTER_DEVICE(device);

@@ -1,0 +1,159 @@
+"""Reads how much of the last interval each process used one GPU, from the driver's utilisation samples.
+
+The driver keeps the newest samples of a GPU, and returns those after a given time stamp, merged by process. A
+process without a sample in that time used nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gpuagent.gpus.driver import (
+    REFUSALS,
+    CallFailed,
+    Driver,
+    DriverGone,
+    GpuLost,
+    Handle,
+    UtilizationSample,
+)
+from service.backoff import Backoff
+
+KEPT_SECONDS: Final = 12.0
+"""Time for which every driver keeps samples: 72 samples (NV2080_CTRL_PERF_GPUMON_SAMPLE_COUNT_PERFMON_UTIL in
+NVIDIA's open kernel modules) of at least 1/6 s each (NVML's reference, nvmlUtilization_t)."""
+SHORTEST_SECONDS: Final = 2.0
+"""Shortest interval between two questions. A sample lasts up to 1 s (nvmlUtilization_t), so a shorter
+interval may contain no complete sample, and a busy GPU would look idle."""
+_MICROSECONDS: Final = 1_000_000
+
+Percents = Mapping[int, int | None]
+"""Percentage by PID; None if the driver reports an impossible one."""
+
+
+class UtilizationReader:
+    """Reads the utilisation of one GPU by process.
+
+    Each question asks for the samples after the newest time stamp returned so far. The first answer after a
+    start, a gap of more than 12 s or a refusal only yields that time stamp, since its samples may be older
+    than the interval.
+
+    Time stamps are compared with each other, and never with a clock of the agent: they count from 1970 on
+    some drivers and from the boot on others. They jump when the node's clock is set. After a jump back the
+    driver returns nothing, as if the GPU were idle. Therefore an empty answer counts as idle only if the
+    driver keeps no sample that is unknown to the reader. Otherwise the interval is unknown, and the reader
+    continues from the newest unknown sample. A time stamp further ahead than the elapsed time plus 12 s is
+    ignored.
+
+    A refused call is repeated after 1 to 10 minutes, a failed one at the next sample.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._retry = Backoff(first=60, most=600)
+        self.failure: CallFailed | None = None
+        """Why the driver does not report the utilisation; None while it does."""
+        self._answered_at: float | None = None
+        self._percents: Percents | None = None
+        self._since = 0
+        """Newest time stamp so far; 0 while the driver has no samples."""
+        self._since_at = 0.0
+        """When that time stamp was returned, in monotonic seconds."""
+        self._known: frozenset[tuple[int, int]] | None = None
+        """PID and time stamp of all samples that the driver kept at the last empty answer; None after an
+        answer with samples."""
+
+    def read(self, device: Handle, now: float) -> Percents | None:
+        """Return the percentages of the processes that used the GPU since the last answer; None if unknown.
+
+        Within 2 s of an answer its percentages are returned again.
+
+        Args:
+            device: a GPU that is not in MIG mode.
+            now: monotonic seconds.
+
+        Raises:
+            GpuLost, DriverGone, DriverReplaced: more than the utilisation is unknown.
+        """
+        if not self._retry.is_due(now):
+            return None
+        if self._answered_at is not None and now - self._answered_at < SHORTEST_SECONDS:
+            return self._percents
+        try:
+            self._percents = self._ask(device, now)
+        except (GpuLost, DriverGone):
+            raise
+        except CallFailed as failed:
+            self.failure = failed.with_traceback(None)
+            if isinstance(failed, REFUSALS):
+                self._retry.back_off(now)
+                self._answered_at = None
+            return None
+        self._answered_at = now
+        self._retry.reset()
+        self.failure = None
+        return self._percents
+
+    def _ask(self, device: Handle, now: float) -> Percents | None:
+        if self._answered_at is None or now - self._answered_at > KEPT_SECONDS:
+            self._known = None
+            self._continue_from(self._driver.utilization(device, 0), now)
+            return None
+        answer = self._driver.utilization(device, self._since)
+        percents = self._newer(answer, now)
+        if percents is None and self._since:
+            answer = self._driver.utilization(device, 0)
+            percents = self._newer(answer, now)
+        if percents is not None:
+            return percents
+        if self._is_idle(answer):
+            self._known = _keys(answer)
+            if not answer:
+                self._since = 0
+            return {sample.pid: None for sample in answer if self._is_impossible(sample)}
+        self._continue_from(answer, now)
+        return None
+
+    def _newer(self, answer: Iterable[UtilizationSample], now: float) -> Percents | None:
+        """Return the percentages of the new samples, and keep the newest time stamp; None without samples."""
+        latest = math.inf
+        if self._since:
+            latest = self._since + (now - self._since_at + KEPT_SECONDS) * _MICROSECONDS
+        percents: dict[int, int | None] = {}
+        newest: dict[int, int] = {}
+        for sample in answer:
+            if self._is_impossible(sample) or (sample.pid and sample.time > latest):
+                percents.setdefault(sample.pid, None)
+            elif sample.pid and sample.time > max(self._since, newest.get(sample.pid, 0)):
+                newest[sample.pid] = sample.time
+                percents[sample.pid] = sample.percent
+        if not newest:
+            return None
+        self._since = max(newest.values())
+        self._since_at = now
+        self._known = None
+        return percents
+
+    def _is_impossible(self, sample: UtilizationSample) -> bool:
+        """Whether a new sample names a process, and no possible percentage."""
+        return sample.pid != 0 and sample.percent > 100 and sample.time > self._since
+
+    def _is_idle(self, kept: Iterable[UtilizationSample]) -> bool:
+        """Whether the driver has no sample that is unknown to the reader."""
+        keys = _keys(kept)
+        if self._known is not None:
+            return keys <= self._known
+        return not keys or max(time for _, time in keys) == self._since
+
+    def _continue_from(self, kept: Iterable[UtilizationSample], now: float) -> None:
+        """Take the newest unknown time stamp as the start of the next interval."""
+        keys = _keys(kept)
+        known = self._known or frozenset()
+        self._since = max((time for _, time in keys - known or keys), default=0)
+        self._since_at = now
+        self._known = keys
+
+
+def _keys(samples: Iterable[UtilizationSample]) -> frozenset[tuple[int, int]]:
+    """Return PID and time stamp of all possible samples."""
+    return frozenset((sample.pid, sample.time) for sample in samples if sample.pid and sample.percent <= 100)
