@@ -26,6 +26,8 @@ SHORTEST_SECONDS: Final = 2.0
 """Shortest interval between two questions. A sample lasts up to 1 s (nvmlUtilization_t), so a shorter
 interval may contain no complete sample, and a busy GPU would look idle."""
 _MICROSECONDS: Final = 1_000_000
+_MOST_PROCESSES: Final = 4096
+"""Number of remembered processes above which those of earlier answers are forgotten."""
 
 Percents = Mapping[int, int | None]
 """Percentage by PID; None if the driver reports an impossible one."""
@@ -59,9 +61,8 @@ class UtilizationReader:
         """Newest time stamp so far; 0 while the driver has no samples."""
         self._since_at = 0.0
         """When that time stamp was returned, in monotonic seconds."""
-        self._known: frozenset[tuple[int, int]] | None = None
-        """PID and time stamp of all samples that the driver kept at the last empty answer; None after an
-        answer with samples."""
+        self._times: dict[int, int] = {}
+        """Newest time stamp of each process, as far as the driver may still keep its sample."""
 
     def read(self, device: Handle, now: float) -> Percents | None:
         """Return the percentages of the processes that used the GPU since the last answer; None if unknown.
@@ -96,7 +97,7 @@ class UtilizationReader:
 
     def _ask(self, device: Handle, now: float) -> Percents | None:
         if self._answered_at is None or now - self._answered_at > KEPT_SECONDS:
-            self._known = None
+            self._times = {}
             self._continue_from(self._driver.utilization(device, 0), now)
             return None
         answer = self._driver.utilization(device, self._since)
@@ -106,13 +107,12 @@ class UtilizationReader:
             percents = self._newer(answer, now)
         if percents is not None:
             return percents
-        if self._is_idle(answer):
-            self._known = _keys(answer)
-            if not answer:
-                self._since = 0
-            return {sample.pid: None for sample in answer if self._is_impossible(sample)}
-        self._continue_from(answer, now)
-        return None
+        if self._has_unknown(answer):
+            self._continue_from(answer, now)
+            return None
+        if not answer:
+            self._since = 0
+        return {sample.pid: None for sample in answer if self._is_impossible(sample)}
 
     def _newer(self, answer: Iterable[UtilizationSample], now: float) -> Percents | None:
         """Return the percentages of the new samples, and keep the newest time stamp; None without samples."""
@@ -121,9 +121,14 @@ class UtilizationReader:
             latest = self._since + (now - self._since_at + KEPT_SECONDS) * _MICROSECONDS
         percents: dict[int, int | None] = {}
         newest: dict[int, int] = {}
+        future: dict[int, int] = {}
         for sample in answer:
-            if self._is_impossible(sample) or (sample.pid and sample.time > latest):
+            if self._is_impossible(sample):
                 percents.setdefault(sample.pid, None)
+            elif sample.time > latest:
+                if sample.pid and self._times.get(sample.pid) != sample.time:
+                    percents.setdefault(sample.pid, None)
+                    future[sample.pid] = sample.time
             elif sample.pid and sample.time > max(self._since, newest.get(sample.pid, 0)):
                 newest[sample.pid] = sample.time
                 percents[sample.pid] = sample.percent
@@ -131,29 +136,31 @@ class UtilizationReader:
             return None
         self._since = max(newest.values())
         self._since_at = now
-        self._known = None
+        before = {} if len(self._times) > _MOST_PROCESSES else self._times
+        self._times = {**before, **newest, **future}
         return percents
 
     def _is_impossible(self, sample: UtilizationSample) -> bool:
         """Whether a new sample names a process, and no possible percentage."""
         return sample.pid != 0 and sample.percent > 100 and sample.time > self._since
 
-    def _is_idle(self, kept: Iterable[UtilizationSample]) -> bool:
-        """Whether the driver has no sample that is unknown to the reader."""
-        keys = _keys(kept)
-        if self._known is not None:
-            return keys <= self._known
-        return not keys or max(time for _, time in keys) == self._since
+    def _has_unknown(self, kept: Iterable[UtilizationSample]) -> bool:
+        """Whether the driver keeps a sample that is unknown to the reader."""
+        return any(self._times.get(pid) != time for pid, time in _times(kept).items())
 
     def _continue_from(self, kept: Iterable[UtilizationSample], now: float) -> None:
         """Take the newest unknown time stamp as the start of the next interval."""
-        keys = _keys(kept)
-        known = self._known or frozenset()
-        self._since = max((time for _, time in keys - known or keys), default=0)
+        times = _times(kept)
+        unknown = [time for pid, time in times.items() if self._times.get(pid) != time]
+        self._since = max(unknown, default=0)
         self._since_at = now
-        self._known = keys
+        self._times = times
 
 
-def _keys(samples: Iterable[UtilizationSample]) -> frozenset[tuple[int, int]]:
-    """Return PID and time stamp of all possible samples."""
-    return frozenset((sample.pid, sample.time) for sample in samples if sample.pid and sample.percent <= 100)
+def _times(samples: Iterable[UtilizationSample]) -> dict[int, int]:
+    """Return the newest time stamp of each process, without impossible samples."""
+    times: dict[int, int] = {}
+    for sample in samples:
+        if sample.pid and sample.percent <= 100:
+            times[sample.pid] = max(sample.time, times.get(sample.pid, 0))
+    return times
