@@ -1,7 +1,7 @@
 """Content of `top`: sorted lines of text that are safe for a terminal. Pure."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.api_types import AgentResponse, ApiAmount, ApiGpu, ApiHolding, ApiPod, ApiVerdict
@@ -47,6 +47,8 @@ class PodLine:
     """Whether the pod's own annotation is the only source of the share."""
     over: str
     limit: str
+    utilization: str
+    """In per cent; empty if no pod of the board has a known one."""
     processes: str
     flags: tuple[str, ...]
     """Reason and duration of each flag."""
@@ -179,6 +181,9 @@ def _is_over_promised(gpu: ApiGpu) -> bool:
 
 def _pod_lines(answer: AgentResponse) -> Iterator[PodLine]:
     lines = []
+    has_utilization = any(
+        holding.utilization_ratio is not None for pod in answer.pods for holding in pod.gpus
+    )
     indices = {gpu.uuid: gpu.index for gpu in answer.gpus}
     for pod in answer.pods:
         places = {holding.gpu_uuid: _place(holding) for holding in pod.gpus}
@@ -188,7 +193,8 @@ def _pod_lines(answer: AgentResponse) -> Iterator[PodLine]:
         places |= {uuid: one_line(uuid)[:12] or "?" for uuid in sorted(flagged_gpus)}
         holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
         for uuid, place in (places or {"": "?"}).items():
-            lines.append(_pod_line(pod, place, uuid, holdings.get(uuid)))
+            order, line = _pod_line(pod, place, uuid, holdings.get(uuid))
+            lines.append((order, line if has_utilization else replace(line, utilization="")))
     for _, line in sorted(lines, key=lambda pair: pair[0]):
         yield line
 
@@ -218,6 +224,7 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
         is_own_word=share is not None and share.source == _ANNOTATION,
         over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
         limit=_amount(limit),
+        utilization=_percent(holding.utilization_ratio) if holding else NOTHING,
         processes=str(holding.processes) if holding else NOTHING,
         flags=tuple(_mark(verdict) for verdict in verdicts if verdict.flagged),
         pending=tuple(_mark(v) for v in verdicts if not v.flagged and v.lasted_seconds is not None),
@@ -232,6 +239,10 @@ def _share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
     best = next((candidate for candidate in pod.candidates if candidate.counts), None) if not uuid else None
     amount = best.bytes_per_gpu.get("") if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None
+
+
+def _percent(ratio: float | None) -> str:
+    return "unknown" if ratio is None or not 0 <= ratio <= 1 else f"{ratio * 100:.0f}%"
 
 
 def _amount(amount: ApiAmount | None) -> str:

@@ -16,6 +16,7 @@ from gpuagent.top.text import GPU_HEADINGS, gpu_cells
 from service.text import shorten_middle, width
 
 _TABLE: Final = 72  # columns that a table needs at all
+_NAME: Final = 32  # columns for the pod's name that a compact line keeps free of figures
 _ANY: Final = 10_000
 _MOST_PROBLEMS: Final = 3
 _FLAG: Final = "bold red"
@@ -99,8 +100,6 @@ def _pods_compact(board: Board, columns: int) -> Table:
     if has_figures:
         table.add_column("USED", justify="right", no_wrap=True)
         table.add_column("SHARE", justify="right", no_wrap=True)
-    table.add_column("STATE", no_wrap=True)
-    table.add_column("POD", no_wrap=True)
     headings = ("GPU", "USED", "SHARE", "STATE")
     widths = [
         max(map(width, (heading, *column)))
@@ -110,11 +109,19 @@ def _pods_compact(board: Board, columns: int) -> Table:
         widths[1:3] = []
     state = min(widths[-1], columns // 3)
     left = columns - 1 - sum(widths[:-1]) - state - len(widths) - 1
+    utilization = max((width(line.utilization) for line in board.pods), default=0)
+    has_utilization = bool(utilization) and left - max(utilization, 4) - 1 >= _NAME
+    if has_utilization:
+        table.add_column("UTIL", justify="right", no_wrap=True)
+        left -= max(utilization, 4) + 1
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("POD", no_wrap=True)
     for line in board.pods:
         table.add_row(
             _sign(line),
             Text(line.gpu),
             *((Text(line.used), Text(_share(line))) if has_figures else ()),
+            *((Text(line.utilization),) if has_utilization else ()),
             Text(shorten_middle(_first_state(line), state), _FLAG if line.flags else _PENDING),
             Text(shorten_middle(line.pod, max(left, 8))),
             style=_style(board),
@@ -193,7 +200,9 @@ def _pods_wide(board: Board) -> Table:
     table.add_column("POD", overflow="fold")
     if has_tenant:
         table.add_column("IN VCLUSTER", overflow="fold")
-    for heading in ("USED", "SHARE", "OVER", *(("LIMIT",) if has_limit else ())):
+    has_utilization = any(line.utilization for line in board.pods)
+    optional = (*(("LIMIT",) if has_limit else ()), *(("UTIL",) if has_utilization else ()))
+    for heading in ("USED", "SHARE", "OVER", *optional):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("SOURCE", no_wrap=True)
     table.add_column("STATE", overflow="fold")
@@ -207,6 +216,7 @@ def _pods_wide(board: Board) -> Table:
             Text(line.share),
             _over(line),
             *((Text(line.limit),) if has_limit else ()),
+            *((Text(line.utilization),) if has_utilization else ()),
             Text(line.source),
             Text("\n").join(_states(line)),
             style=_style(board),
@@ -219,7 +229,8 @@ def _pods_narrow(board: Board) -> Table:
     table = _table()
     table.add_column("", no_wrap=True)
     table.add_column("GPU", no_wrap=True)
-    for heading in ("USED", "SHARE", "OVER"):
+    has_utilization = any(line.utilization for line in board.pods)
+    for heading in ("USED", "SHARE", "OVER", *(("UTIL",) if has_utilization else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("POD", overflow="fold")
     for line in board.pods:
@@ -229,6 +240,7 @@ def _pods_narrow(board: Board) -> Table:
             Text(line.used),
             Text(_share(line)),
             _over(line),
+            *((Text(line.utilization),) if has_utilization else ()),
             Text("\n").join([Text(line.pod), *_states(line), *_below(line)]),
             style=_style(board),
         )
@@ -249,7 +261,8 @@ def _pod_list(board: Board) -> Text:
     blocks = []
     for line in board.pods:
         over = f" ({line.over})" if line.over != NOTHING else ""
-        where = f"GPU {line.gpu}: {line.used} of {_share(line)}{over}"
+        utilization = f", utilization {line.utilization}" if line.utilization else ""
+        where = f"GPU {line.gpu}: {line.used} of {_share(line)}{over}{utilization}"
         heading = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
         blocks.append(Text("\n  ").join([heading, Text(where), *_states(line), *_below(line)]))
     text = Text("\n", _style(board), overflow="fold").join(blocks)

@@ -31,7 +31,7 @@ def _lines(board: Board) -> Iterator[str]:
 
 GPU_HEADINGS = ("GPU", "MODEL", "USED", "TOTAL", "PROMISED", "HOST", "UNATTRIBUTED")
 POD_HEADINGS = (
-    *("", "GPU", "POD", "USED", "SHARE", "SOURCE", "OVER", "LIMIT"),
+    *("", "GPU", "POD", "USED", "SHARE", "SOURCE", "OVER", "LIMIT", "UTIL"),
     *("PROCESSES", "QUEUE", "IN VCLUSTER", "STATE"),
 )
 
@@ -44,7 +44,14 @@ def gpu_cells(line: GpuLine) -> tuple[str, ...]:
 def _pod_cells(line: PodLine) -> tuple[str, ...]:
     return (
         *("!" if line.flags else "", line.gpu, line.pod, line.used, line.share, line.source, line.over),
-        *(line.limit, line.processes, line.queue or NOTHING, line.tenant or NOTHING, state(line)),
+        *(
+            line.limit,
+            line.utilization,
+            line.processes,
+            line.queue or NOTHING,
+            line.tenant or NOTHING,
+            state(line),
+        ),
     )
 
 
