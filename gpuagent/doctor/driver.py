@@ -93,7 +93,7 @@ def _gpus(observation: Observation) -> Iterator[CheckResult]:
             process_count = "processes unknown"
         mig = "; MIG: reported, not evaluated" if gpu.mig else ""
         memory = size(gpu.total_bytes) if gpu.total_bytes is not None else "memory unknown"
-        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {process_count}{mig}")
+        yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {process_count}{mig or _utilization(gpu)}")
         yield from _memory(gpu)
         unknown_count = sum(process.used_bytes is None for process in processes)
         if unknown_count:
@@ -103,6 +103,13 @@ def _gpus(observation: Observation) -> Iterator[CheckResult]:
                 " their pods are not evaluated",
                 "WSL 2 and some vGPU profiles never report it; elsewhere update the driver",
             )
+
+
+def _utilization(gpu: Gpu) -> str:
+    """Say whether the driver reports the utilisation by process; no GPU in MIG mode does."""
+    if gpu.utilization_unknown:
+        return f"; utilisation by process not reported ({gpu.utilization_unknown})"
+    return "; utilisation by process reported"
 
 
 def _memory(gpu: Gpu) -> Iterator[CheckResult]:

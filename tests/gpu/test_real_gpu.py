@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pynvml
@@ -48,6 +49,12 @@ class Holder:
         self.process.stdin.write(f"{mib}\n")
         self.process.stdin.flush()
         self._record("held")
+
+    def work(self, seconds):
+        """Start to run kernels for that time."""
+        self.process.stdin.write(f"busy {seconds}\n")
+        self.process.stdin.flush()
+        self._record("busy")
 
     def _record(self, expected):
         line = self.process.stdout.readline().strip()
@@ -160,3 +167,23 @@ def test_our_processes_are_found_in_proc(gpus, holders):
     for holder in holders:
         assert origins[holder.pid].result in (LookupResult.CONTAINER, LookupResult.HOST)
         assert origins[holder.pid].name.startswith("python")
+
+
+def test_the_utilisation_is_that_of_the_process_that_runs_kernels(gpus, holders, say):
+    visible(gpus, holders)
+    first = gpus.read().gpus[0]
+    if first.utilization_unknown:
+        pytest.skip(f"this GPU does not report utilisation by process: {first.utilization_unknown}")
+    busy, *idle = holders
+    busy.work(12)
+    percents = []
+    for _ in range(4):
+        time.sleep(2.5)
+        percents.append(gpus.read().gpus[0].utilization)
+    say(f"busy PID {busy.pid}, utilisation of four intervals {percents}")
+    assert percents[-1][busy.pid] > 50
+    assert all(not percents[-1].get(holder.pid) for holder in idle)
+    for _ in range(2):
+        time.sleep(4)
+        after = gpus.read().gpus[0].utilization
+    assert not after.get(busy.pid)

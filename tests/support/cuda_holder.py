@@ -1,11 +1,33 @@
 """Holds GPU memory: each line of standard input is an amount in MiB to allocate, each answer a line.
 
-The program ends with its input. It uses the driver's API directly (libcuda.so.1), so that the allocated
-amount is exact and includes nothing of a framework.
+A line `busy 4` runs kernels for 4 s; one kernel follows the other, so the GPU is never idle meanwhile. The program
+ends with its input. It uses the driver's API directly (libcuda.so.1), so that the allocated amount is exact and
+includes nothing of a framework.
 """
 
 import ctypes
 import sys
+import time
+
+SPIN = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry spin(.param .u64 cycles)
+{
+    .reg .u64 %rd<5>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [cycles];
+    mov.u64 %rd2, %clock64;
+AGAIN:
+    mov.u64 %rd3, %clock64;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra AGAIN;
+    ret;
+}
+"""
+CYCLES = 50_000_000  # some 30 ms
 
 
 def answer(text: str) -> None:
@@ -20,6 +42,20 @@ def checked(name: str, *arguments: object) -> None:
         sys.exit(1)
 
 
+def work(seconds: float) -> None:
+    """Run one kernel after the other."""
+    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    checked("cuModuleLoadData", ctypes.byref(module), SPIN)
+    checked("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
+    cycles = ctypes.c_uint64(CYCLES)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(cycles))
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for _ in range(4):
+            checked("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        checked("cuCtxSynchronize")
+
+
 cuda = ctypes.CDLL("libcuda.so.1")
 device = ctypes.c_int()
 context = ctypes.c_void_p()
@@ -28,6 +64,10 @@ checked("cuDeviceGet", ctypes.byref(device), int(sys.argv[1]))
 checked("cuCtxCreate_v2", ctypes.byref(context), 0, device)
 answer("ready")
 for line in sys.stdin:
+    if line.startswith("busy "):
+        answer("busy")
+        work(float(line.removeprefix("busy ")))
+        continue
     address = ctypes.c_uint64()
     checked("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(int(line) << 20))
     answer("held")

@@ -59,11 +59,19 @@ def examined(
 
 def test_versions_and_each_gpu(machine: Machine, examined: Callable[..., list[CheckResult]]) -> None:
     machine.write_own("maps", MAPS)
-    findings = examined(process(77), process(78, gpu=1), process(79, gpu=1))
+    findings = examined(process(77, utilization=5), process(78, gpu=1), process(79, gpu=1))
     assert {finding.state for finding in findings} == {State.OK}
     assert result_of(findings, "driver").what == f"version 580.65.06, library 570.1.2 ({LIBRARY})"
-    assert result_of(findings, "GPU 0").what == f"NVIDIA A10 {A}, 16.0 GiB, 1 process"
-    assert result_of(findings, "GPU 1").what.endswith(", 16.0 GiB, 2 processes")
+    first, second = (result_of(findings, f"GPU {index}").what for index in (0, 1))
+    assert first == f"NVIDIA A10 {A}, 16.0 GiB, 1 process; utilisation by process reported"
+    assert second.endswith(", 16.0 GiB, 2 processes; utilisation by process reported")
+
+
+def test_a_gpu_that_reports_no_utilisation_is_no_problem(examined: Callable[..., list[CheckResult]]) -> None:
+    finding = result_of(examined(process(77)), "GPU 0")
+    refusal = "nvmlDeviceGetProcessUtilization: NotSupported"
+    assert finding.state is State.OK
+    assert finding.what.endswith(f"1 process; utilisation by process not reported ({refusal})")
 
 
 @pytest.mark.parametrize(

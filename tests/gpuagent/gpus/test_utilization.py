@@ -245,7 +245,7 @@ def test_an_mps_client_without_a_sample_is_unknown(sampled) -> None:
     assert gpu.after(5, (100, 30)) == {100: 30}
 
 
-def test_a_restart_of_the_driver_begins_anew(gpu) -> None:
+def test_after_a_restart_of_the_driver_the_first_answer_has_no_interval(gpu) -> None:
     assert gpu.after(5, (100, 70)) == {100: 70}
     gpu._answers.write([])
     gpu.gpus.read()
@@ -263,7 +263,7 @@ def test_an_endless_list_is_rejected(gpu) -> None:
     assert gpu.after(5) == {}
 
 
-class Ring:
+class SampleBuffer:
     """A driver that keeps the newest sample of each process."""
 
     def __init__(self) -> None:
@@ -293,8 +293,8 @@ def test_a_process_that_used_the_gpu_is_never_reported_as_idle(history: Iterable
 
     The exception is the interval of the jump itself, if another process has a sample of before the jump in it.
     """
-    ring, reader = Ring(), UtilizationReader(None)
-    reader._driver = ring
+    buffer, reader = SampleBuffer(), UtilizationReader(None)
+    reader._driver = buffer
     now, offset = 1000.0, 10 * HOUR
     reader.read(None, now)
     used: dict[int, int] = {}
@@ -304,12 +304,12 @@ def test_a_process_that_used_the_gpu_is_never_reported_as_idle(history: Iterable
         offset += step["jump"]
         has_jumped |= step["jump"] != 0
         for pid in step["ended"]:
-            ring.kept.pop(pid, None)
+            buffer.kept.pop(pid, None)
             used.pop(pid, None)
         for pid, percent in step["used"].items():
-            ring.kept[pid] = UtilizationSample(pid, offset + round(now * S) - 1, percent)
+            buffer.kept[pid] = UtilizationSample(pid, offset + round(now * S) - 1, percent)
         used |= step["used"]
-        ring.fails = step["fails"]
+        buffer.fails = step["fails"]
         before = reader._answered_at
         percents = reader.read(None, now)
         if reader._answered_at == before:

@@ -1,6 +1,7 @@
 """Memory by owner: exact where it is known, None where an unknown amount could change it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -212,6 +213,74 @@ def test_a_mig_device_has_figures_of_its_own() -> None:
     known = (instances[0], replace(instances[1], processes=()))
     taken = sample(gpu(used=GIB, mig=True, instances=known), origins={10: in_pod("train")})
     assert figures(snapshot_of(taken, pod_share("train"))) == (0, GIB - 5 * MIB)
+
+
+def ratio(snapshot: Snapshot, name: str, uuid: str = A) -> float | str | None:
+    pod_holding = holding(snapshot, name, uuid)
+    return "absent" if pod_holding is None else pod_holding.utilization_ratio
+
+
+IN_USE = {10: in_pod("train"), 11: in_pod("train"), 12: in_pod("serve"), 13: HOST}
+
+
+@pytest.mark.parametrize(
+    ("utilization", "train", "serve"),
+    [
+        ({10: 30, 11: 25, 12: 7, 13: 90}, 0.55, 0.07),
+        ({10: 80, 11: 80}, 1.0, 0.0),
+        ({}, 0.0, 0.0),
+        ({4711: 50, 0: 20}, 0.0, 0.0),
+        ({10: 30, 11: None, 12: 7}, None, 0.07),
+        (None, None, None),
+    ],
+    ids=["several", "more than a GPU", "idle", "other processes", "one is unknown", "unknown"],
+)
+def test_the_utilisation_of_a_pod_is_that_of_its_processes(
+    utilization: dict[int, int | None] | None, train: float | None, serve: float | None
+) -> None:
+    processes = ((10, GIB), (11, None), (12, GIB), (13, GIB))
+    snapshot = snapshot_of(sample(gpu(*processes, utilization=utilization), origins=IN_USE), TRAIN, SERVE)
+    assert (ratio(snapshot, "train"), ratio(snapshot, "serve")) == (train, serve)
+
+
+def test_the_utilisation_of_an_assigned_pod_without_a_process_is_0_if_the_gpu_reports_it() -> None:
+    assert ratio(snapshot_of(sample(gpu(utilization={})), TRAIN), "train") == 0.0
+    assert ratio(snapshot_of(sample(gpu()), TRAIN), "train") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "origins", "problem"),
+    [
+        ({}, {10: DENIED}, None),
+        ({}, {10: in_pod("train")}, Problem(Cause.PROC_DENIED, A)),
+        ({}, {10: in_pod("train")}, Problem(Cause.TRUNCATED, A)),
+        ({}, {10: in_pod("train")}, Problem(Cause.PID_NAMESPACE)),
+        ({"processes": None}, {}, Problem(Cause.GARBAGE, A)),
+        ({"mig": True}, {10: in_pod("train")}, None),
+    ],
+    ids=["denied", "proc-denied", "truncated", "pid-namespace", "no list", "MIG"],
+)
+def test_the_utilisation_is_unknown_where_owners_are_hidden(
+    fields: dict[str, Any], origins: dict[int, Origin], problem: Problem | None
+) -> None:
+    taken = sample(
+        gpu((10, GIB), used=GIB, utilization={10: 30}, **fields),
+        gpu((12, GIB), uuid=B, index=1, utilization={12: 40}),
+        origins={**origins, 12: in_pod("serve")},
+        problems=[problem] if problem else [],
+    )
+    snapshot = snapshot_of(taken, TRAIN, pod_share("serve", GIB, gpus=(B,)))
+    assert ratio(snapshot, "train") is None
+    on_other = None if problem and problem.gpu_uuid == "" else 0.4
+    assert ratio(snapshot, "serve", B) == on_other
+
+
+def test_a_mig_device_has_no_utilisation() -> None:
+    part = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, MIB),))
+    taken = sample(
+        gpu(used=GIB, mig=True, instances=(part,), utilization={10: 5}), origins={10: in_pod("train")}
+    )
+    assert ratio(snapshot_of(taken, pod_share("train")), "train", "MIG-1") is None
 
 
 def test_without_a_list_of_pods_no_memory_is_attributed() -> None:

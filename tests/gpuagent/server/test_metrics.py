@@ -88,10 +88,14 @@ LIMITED = replace(pod_share("limited", GIB), limits={A: Amount(2 * GIB, LimitSou
 
 
 def node(
-    at: float, *problems: Problem, train: int | None = 11 * GIB, more: PodShare | None = None
+    at: float,
+    *problems: Problem,
+    train: int | None = 11 * GIB,
+    more: PodShare | None = None,
+    utilization: dict[int, int | None] | None = None,
 ) -> Snapshot:
     taken = sample(
-        gpu((10, train), (11, 3), used=12 * GIB),
+        gpu((10, train), (11, 3), used=12 * GIB, utilization=utilization),
         gpu(uuid=B, index=1, reserved_bytes=None),
         origins={10: in_pod("train"), 11: in_pod("limited")},
         at=at,
@@ -272,10 +276,30 @@ def test_events_are_counted_by_reason_and_result() -> None:
     assert "events_total" not in text_of(OVER)
 
 
+@pytest.mark.parametrize(
+    ("utilization", "ratios"),
+    [
+        ({10: 35}, {"train": 0.35, "limited": 0.0}),
+        ({10: None, 11: 100}, {"limited": 1.0}),
+        (None, {}),
+    ],
+    ids=["known", "one is unknown", "unknown"],
+)
+def test_an_unknown_utilisation_is_absent_and_never_0(
+    utilization: dict[int, int | None] | None, ratios: dict[str, float]
+) -> None:
+    status = status_of(node(0, utilization=utilization))
+    assert by_pod(text_of(status), "kaishare_pod_gpu_utilization_ratio") == ratios
+    assert {name: each["gpus"][0]["utilizationRatio"] for name, each in pods_of(status).items()} == {
+        "train": ratios.get("train"),
+        "limited": ratios.get("limited"),
+    }
+
+
 def every_family() -> str:
     watch = StubWatch(1_800_000_000.5, closed=3, gone=1)
     text = text_of(
-        status_of(node(0), node(10, Problem(Cause.TRUNCATED, B))),
+        status_of(node(0), node(10, Problem(Cause.TRUNCATED, B), utilization={10: 35})),
         watch=watch,
         counts=Counts(events=EVENTS, evictions=EVICTIONS),
     )

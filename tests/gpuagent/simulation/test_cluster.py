@@ -180,6 +180,15 @@ def of_default_scheduler() -> dict[str, Any]:
     return made
 
 
+def test_the_utilisation_is_the_part_of_the_gpus_memory_that_the_process_holds(simulated: Simulated) -> None:
+    simulated.show(*HELD, fraction(), bind_request())
+    reading = simulated.show(*HELD, fraction(), bind_request())
+    (process,) = reading.gpus[0].processes or ()
+    percent = (process.used_bytes or 0) * 100 // TOTAL
+    assert 0 < percent < 50
+    assert [gpu.utilization for gpu in reading.gpus] == [{process.pid: percent}, {}]
+
+
 def test_a_time_slice_is_no_whole_gpu(simulated: Simulated) -> None:
     sliced = node(**{COUNT: "2", "nvidia.com/gpu.replicas": "4"})
     assert all(not pods for pods in simulated.used(sliced, pod(gpus="1")).values())

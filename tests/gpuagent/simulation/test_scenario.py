@@ -76,6 +76,14 @@ REFUSED = {
     "no time at all": (node(process(5, **{"from": float("nan")})), "processes[0]: `from` must be 0 or more"),
     "memory over no time": (node(process(5, {})), "processes[0].memory: memory over time is a mapping of seconds"),
     "memory over words": (node(process(5, {"a": 1})), "memory over time is a mapping of seconds to amounts"),
+    "a utilization above 100 %": (
+        node(process(5, utilization=101)),
+        'processes[0].utilization: "101" is not a percentage; allowed: whole numbers from 0 to 100',
+    ),
+    "a ratio as utilization": (node(process(5, utilization=0.5)), '"0.5" is not a percentage'),
+    "utilization over words": (
+        node(process(5, utilization={"a": 1})), "utilization over time is a mapping of seconds to amounts",
+    ),
     "two owners of a PID": (
         node(process(5), process(5, gpu=1, name="other", **{"from": 3})),
         "processes: PID 5 belongs to two owners at second 3",

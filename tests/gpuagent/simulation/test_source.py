@@ -53,7 +53,8 @@ def test_a_simulated_fault_looks_like_the_drivers(driven, simulated, clock, faul
     if fault["fault"] == "memory-unknown":
         fault["pid"] = 101
     document = node(
-        process(100, {0: "1Gi", 3: "3Gi"}), process(101, "2Gi", gpu=1, kind="compute+graphics"),
+        process(100, {0: "1Gi", 3: "3Gi"}, utilization=20),
+        process(101, "2Gi", gpu=1, kind="compute+graphics", utilization={0: 30, 4: 0, 8: 50}),
         process(102, "1Gi", gpu="MIG-1", until=3), process(103, kind="mps", gpu=1),
         mig=[{"uuid": "MIG-1", "memory": "5Gi"}], faults=[fault], unaccounted="7Mi",
     )  # fmt: skip
@@ -251,3 +252,27 @@ def test_the_example_of_the_docs_runs(simulated, clock):
         totals.append(sum(gpu.used_bytes for gpu in gpus.read().gpus))
         clock.now += 1
     assert len(set(totals)) > 2
+
+
+def test_a_scenario_with_a_utilization_reports_that_of_every_process(simulated, clock):
+    gpus = simulated(
+        node(process(100, utilization={0: 20, 7: 90}, count=2), process(102, utilization=30, until=7),
+             process(103, gpu=1))
+    )  # fmt: skip
+    assert [gpu.utilization for gpu in gpus.read().gpus] == [None, None]  # there is no interval yet
+    clock.now += 5
+    assert [gpu.utilization for gpu in gpus.read().gpus] == [{100: 20, 101: 20, 102: 30}, {}]
+    clock.now += 5
+    assert [gpu.utilization for gpu in gpus.read().gpus] == [{100: 90, 101: 90}, {}]
+
+
+def test_without_a_utilization_a_scenario_reports_none(simulated, clock):
+    gpus = simulated(node(process(100)))
+    for _ in range(3):
+        first = gpus.read().gpus[0]
+        assert (first.utilization, first.utilization_unknown) == (
+            None,
+            "nvmlDeviceGetProcessUtilization: NotSupported",
+        )
+        clock.now += 5
+    assert gpus.errors == {}
