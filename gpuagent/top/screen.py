@@ -261,7 +261,8 @@ def _pod_list(board: Board) -> Text:
     blocks = []
     for line in board.pods:
         over = f" ({line.over})" if line.over != NOTHING else ""
-        utilization = f", utilization {line.utilization}" if line.utilization else ""
+        has_utilization = line.utilization not in ("", NOTHING)
+        utilization = f", utilization {line.utilization}" if has_utilization else ""
         where = f"GPU {line.gpu}: {line.used} of {_share(line)}{over}{utilization}"
         heading = Text.assemble(_sign(line), " " if line.flags else "", line.pod)
         blocks.append(Text("\n  ").join([heading, Text(where), *_states(line), *_below(line)]))

@@ -18,7 +18,10 @@ from console.top.reader import AgentRef
 from console.top.rows import MAX_ROWS, Row
 from console.top.text import as_json, as_text
 from console.top.widths import merge_widths
+from gpuagent.server.api import shares_json
+from gpuagent.status import Status
 from service.text import width
+from tests.support import samples
 from tests.support.top_agents import GIB, cluster_of, document, gpu, pod, received
 
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -343,3 +346,16 @@ def test_small_texts() -> None:
         "    ",
     ]
     assert plain("Ü–漢\u202e") == "Ü–\ufffd\ufffd"
+
+
+def test_the_utilisation_of_an_agents_own_answer_is_a_column() -> None:
+    taken = samples.sample(
+        samples.gpu((10, GIB), (11, GIB), utilization={10: 7}),
+        origins={10: samples.in_pod("some"), 11: samples.in_pod("none")},
+    )
+    snapshot = samples.snapshot_of(taken, samples.pod_share("some", GIB), samples.pod_share("none", GIB))
+    status = Status(snapshot=snapshot, attribution_ok=True)
+    cluster = cluster_of({"node-1": shares_json(status, node="node-1", is_simulated=False)})
+    heading, *lines = as_text(cluster, Arrangement(), 0.0).splitlines()[-3:]
+    end = heading.index("UTIL") + len("UTIL")
+    assert {line.split()[-3]: line[end - 4 : end].strip() for line in lines} == {"some": "7%", "none": "0%"}

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,50 @@ def test_flags_that_do_not_fit_are_counted() -> None:
     assert len(lines) == 24
     assert visible > 15
     assert lines[-1].startswith(f"… 40 pods in total, {30 - visible} flagged not shown; ")
+
+
+def with_utilization(status: Status, *ratios: float | None) -> Status:
+    """The status with these ratios of its holdings; the last one counts for all others."""
+    assert status.snapshot is not None
+    holdings = tuple(
+        replace(holding, utilization_ratio=ratios[min(index, len(ratios) - 1)])
+        for index, holding in enumerate(status.snapshot.holdings)
+    )
+    return replace(status, snapshot=replace(status.snapshot, holdings=holdings))
+
+
+def test_the_utilisation_is_a_column_if_the_driver_reports_it() -> None:
+    contents = board(with_utilization(judged(180.0), 0.0, 0.127, 1.0, None))
+    lines = [words(line) for line in as_text(contents).splitlines()]
+    assert (
+        "! 0 team-a/over 2.0 GiB 1.0 GiB bind-request +1.0 GiB - 100% 1 - - FLAGGED over-share for 3 min"
+        in lines
+    )
+    assert "0 team-a/none 1.0 MiB - - - - unknown 1 - - -" in lines
+    assert {line.pod.partition("/")[2]: line.utilization for line in contents.pods} == {
+        "within": "0%", "far-over": "13%", "over": "100%", "none": "unknown", "nowhere": "-", "lost": "-",
+    }  # fmt: skip
+    for columns in (80, 200):
+        heading = next(line for line in drawn(contents, columns).splitlines() if "SHARE" in line)
+        assert heading.split()[heading.split().index("OVER") :].count("UTIL") == 1
+    assert "GPU 0: 2.0 GiB of 1.0 GiB (+1.0 GiB), utilization 100%" in drawn(contents, 60)
+    for text in (
+        as_text(board(judged(180.0))),
+        *(drawn(board(judged(180.0)), size) for size in (60, 80, 200)),
+    ):
+        assert "util" not in text.lower()
+
+
+@pytest.mark.parametrize("ratio", [1.0, None])
+@pytest.mark.parametrize("columns", [40, 80, 110])
+def test_the_utilisation_hides_no_flag_on_a_low_terminal(ratio: float | None, columns: int) -> None:
+    status = with_utilization(busy_node(29, flagged=3), 0.5, ratio)
+    text, before = (drawn(board(each), columns, height=24) for each in (status, busy_node(29, flagged=3)))
+    assert max(map(width, text.splitlines())) <= columns
+    for part in ("!", "over-share for 100 s", "team-a/"):
+        assert text.count(part) == before.count(part)
+    assert ("UTIL" in text) >= (columns == 110)
+    assert "UTIL" in text or text == before
 
 
 def test_a_flag_precedes_memory_above_the_share_within_the_slack() -> None:
