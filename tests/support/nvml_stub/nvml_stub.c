@@ -9,7 +9,8 @@
  *                                                  INDEX a GPU and its MIG devices; INDEX/- the GPU alone;
  *                                                  INDEX/PLACE one of its MIG devices
  *   race INDEX|- TIMES                             so often, lists outgrow the size that was asked for
- *   sample INDEX PID TIME PERCENT                  a utilisation sample that the driver keeps; TIME in microseconds
+ *   sample INDEX PID TIME PERCENT                  a utilisation sample that the driver keeps; TIME in microseconds,
+ *                                                  or 0 for the time of the call
  *   samples INDEX REPEATS RACES EMPTY              REPEATS 1: samples of before the time asked for are returned, too;
  *                                                  RACES: so often, samples outgrow the size that was asked for;
  *                                                  EMPTY: the code if there are none, 6 NOT_FOUND (the default),
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -318,8 +320,13 @@ static int samples_since(device_t *device, bytes_t since, unsigned *count, int h
     unsigned room = *count, needed = 0;
     if (gpus[device->index].mig_count) return NOT_SUPPORTED;
     static sample_t newer[65536];
-    for (unsigned i = 0; i < device->sample_count && needed < 65536; i++)
-        if (device->samples[i].time > since || device->sample_repeats) newer[needed++] = device->samples[i];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (unsigned i = 0; i < device->sample_count && needed < 65536; i++) {
+        newer[needed] = device->samples[i];
+        if (!newer[needed].time) newer[needed].time = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+        if (newer[needed].time > since || device->sample_repeats) needed++;
+    }
     *count = needed;
     *from = newer;
     if (!needed) return device->sample_empty;
