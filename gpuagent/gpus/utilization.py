@@ -19,12 +19,14 @@ from gpuagent.gpus.driver import (
 )
 from service.backoff import Backoff
 
-KEPT_SECONDS: Final = 12.0
+_KEPT_SECONDS: Final = 12.0
 """Time for which every driver keeps samples: 72 samples (NV2080_CTRL_PERF_GPUMON_SAMPLE_COUNT_PERFMON_UTIL in
 NVIDIA's open kernel modules) of at least 1/6 s each (NVML's reference, nvmlUtilization_t)."""
-SHORTEST_SECONDS: Final = 2.0
+_SHORTEST_SECONDS: Final = 2.0
 """Shortest interval between two questions. A sample lasts up to 1 s (nvmlUtilization_t), so a shorter
 interval may contain no complete sample, and a busy GPU would look idle."""
+_MOST_PERCENT: Final = 100
+"""Largest possible percentage; drivers return larger ones now and then (nvtop #110)."""
 _MICROSECONDS: Final = 1_000_000
 _MOST_PROCESSES: Final = 4096
 """Number of remembered processes above which those of earlier answers are forgotten."""
@@ -78,7 +80,7 @@ class UtilizationReader:
         """
         if not self._retry.is_due(now):
             return None
-        if self._answered_at is not None and now - self._answered_at < SHORTEST_SECONDS:
+        if self._answered_at is not None and now - self._answered_at < _SHORTEST_SECONDS:
             return self._percents
         try:
             self._percents = self._ask(device, now)
@@ -96,7 +98,7 @@ class UtilizationReader:
         return self._percents
 
     def _ask(self, device: Handle, now: float) -> Percents | None:
-        if self._answered_at is None or now - self._answered_at > KEPT_SECONDS:
+        if self._answered_at is None or now - self._answered_at > _KEPT_SECONDS:
             self._times = {}
             self._continue_from(self._driver.utilization(device, 0), now)
             return None
@@ -112,26 +114,34 @@ class UtilizationReader:
             return None
         if not answer:
             self._since = 0
-        return {sample.pid: None for sample in answer if self._is_impossible(sample)}
+        return {
+            sample.pid: None
+            for sample in answer
+            if sample.pid and sample.percent > _MOST_PERCENT and sample.time > self._since
+        }
 
     def _newer(self, answer: Iterable[UtilizationSample], now: float) -> Percents | None:
         """Return the percentages of the new samples, and keep the newest time stamp; None without samples."""
         latest = math.inf
         if self._since:
-            latest = self._since + (now - self._since_at + KEPT_SECONDS) * _MICROSECONDS
+            latest = self._since + (now - self._since_at + _KEPT_SECONDS) * _MICROSECONDS
         percents: dict[int, int | None] = {}
         newest: dict[int, int] = {}
         future: dict[int, int] = {}
+        since = self._since
         for sample in answer:
-            if self._is_impossible(sample):
-                percents.setdefault(sample.pid, None)
-            elif sample.time > latest:
-                if sample.pid and self._times.get(sample.pid) != sample.time:
-                    percents.setdefault(sample.pid, None)
-                    future[sample.pid] = sample.time
-            elif sample.pid and sample.time > max(self._since, newest.get(sample.pid, 0)):
-                newest[sample.pid] = sample.time
-                percents[sample.pid] = sample.percent
+            pid, time = sample.pid, sample.time
+            if not pid or time <= since:
+                continue
+            if sample.percent > _MOST_PERCENT:
+                percents.setdefault(pid, None)
+            elif time > latest:
+                if self._times.get(pid) != time:
+                    percents.setdefault(pid, None)
+                    future[pid] = time
+            elif time > newest.get(pid, 0):
+                newest[pid] = time
+                percents[pid] = sample.percent
         if not newest:
             return None
         self._since = max(newest.values())
@@ -139,10 +149,6 @@ class UtilizationReader:
         before = {} if len(self._times) > _MOST_PROCESSES else self._times
         self._times = {**before, **newest, **future}
         return percents
-
-    def _is_impossible(self, sample: UtilizationSample) -> bool:
-        """Whether a new sample names a process, and no possible percentage."""
-        return sample.pid != 0 and sample.percent > 100 and sample.time > self._since
 
     def _has_unknown(self, kept: Iterable[UtilizationSample]) -> bool:
         """Whether the driver keeps a sample that is unknown to the reader."""
@@ -161,6 +167,6 @@ def _times(samples: Iterable[UtilizationSample]) -> dict[int, int]:
     """Return the newest time stamp of each process, without impossible samples."""
     times: dict[int, int] = {}
     for sample in samples:
-        if sample.pid and sample.percent <= 100:
+        if sample.pid and sample.percent <= _MOST_PERCENT:
             times[sample.pid] = max(sample.time, times.get(sample.pid, 0))
     return times
