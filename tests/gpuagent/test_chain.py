@@ -257,6 +257,37 @@ def test_two_gpus_six_pods_and_eleven_processes_are_exact_to_the_byte(node: Node
     assert running.get("/readyz") == (200, "ok\n")
 
 
+def test_the_utilisation_of_a_pod_is_the_sum_of_its_processes_and_absent_if_one_is_unknown(
+    node: Node, running: Agent
+) -> None:
+    ratios = {
+        ("train", A): 0.55,
+        ("serve-x-default-x-vc", A): 0.0,
+        ("two", A): 1.0,
+        ("limited", B): 0.2,
+        ("stray", B): 0.0,
+        ("idle", B): 0.0,
+    }  # and not of `two` on the second GPU, where a process of it is an MPS client without a sample
+    percents = (
+        (0, 101, 30),
+        (0, 102, 25),
+        (0, 104, 100),
+        (0, 4711, 9),
+        (1, 104, 50),
+        (1, 108, 20),
+        (1, 111, 80),
+    )
+    node.drive(*(f"sample {gpu} {pid} 0 {percent}" for gpu, pid, percent in percents))
+    try:
+        comes_to(
+            running,
+            lambda series: [named(series, "kaishare_pod_gpu_utilization_ratio", "pod", "gpu_uuid")],
+            [ratios],
+        )
+    finally:
+        node.drive()
+
+
 MINE = [f"process 0 - 0 {pid} {MIB} 4294967295 4294967295" for pid in range(5000, 5950)]
 
 

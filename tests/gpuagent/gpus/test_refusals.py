@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.gpus.driver import PROCESS_UTILIZATION
 from gpuagent.pods.inventory import Inventory
 from kai import keys
 from tests.support.driver_chain import Chain, Series
@@ -84,7 +85,7 @@ def expected_of(call: str, code: int) -> tuple[set[str], set[tuple[str, str]]]:
     """Return the figures that the first GPU keeps, and the expected problems."""
     is_refusal = code != UNKNOWN
     is_missing = code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-    if call in ("nvmlSystemGetDriverVersion", "nvmlDeviceGetName"):
+    if call in ("nvmlSystemGetDriverVersion", "nvmlDeviceGetName", PROCESS_UTILIZATION):
         return EVERYTHING, set()
     if call in ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"):
         return set(), {("nvml", "index-0")}
@@ -103,7 +104,7 @@ def expected_of(call: str, code: int) -> tuple[set[str], set[tuple[str, str]]]:
     "call",
     [
         "nvmlSystemGetDriverVersion", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName",
-        "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode", *LISTS,
+        "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode", PROCESS_UTILIZATION, *LISTS,
     ],
 )  # fmt: skip
 def test_a_refusal_takes_away_its_own_figure_and_nothing_else(chain, clock, call: str, code: int) -> None:
