@@ -26,7 +26,7 @@ _SHORTEST_SECONDS: Final = 2.0
 """Shortest interval between two questions. A sample lasts up to 1 s (nvmlUtilization_t), so a shorter
 interval may contain no complete sample, and a busy GPU would look idle."""
 _MOST_PERCENT: Final = 100
-"""Largest possible percentage; drivers return larger ones now and then (nvtop #110)."""
+"""Largest possible percentage; drivers sometimes return larger ones (nvtop #110)."""
 _MICROSECONDS: Final = 1_000_000
 _MOST_PROCESSES: Final = 4096
 """Number of remembered processes above which those of earlier answers are forgotten."""

@@ -27,7 +27,7 @@ AGAIN:
     ret;
 }
 """
-CYCLES = 50_000_000  # some 30 ms
+CYCLES = 50_000_000  # about 30 ms
 
 
 def answer(text: str) -> None:

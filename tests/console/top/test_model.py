@@ -351,11 +351,11 @@ def test_small_texts() -> None:
 def test_the_utilisation_of_an_agents_own_answer_is_a_column() -> None:
     taken = samples.sample(
         samples.gpu((10, GIB), (11, GIB), utilization={10: 7}),
-        origins={10: samples.in_pod("some"), 11: samples.in_pod("none")},
+        origins={10: samples.in_pod("busy"), 11: samples.in_pod("idle")},
     )
-    snapshot = samples.snapshot_of(taken, samples.pod_share("some", GIB), samples.pod_share("none", GIB))
+    snapshot = samples.snapshot_of(taken, samples.pod_share("busy", GIB), samples.pod_share("idle", GIB))
     status = Status(snapshot=snapshot, attribution_ok=True)
     cluster = cluster_of({"node-1": shares_json(status, node="node-1", is_simulated=False)})
     heading, *lines = as_text(cluster, Arrangement(), 0.0).splitlines()[-3:]
     end = heading.index("UTIL") + len("UTIL")
-    assert {line.split()[-3]: line[end - 4 : end].strip() for line in lines} == {"some": "7%", "none": "0%"}
+    assert {line.split()[-3]: line[end - 4 : end].strip() for line in lines} == {"busy": "7%", "idle": "0%"}
