@@ -88,7 +88,12 @@ local notScraped(installed, selector, expected) = |||
   local alert(name, summary, expr, description) =
     local settings = config.alerts[name];
     local setting(key) = if key in settings then settings[key] else null;
-    local figures = { [key]: config.number(name + '.' + key, settings[key]) for key in std.objectFields(settings) if !std.member(['enabled', 'for', 'keepFiringFor', 'severity'], key) };
+    local uses(key) = std.length(std.findSubstr('${' + key + '}', expr + summary + description)) > 0;
+    local figures = {
+      [key]: if uses(key) then config.number(name + '.' + key, settings[key]) else error '_config.alerts.%s: there is no setting %s' % [name, key]
+      for key in std.objectFields(settings)
+      if !std.member(['enabled', 'for', 'keepFiringFor', 'severity'], key)
+    };
     local fill(part) = text.fill(part, text.shared(config) + {
       agentExpected: config.number('expected.agent', if config.expected.agent then 1 else 0),
       webhookExpected: config.number('expected.webhook', if config.expected.webhook then 1 else 0),
