@@ -1,6 +1,6 @@
 """Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
 
-- deploy/alerts: the rules of deploy/mixin for Prometheus, its operator and the chart, and the README's table of alerts.
+- deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.

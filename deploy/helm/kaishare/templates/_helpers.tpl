@@ -156,13 +156,14 @@ release's services are expected to be scraped. Fails with one sentence for an un
 {{- $numbers := $file.numbers }}
 {{- $alerts := list }}
 {{- range $file.groups }}{{ range .rules }}{{ if .alert }}{{ $alerts = append $alerts .alert }}{{ end }}{{ end }}{{ end }}
+{{- $extra := .Values.alerts.alertLabels | default dict }}
 {{- range $key, $number := .Values.alerts.slo }}
 {{- $numbers = set $numbers (printf "slo.%s" $key) $number }}
 {{- end }}
 {{- $numbers = set $numbers "expected.agent" (ternary 1 0 .Values.agent.enabled) }}
 {{- $numbers = set $numbers "expected.webhook" (ternary 1 0 .Values.webhook.enabled) }}
 {{- range $label := list "severity" "alertname" }}
-{{- if hasKey $.Values.alerts.alertLabels $label }}
+{{- if hasKey $extra $label }}
 {{- fail (printf "alerts.alertLabels.%s: each alert has this label; set the severity of single alerts in alerts.overrides" $label) }}
 {{- end }}
 {{- end }}
