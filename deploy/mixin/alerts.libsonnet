@@ -243,9 +243,9 @@ local notScraped(installed, selector, expected) = |||
           'A node has GPUs and no agent',
           |||
             max by (${cluster}, node) (kube_node_status_capacity{resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"}) > 0
-              unless on (${cluster}, node) kube_pod_info{created_by_kind="DaemonSet", created_by_name="${agentDaemonSet}"}
+              unless on (${cluster}, node) kube_pod_info{namespace="${agentNamespace}", created_by_kind="DaemonSet", created_by_name="${agentDaemonSet}"}
               unless on (${cluster}, node) max_over_time(kaishare_gpu_memory_total_bytes[6h])
-              and on (${cluster}) kube_daemonset_status_desired_number_scheduled{daemonset="${agentDaemonSet}"}
+              and on (${cluster}) kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}
           |||,
           '{{ $labels.node }} has NVIDIA GPUs, and the DaemonSet ${agentDaemonSet} has no pod there: its GPUs are not watched.'
         ),
@@ -446,13 +446,13 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaishareAgentNotScraped',
           'Prometheus does not scrape the agents',
-          notScraped('kube_daemonset_status_desired_number_scheduled{daemonset="${agentDaemonSet}"}', '${agent}', '${agentExpected}'),
+          notScraped('kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}', '${agent}', '${agentExpected}'),
           'Prometheus has had no target with ${agent} for an hour{{ with $labels.namespace }}, and the DaemonSet ${agentDaemonSet} of namespace {{ . }} has pods{{ end }}: alerts about GPUs and their pods cannot fire.'
         ),
         alert(
           'KaishareWebhookNotScraped',
           'Prometheus does not scrape the webhook',
-          notScraped('kube_deployment_spec_replicas{deployment="${webhookDeployment}"}', '${webhook}', '${webhookExpected}'),
+          notScraped('kube_deployment_spec_replicas{namespace="${webhookNamespace}", deployment="${webhookDeployment}"}', '${webhook}', '${webhookExpected}'),
           'Prometheus has had no target with ${webhook} for an hour{{ with $labels.namespace }}, and the Deployment ${webhookDeployment} of namespace {{ . }} has replicas{{ end }}: alerts on its metrics cannot fire.'
         ),
         // Without honor_labels Prometheus renames the labels of kaishare's series that the target has, too. These four metrics

@@ -8,8 +8,11 @@
     // The label that tells clusters apart where several share one Prometheus. Without the label it has no effect.
     clusterLabel: 'cluster',
 
-    // Names of the objects in kube-state-metrics. The chart uses these.
+    // Namespaces and names of the objects in kube-state-metrics. The namespaces matter: a tenant may have a DaemonSet of
+    // the same name.
+    agentNamespace: 'kaishare-agent',
     agentDaemonSet: 'kaishare-agent',
+    webhookNamespace: 'kaishare',
     webhookDeployment: 'kaishare-webhook',
 
     // Whether this Prometheus must scrape a service even if kube-state-metrics does not list it.

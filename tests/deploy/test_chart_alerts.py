@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from deploy.alerts.rendering import CHART_RULES, RULES
-from tests.support.helm_chart import CHART, Object, find_object, helm, options, rendered
+from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
 from tests.support.promtool import promtool
 
 GROUPS = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
@@ -57,6 +57,13 @@ def test_an_installed_service_is_expected_to_be_scraped(part: str) -> None:
     by_name = rules({}, **{**NO_SERVICE, part: {"enabled": True}})
     for other, name in names.items():
         assert by_name[name]["expr"].rstrip().endswith("== 1" if other == part else "== 0")
+
+
+def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
+    by_name = rules({}, agent={"namespace": "gpu-agents"})
+    assert '{namespace="gpu-agents", daemonset="kaishare-agent"}' in by_name["KaishareAgentNotScraped"]["expr"]
+    assert 'kube_pod_info{namespace="gpu-agents"' in by_name["KaishareNodeWithoutAgent"]["expr"]
+    assert f'{{namespace="{NAMESPACE}", deployment=' in by_name["KaishareWebhookNotScraped"]["expr"]
 
 
 def test_settings_of_an_alert_replace_its_own() -> None:
@@ -160,3 +167,6 @@ def test_a_text_reaches_no_expression_even_unchecked() -> None:
         {"enabled": True, "slo": {"fastSeconds": '0.1"}) or vector(1) #'}}, "--skip-schema-validation"
     )
     assert "alerts: slo.fastSeconds is not a number" in message
+    agent = json.dumps({"namespace": 'x"} or vector(1) #'})
+    message = refusal({"enabled": True}, "--skip-schema-validation", "--set-json", f"agent={agent}")
+    assert "is not the name of a namespace" in message
