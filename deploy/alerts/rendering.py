@@ -31,7 +31,7 @@ metadata:
 spec:
 """
 _CHART_HEAD: Final = f"""\
-{_HEAD}# ${{NAME}} stands for a number or a namespace of the release; `numbers` and `namespaces` have the defaults.
+{_HEAD}# ${{NAME}} stands for a number or a namespace; `numbers` and `namespaces` have the defaults.
 """
 _ORDER: Final = (
     "name", "rules", "record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations",

@@ -61,7 +61,9 @@ def test_an_installed_service_is_expected_to_be_scraped(part: str) -> None:
 
 def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
     by_name = rules({}, agent={"namespace": "gpu-agents"})
-    assert '{namespace="gpu-agents", daemonset="kaishare-agent"}' in by_name["KaishareAgentNotScraped"]["expr"]
+    assert (
+        '{namespace="gpu-agents", daemonset="kaishare-agent"}' in by_name["KaishareAgentNotScraped"]["expr"]
+    )
     assert 'kube_pod_info{namespace="gpu-agents"' in by_name["KaishareNodeWithoutAgent"]["expr"]
     assert f'{{namespace="{NAMESPACE}", deployment=' in by_name["KaishareWebhookNotScraped"]["expr"]
 
