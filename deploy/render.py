@@ -1,5 +1,6 @@
 """Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
 
+- deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
@@ -19,12 +20,17 @@ from typing import Any, Final
 
 import yaml
 
+if not __package__:  # run as a script
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+from deploy.alerts import rendering
+
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
 FILES: Final = CHART / "files"
 MANIFESTS: Final = ROOT / "deploy" / "manifests"
 README: Final = CHART / "README.md"
 SECURITY: Final = ROOT / "docs" / "security.md"
+ALERTS_README: Final = rendering.ALERTS / "README.md"
 
 OLDEST_KUBERNETES: Final = "1.30.0"
 EVERY_RIGHT: Final[Mapping[str, Any]] = {
@@ -34,7 +40,6 @@ EVERY_RIGHT: Final[Mapping[str, Any]] = {
 """Values with which the chart grants all optional rights."""
 
 _COPIED: Final = (
-    "alerts/rules.yaml",
     "dashboard/kaishare.json",
     "guard/bindings/enforce.yaml",
     "guard/bindings/vclusters.yaml",
@@ -74,11 +79,16 @@ def outputs() -> dict[Path, str]:
     files[SECURITY] = _PLACE.sub(
         lambda place: f"{place[1]}{rights_table(place[2])}{place[3]}", SECURITY.read_text(encoding="utf-8")
     )
+    alerts = rendering.alerts_table()
+    files[ALERTS_README] = _PLACE.sub(
+        lambda place: f"{place[1]}{alerts}{place[3]}", ALERTS_README.read_text(encoding="utf-8")
+    )
     return files
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the chart's copies."""
+    """Yield path and text of the rendered rules and of the chart's copies."""
+    yield from rendering.files().items()
     for name in _COPIED:
         yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
 

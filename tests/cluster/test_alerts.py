@@ -61,6 +61,24 @@ async def refusal(client: KubeClient, namespace: str) -> str:
     return ""
 
 
+def assert_failed_calls_are_observed(running: Prometheus) -> None:
+    """The burn rates divide failures by the count of the durations, and use the bucket of 0.1 s."""
+    durations = "apiserver_admission_webhook_admission_duration_seconds"
+    failures = {
+        "pods.mutate.kaishare.dev": "apiserver_admission_webhook_fail_open_count",
+        "pods.validate.kaishare.dev": "apiserver_admission_webhook_rejection_count",
+    }
+    for name, counter in failures.items():
+        queries = [
+            f'sum({durations}_count{{name="{name}"}})',
+            f'sum({counter}{{name="{name}"}})',
+            f'sum({durations}_bucket{{name="{name}", le="0.1"}})',
+        ]
+        calls, failed, fast = (float(running.instant(query)[0]["value"][1]) for query in queries)
+        assert calls >= failed > 0
+        assert fast > 0
+
+
 async def test_the_api_servers_counters_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
@@ -92,6 +110,7 @@ async def test_the_api_servers_counters_raise_their_alerts(
             nobody = UrlTarget(f"https://127.0.0.1:{free_port()}")
             async with configured(client, *our_configurations(nobody, broken.ca_bundle)):
                 await raises(is_out_of_reach, "KaishareFailedOpen", "KaishareEnforceUnreachable")
+            assert_failed_calls_are_observed(running)
             named = {
                 (alert["labels"]["alertname"], alert["labels"]["name"])
                 for alert in running.get("alerts")["alerts"]

@@ -19,7 +19,21 @@ from tests.project.forbidden_phrases import NAMES, PHRASES
 ROOT: Final = Path(__file__).parents[2]
 
 _SUFFIXES: Final = frozenset(
-    {".c", ".css", ".js", ".json", ".md", ".py", ".sh", ".toml", ".tpl", ".txt", ".yaml"}
+    {
+        ".c",
+        ".css",
+        ".js",
+        ".json",
+        ".jsonnet",
+        ".libsonnet",
+        ".md",
+        ".py",
+        ".sh",
+        ".toml",
+        ".tpl",
+        ".txt",
+        ".yaml",
+    }
 )
 _NAMES_WITHOUT_SUFFIX: Final = frozenset({"Makefile", "Dockerfile.agent", "Dockerfile.webhook"})
 _EXEMPT: Final = frozenset(

@@ -146,3 +146,48 @@ annotations:
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/kaishare-webhook
 {{- end }}
 {{- end }}
+
+{{- /*
+Numbers in the expressions of alerts, by name: the defaults of files/alerts/rules.yaml, alerts.slo, and overrides. This
+release's services are expected to be scraped. Fails with one sentence for an unknown name and for other than a number.
+*/ -}}
+{{- define "kaishare.alertNumbers" -}}
+{{- $file := .Files.Get "files/alerts/rules.yaml" | fromYaml }}
+{{- $numbers := $file.numbers }}
+{{- $alerts := list }}
+{{- range $file.groups }}{{ range .rules }}{{ if .alert }}{{ $alerts = append $alerts .alert }}{{ end }}{{ end }}{{ end }}
+{{- $extra := .Values.alerts.alertLabels | default dict }}
+{{- range $key, $number := .Values.alerts.slo }}
+{{- $numbers = set $numbers (printf "slo.%s" $key) $number }}
+{{- end }}
+{{- $numbers = set $numbers "expected.agent" (ternary 1 0 .Values.agent.enabled) }}
+{{- $numbers = set $numbers "expected.webhook" (ternary 1 0 .Values.webhook.enabled) }}
+{{- range $label := list "severity" "alertname" }}
+{{- if hasKey $extra $label }}
+{{- fail (printf "alerts.alertLabels.%s: each alert has this label; set the severity of single alerts in alerts.overrides" $label) }}
+{{- end }}
+{{- end }}
+{{- range $alert, $override := .Values.alerts.overrides }}
+{{- if not (has $alert $alerts) }}
+{{- fail (printf "alerts.overrides.%s: there is no such alert; deploy/alerts/README.md lists them" $alert) }}
+{{- end }}
+{{- $keys := list "enabled" "for" "keepFiringFor" "severity" }}
+{{- range $name, $_ := $file.numbers }}
+{{- if hasPrefix (printf "%s." $alert) $name }}{{ $keys = append $keys (trimPrefix (printf "%s." $alert) $name) }}{{ end }}
+{{- end }}
+{{- range $key, $value := $override }}
+{{- if not (has $key $keys) }}
+{{- fail (printf "alerts.overrides.%s.%s: there is no such setting; this alert has %s" $alert $key (join ", " $keys)) }}
+{{- end }}
+{{- if hasKey $file.numbers (printf "%s.%s" $alert $key) }}
+{{- $numbers = set $numbers (printf "%s.%s" $alert $key) $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $name, $number := $numbers }}
+{{- if not (has (kindOf $number) (list "float64" "int64" "int")) }}
+{{- fail (printf "alerts: %s is not a number" $name) }}
+{{- end }}
+{{- end }}
+{{- toYaml $numbers }}
+{{- end }}

@@ -1,0 +1,110 @@
+"""Renders deploy/mixin as YAML: rules for Prometheus, for its operator, and for the chart."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any, Final
+
+import rjsonnet
+import yaml
+
+ALERTS: Final = Path(__file__).parent
+RULES: Final = ALERTS / "rules.yaml"
+OBJECT: Final = ALERTS / "prometheusrule.yaml"
+CHART_RULES: Final = ALERTS.parent / "helm" / "kaishare" / "files" / "alerts" / "rules.yaml"
+
+_WIDTH: Final = 120
+_HEAD: Final = """\
+# Rendered from deploy/mixin by `make manifests`. Change the mixin: its comments explain the expressions.
+"""
+_RULES_HEAD: Final = f"""\
+{_HEAD}# For Prometheus 2.42 or later. docs/runbooks.md has a section for each alert.
+"""
+_OBJECT_HEAD: Final = f"""\
+{_HEAD}apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: kaishare
+  labels:
+    app.kubernetes.io/name: kaishare
+spec:
+"""
+_CHART_HEAD: Final = f"""\
+{_HEAD}# ${{NAME}} stands for a number or a namespace; `numbers` and `namespaces` have the defaults.
+"""
+_ORDER: Final = (
+    "name", "rules", "record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations",
+    "summary", "description", "runbook_url",
+)  # fmt: skip
+"""Order of keys; other keys follow in alphabetical order."""
+
+
+def files() -> dict[Path, str]:
+    """Return the expected text of every file that is rendered from the mixin, by path."""
+    rules = _yaml(evaluated("rules.jsonnet"))
+    return {
+        RULES: _RULES_HEAD + rules,
+        OBJECT: _OBJECT_HEAD + indent(rules, "  "),
+        CHART_RULES: _CHART_HEAD + _yaml(evaluated("chart.jsonnet")),
+    }
+
+
+def evaluated(name: str) -> dict[str, Any]:
+    """Return the value of a jsonnet file of this folder.
+
+    Raises:
+        SystemExit: the file cannot be evaluated; the message is that of jsonnet.
+    """
+    try:
+        document: dict[str, Any] = json.loads(rjsonnet.evaluate_file(str(ALERTS / name)))
+    except RuntimeError as error:
+        raise SystemExit(f"{name}: {error}") from None
+    return document
+
+
+def alerts_table() -> str:
+    """Return all alerts as a Markdown table: name, severity, `for`, numbers and summary."""
+    chart = evaluated("chart.jsonnet")
+    numbers: dict[str, list[str]] = {}
+    for name, default in chart["numbers"].items():
+        alert, _, key = name.partition(".")
+        numbers.setdefault(alert, []).append(f"`{key}: {default}`")
+    rows = [("alert", "severity", "for", "numbers", "summary"), ("---",) * 5]
+    for group in evaluated("rules.jsonnet")["groups"]:
+        for rule in group["rules"]:
+            if name := rule.get("alert"):
+                figures = ", ".join(numbers.get(name, ()))
+                link = f"[{name}](../../docs/runbooks.md#{name.lower()})"
+                summary = rule["annotations"]["summary"]
+                rows.append((link, rule["labels"]["severity"], rule.get("for", ""), figures, summary))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, and long ones folded."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        """Indent lists in mappings, as in the other YAML files."""
+        super().increase_indent(flow, False)
+
+
+def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else ">" if len(text) > _WIDTH - 20 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
+
+
+def _yaml(document: Mapping[str, Any]) -> str:
+    return yaml.dump(_ordered(document), Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (_ORDER.index(key) if key in _ORDER else len(_ORDER), key))
+        return {key: _ordered(value[key]) for key in keys}
+    if isinstance(value, list):
+        return [_ordered(item) for item in value]
+    return value

@@ -1,0 +1,3 @@
+// The rules of the mixin with its defaults.
+local mixin = import '../mixin/mixin.libsonnet';
+{ groups: mixin.prometheusRules.groups + mixin.prometheusAlerts.groups }

@@ -1,0 +1,496 @@
+// Alerts. docs/runbooks.md has a section for each.
+//
+// - Both jobs are scraped with honor_labels: true (deploy/alerts/README.md); KaishareLabelsLost says if not.
+// - Pods are compared by uid, GPUs by gpu_uuid. The cluster's label counts where several clusters share one Prometheus,
+//   and is absent elsewhere.
+// - A series that is absent never counts as 0. The only alerts on absent series are those about absence: NodeUnwatched,
+//   NodeWithoutAgent, AgentStale, WatchStale, WebhookDown, AgentNotScraped, WebhookNotScraped.
+// - Labels that change when a pod of kaishare is replaced are removed where they would make an old alert a new one.
+local text = import 'text.libsonnet';
+
+// Increases of a counter with labels, summed by labels. Such a counter has no series before it first counts, and
+// increase() does not see a series begin. So there are three cases:
+// 1. increase() over the window.
+// 2. The series is new: its target was scraped one window ago (up == 1), and that scrape did not have the series. `up` and
+//    the counter are samples of one scrape, so a failed scrape, a pause of Prometheus and a new Prometheus lack the
+//    proof, and an old count raises nothing. The failures lie between that scrape and now.
+// 3. The process is younger than the window, so everything that it counted is recent. That covers an instance that is
+//    new to Prometheus, and a restart after which the counter reaches its old value again, which increase() takes for
+//    no change.
+local counted(by, metric, matchers, minutes) = |||
+  sum by (%(by)s) (
+    increase(%(series)s[%(minutes)dm]) > 0
+    or (
+      %(series)s
+        unless %(metric)s offset %(minutes)dm
+        and on (${cluster}, job, instance) up offset %(minutes)dm == 1
+    )
+    or (
+      %(series)s
+        and on (${cluster}, job, instance) time() - process_start_time_seconds < %(seconds)d
+    )
+  )
+||| % { by: by, metric: metric, series: metric + '{' + matchers + '}', minutes: minutes, seconds: minutes * 60 };
+local exceeds(counted, figure) = std.rstripChars(counted, '\n') + ' > ' + figure;
+
+// Labels of the agent's pod and target, which change when the agent is replaced.
+local withoutAgent = 'max without (instance, job, service, endpoint, container)';
+
+// The agent flags a pod after a grace (2 minutes by default), so `for` can be short. A flag is cleared after two samples
+// within the share, and a pod that dips below its share gets the flag again soon. These alerts therefore ignore
+// interruptions of less than three minutes.
+local flaggedLately(reason) = |||
+  %s (
+    max_over_time(kaishare_pod_flagged{reason="%s"}[3m])
+  ) == 1
+||| % [withoutAgent, reason];
+local flagged(reason) = '%s (kaishare_pod_flagged{reason="%s"}) == 1' % [withoutAgent, reason];
+
+local pod = '{{ $labels.namespace }}/{{ $labels.pod }} of queue {{ $labels.queue }}';
+local gpu = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.node }}';
+local agent = 'The agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }}{{ with $labels.node }} on {{ . }}{{ end }}';
+local figure(metric, otherwise) =
+  '{{ with printf "' + metric + '{uid=%q,gpu_uuid=%q}" $labels.uid $labels.gpu_uuid | query }}{{ . | first | value | humanize1024 }}B{{ else }}' + otherwise + '{{ end }}';
+
+local clientStages = 'decode|http|slow-body|too-large';
+
+// Both windows of a pair must burn: the long one proves that the budget suffers, the short one that it still does. A
+// percentage of few reviews says little, so the bad reviews of the long window are counted, too. The API server's series
+// (label name) show what never reached the webhook.
+local burns(bad, budget, long, short, seconds) =
+  local pair(reviews) = |||
+    (
+      %(reviews)s_%(bad)s:rate%(long)s / %(reviews)s:rate%(long)s > ${burnRate} * %(budget)s
+      and %(reviews)s_%(bad)s:rate%(short)s / %(reviews)s:rate%(short)s > ${burnRate} * %(budget)s
+      and %(reviews)s_%(bad)s:rate%(long)s * %(seconds)d >= ${reviews}
+    )
+  ||| % { reviews: reviews, bad: bad, budget: budget, long: long, short: short, seconds: seconds };
+  pair('job:kaishare_webhook_reviews') + 'or\n' + pair('name:kaishare_webhook_calls');
+local burnFast(bad, budget) = burns(bad, budget, '1h', '5m', 3600);
+local burnSlow(bad, budget) = burns(bad, budget, '6h', '30m', 6 * 3600);
+local reviewsOf = '{{ with $labels.name }}calls of {{ . }} by the API server{{ else }}reviews of {{ $labels.job }}{{ end }}';
+
+// A service is installed, as kube-state-metrics says for each cluster, or expected by the settings, and has had no target
+// for an hour. `up` counts and not kaishare_build_info: a failed scrape is the subject of AgentDown and WebhookDown, and a
+// job of another name leaves those alerts blind. absent() is 1, so that `== 0` never holds. It knows no cluster, and
+// counts only where kube-state-metrics reports nothing.
+local notScraped(installed, selector, expected) = |||
+  (
+    max by (${cluster}, namespace) (%(installed)s) > 0
+      unless on (${cluster}) max_over_time(up{%(selector)s}[1h])
+  )
+  or on () absent_over_time(up{%(selector)s}[1h]) == %(expected)s
+||| % { installed: installed, selector: selector, expected: expected };
+
+{
+  local config = $._config,
+
+  local alert(name, summary, expr, description) =
+    local settings = config.alerts[name];
+    local setting(key) = if key in settings then settings[key] else null;
+    local uses(key) = std.length(std.findSubstr('${' + key + '}', expr + summary + description)) > 0;
+    local figures = {
+      [key]: if uses(key) then config.number(name + '.' + key, settings[key]) else error '_config.alerts.%s: there is no setting %s' % [name, key]
+      for key in std.objectFields(settings)
+      if !std.member(['enabled', 'for', 'keepFiringFor', 'severity'], key)
+    };
+    local fill(part) = text.fill(part, text.shared(config) + {
+      agentExpected: config.number('expected.agent', if config.expected.agent then 1 else 0),
+      webhookExpected: config.number('expected.webhook', if config.expected.webhook then 1 else 0),
+    } + figures);
+    {
+      alert: name,
+      expr: fill(expr),
+      [if setting('for') != null then 'for']: settings['for'],
+      [if setting('keepFiringFor') != null then 'keep_firing_for']: settings.keepFiringFor,
+      labels: config.alertLabels { severity: settings.severity },
+      annotations: {
+        summary: fill(summary),
+        description: fill(description),
+        [if config.runbooks != null then 'runbook_url']: config.runbooks + 'docs/runbooks.md#' + std.asciiLower(name),
+      },
+    },
+
+  local groups = [
+    {
+      name: 'kaishare-pods',
+      rules: [
+        alert(
+          'KaisharePodOverShare',
+          'A pod holds more GPU memory than its share',
+          flaggedLately('over-share'),
+          pod + ' holds ' + figure('kaishare_pod_gpu_memory_used_bytes', 'more than it may')
+          + ', its share is ' + figure('kaishare_pod_gpu_memory_share_bytes', 'no longer known') + ', on ' + gpu + '.'
+        ),
+        // The agent counts time over a share whether it flags the pod or not. 12 minutes are a fifth of the hour: a pod that
+        // is over for more than a third of the time is flagged, unless its namespace has a longer grace. An agent that is
+        // replaced counts from 0 again under another instance, so the sum over instances is the pod's.
+        alert(
+          'KaisharePodOverShareRepeatedly',
+          'A pod exceeds its share repeatedly, each time too briefly for KaisharePodOverShare',
+          |||
+            sum without (instance, job, service, endpoint, container) (
+              increase(kaishare_pod_over_share_seconds_total[1h])
+            ) > ${minutes} * 60
+              unless on (${cluster}, uid, gpu_uuid) max_over_time(ALERTS{alertname="KaisharePodOverShare", alertstate="firing"}[1h])
+          |||,
+          pod + ' held more than its share of ' + gpu + ' for {{ $value | humanizeDuration }} of the last hour, and was not flagged for five minutes in a row.'
+        ),
+        alert(
+          'KaisharePodLimitBypassed',
+          'A pod holds more GPU memory than its enforcer allows',
+          flagged('limit-bypassed'),
+          pod + ' holds ' + figure('kaishare_pod_gpu_memory_used_bytes', 'more than it may')
+          + ' and its limit is ' + figure('kaishare_pod_gpu_memory_limit_bytes', 'no longer known') + ' on ' + gpu + ': the enforcer is not effective there.'
+        ),
+        alert(
+          'KaisharePodUnassignedGPU',
+          'A pod uses a GPU that KAI did not assign to it',
+          flaggedLately('unassigned-gpu'),
+          pod + ' has processes on ' + gpu + ', which KAI did not assign to it.'
+        ),
+        alert(
+          'KaisharePodWithoutShare',
+          'A pod without a share uses a GPU',
+          flaggedLately('no-share'),
+          '{{ $labels.namespace }}/{{ $labels.pod }} has processes on ' + gpu + ', and requested neither a share nor a GPU: KAI does not count it.'
+        ),
+        alert(
+          'KaisharePodWithoutReservation',
+          'A pod runs on a shared GPU that KAI has not reserved',
+          flaggedLately('no-reservation'),
+          pod + ' on {{ $labels.node }} has a share, and its GPU group has no reservation pod: KAI may delete the pod, or give its GPU to another pod.'
+        ),
+        alert(
+          'KaisharePodShareChanged',
+          "A pod's share was edited after KAI had placed it",
+          flagged('share-changed'),
+          "The annotations of {{ $labels.namespace }}/{{ $labels.pod }} (queue {{ $labels.queue }}) on {{ $labels.node }} contradict KAI's record, or their own first values. The record counts."
+        ),
+      ],
+    },
+    {
+      name: 'kaishare-gpus',
+      rules: [
+        alert(
+          'KaishareGPUOverpromised',
+          'The shares on a GPU exceed its memory',
+          |||
+            max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_promised_bytes)
+              > ${percent} / 100 * max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_total_bytes)
+          |||,
+          'Pods were promised {{ $value | humanize1024 }}B of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }}, which has less: a pod within its share may run out of memory.'
+        ),
+        alert(
+          'KaishareGPUUnattributedGrown',
+          'GPU memory that no process accounts for has grown',
+          |||
+            gpu:kaishare_gpu_memory_unattributed_bytes:max
+              - min_over_time(gpu:kaishare_gpu_memory_unattributed_bytes:max[1d])
+              > ${gibibytes} * 2^30
+          |||,
+          '{{ $value | humanize1024 }}B more memory of ' + gpu + ' is in use without a listed process than at the lowest point of the last day.'
+        ),
+        alert(
+          'KaishareGPUMemoryOutsidePods',
+          'Processes outside of pods hold more than ${gibibytes} GiB of a GPU',
+          'max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_host_bytes) > ${gibibytes} * 2^30',
+          'Processes that belong to no pod hold {{ $value | humanize1024 }}B of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }}. KAI does not count it, and no verdict covers it.'
+        ),
+        alert(
+          'KaishareReservationConflict',
+          'Two namespaces claim the same GPU',
+          'max by (${cluster}, node, gpu_uuid) (kaishare_agent_attribution_problem{reason="reservation-conflict"}) == 1',
+          'Reservation pods of two namespaces name GPU {{ $labels.gpu_uuid }}{{ with printf "kaishare_gpu_memory_total_bytes{gpu_uuid=%q}" $labels.gpu_uuid | query }} of {{ . | first | label "node" }}{{ end }}, which only one of them can have: a mistake, or a tenant that claims the GPU of another.'
+        ),
+        // The agent reports it only for a reservation pod that is older than its grace.
+        alert(
+          'KaishareReservationUnresolved',
+          'A reservation pod names no GPU of its node',
+          'kaishare_agent_attribution_problem{reason="reservation-unresolved"} == 1',
+          'A reservation pod {{ with $labels.node }}on {{ . }} {{ end }}names no GPU that the agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }} sees: the GPU of the pods in its group is unknown.'
+        ),
+      ],
+    },
+    {
+      name: 'kaishare-agent',
+      rules: [
+        alert(
+          'KaishareAgentDown',
+          'An agent does not answer',
+          'up{${agent}} == 0',
+          agent + " does not answer Prometheus: that node's GPUs are not watched."
+        ),
+        // Nodes that left the cluster are left out where kube-state-metrics says so.
+        alert(
+          'KaishareNodeUnwatched',
+          "A node's GPUs are no longer watched",
+          |||
+            (
+              max by (${cluster}, node) (max_over_time(kaishare_gpu_memory_total_bytes[6h]))
+                unless on (${cluster}, node) kaishare_gpu_memory_total_bytes
+            ) unless on (${cluster}, node) (
+              max by (${cluster}, node) (max_over_time(kube_node_info[6h])) unless on (${cluster}, node) kube_node_info
+            )
+          |||,
+          'No agent reports any GPU of {{ $labels.node }}, which had GPUs within the last 6 hours.'
+        ),
+        // kube-state-metrics replaces characters in names of resources. The DaemonSet exists only in clusters that have the
+        // agent. A pod counts whatever its state is, since AgentDown covers agents that do not run, and a node that was
+        // watched within 6 hours is left to NodeUnwatched. Capacity stays while a device plugin restarts.
+        alert(
+          'KaishareNodeWithoutAgent',
+          'A node has GPUs and no agent',
+          |||
+            max by (${cluster}, node) (kube_node_status_capacity{resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"}) > 0
+              unless on (${cluster}, node) kube_pod_info{namespace="${agentNamespace}", created_by_kind="DaemonSet", created_by_name="${agentDaemonSet}"}
+              unless on (${cluster}, node) max_over_time(kaishare_gpu_memory_total_bytes[6h])
+              and on (${cluster}) kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}
+          |||,
+          '{{ $labels.node }} has NVIDIA GPUs, and the DaemonSet ${agentDaemonSet} has no pod there: its GPUs are not watched.'
+        ),
+        // By change and not by age: the clocks of node and Prometheus may differ. One sample in the window shows no change
+        // whatever the agent does, as after a pause of Prometheus or between failed scrapes.
+        alert(
+          'KaishareAgentStale',
+          'An agent gets no samples from the driver',
+          |||
+            (
+              changes(kaishare_agent_last_sample_timestamp_seconds[5m]) == 0
+                and count_over_time(kaishare_agent_last_sample_timestamp_seconds[5m]) > 1
+            )
+            or (
+              up{${agent}} == 1
+                unless on (${cluster}, job, instance) kaishare_agent_last_sample_timestamp_seconds
+            )
+          |||,
+          agent + ' has had no good sample of its GPUs for 5 minutes, or none at all.'
+        ),
+        alert(
+          'KaishareAgentSimulated',
+          'An agent reports synthetic figures',
+          'max by (${cluster}, job, instance, namespace, pod, node) (kaishare_build_info{component="agent", simulated="true"}) == 1',
+          agent + ' runs with --gpus simulated: its GPUs, processes and flags are made up.'
+        ),
+        alert(
+          'KaishareAgentBlind',
+          'An agent cannot attribute GPU memory to pods',
+          'kaishare_agent_attribution_ok == 0',
+          // Agents of two clusters may have one address; the cluster is empty where series have no such label.
+          'No pod of the node {{ with $labels.node }}{{ . }} {{ end }}is judged by the agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }}; problems: {{- range printf "count by (reason) (kaishare_agent_attribution_problem{instance=%q,${cluster}=%q,reason!~\'reservation-.+\'} == 1)" $labels.instance $labels.${cluster} | query | sortByLabel "reason" }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
+        ),
+        // reservation-conflict and reservation-unresolved suspend no verdict, and have alerts of their own.
+        alert(
+          'KaishareAgentPartlyBlind',
+          'Some pods of a node are not judged',
+          |||
+            kaishare_agent_attribution_problem{reason!~"reservation-.+"} == 1
+              and on (${cluster}, job, instance) kaishare_agent_attribution_ok == 1
+          |||,
+          agent + ' has the problem {{ $labels.reason }}{{ with $labels.gpu_uuid }} with {{ . }}{{ end }}: the affected pods are not judged.'
+        ),
+        alert(
+          'KaishareEventsLost',
+          'Events about pods were not written',
+          exceeds(counted('${cluster}, instance, job, node, reason, result', 'kaishare_agent_events_total', 'result=~"dropped|failed"', 15), '${events}'),
+          'The agent at {{ $labels.instance }} failed to write about {{ $value | printf "%.0f" }} Events {{ $labels.reason }} in 15 minutes ({{ $labels.result }}): owners of pods do not see them.'
+        ),
+        alert(
+          'KaishareEvictionRefused',
+          'A pod over its share could not be evicted',
+          exceeds(counted('${cluster}, instance, job, node, result', 'kaishare_agent_evictions_total', 'result=~"disruption-budget|forbidden|failed"', 30), '${evictions}'),
+          'The agent at {{ $labels.instance }} tried about {{ $value | printf "%.0f" }} times in 30 minutes to evict pods whose namespaces ask for it, and could not: {{ $labels.result }}.'
+        ),
+      ],
+    },
+    {
+      name: 'kaishare-webhook',
+      rules: [
+        alert(
+          'KaishareWebhookDown',
+          'No replica of the webhook answers',
+          |||
+            max by (${cluster}, namespace, job) (up{${webhook}}) == 0
+            or (
+              max by (${cluster}, namespace, job) (max_over_time(up{${webhook}}[1h]))
+                unless on (${cluster}, namespace, job) up{${webhook}}
+            )
+          |||,
+          'No replica of {{ $labels.job }} answers Prometheus: new pods are probably admitted without queue and share, and those of namespaces in mode enforce are refused.'
+        ),
+        alert(
+          'KaishareFailedOpen',
+          'Requests passed without the webhook',
+          exceeds(counted('${cluster}, name', 'apiserver_admission_webhook_fail_open_count', 'name=~".+\\\\.kaishare\\\\.dev"', 10), '${requests}'),
+          'The API server got no answer from {{ $labels.name }} about {{ $value | printf "%.0f" }} times in 10 minutes, and admitted the requests unchanged.'
+        ),
+        alert(
+          'KaisharePatchRefused',
+          "The API server could not apply a patch of the webhook's, and refused the pod",
+          exceeds(counted('${cluster}, name', 'apiserver_admission_webhook_rejection_count', 'name="pods.mutate.kaishare.dev", error_type="apiserver_internal_error"', 10), '${pods}'),
+          'About {{ $value | printf "%.0f" }} pods were refused in 10 minutes because the API server could not use the answer of {{ $labels.name }}. This is a defect of kaishare.'
+        ),
+        alert(
+          'KaishareEnforceUnreachable',
+          'Pods of enforced namespaces are refused because the webhook does not answer',
+          exceeds(counted('${cluster}, name', 'apiserver_admission_webhook_rejection_count', 'name="pods.validate.kaishare.dev", error_type!="no_error"', 10), '${pods}'),
+          'About {{ $value | printf "%.0f" }} pods were refused in 10 minutes because {{ $labels.name }} gave no usable answer: in namespaces with kaishare.dev/mode=enforce no pod can be created while that lasts.'
+        ),
+        alert(
+          'KaishareOrderWrong',
+          "KAI's webhook is called before kaishare's",
+          'min by (${cluster}, namespace, job) (kaishare_webhook_order_ok) == 0',
+          "A mutating webhook configuration that looks at schedulerName sorts before kaishare's: KAI's webhook is not called for pods that kaishare assigns to KAI, and their shares have no effect."
+        ),
+        alert(
+          'KaisharePolicyInvalid',
+          'A namespace has a label whose value is ignored',
+          'max by (${cluster}, namespace, label) (kaishare_webhook_policy_invalid) == 1',
+          'The value of {{ $labels.label }} of namespace {{ $labels.namespace }} is not allowed, and is ignored.'
+        ),
+        alert(
+          'KaishareServingCertificateEnding',
+          "The webhook's serving certificate ends soon",
+          |||
+            min by (${cluster}, namespace, job) (kaishare_certificate_expiry_timestamp_seconds{kind="serving"}) - time()
+              < ${days} * 24 * 3600
+          |||,
+          'The serving certificate of {{ $labels.job }} ends in {{ $value | humanizeDuration }} and was not renewed: after that the API server cannot connect to it.'
+        ),
+        alert(
+          'KaishareCAEnding',
+          "The webhook's CA ends soon",
+          |||
+            min by (${cluster}, namespace, job) (kaishare_certificate_expiry_timestamp_seconds{kind="ca"}) - time()
+              < ${days} * 24 * 3600
+          |||,
+          'The CA of {{ $labels.job }} ends in {{ $value | humanizeDuration }} and was not renewed: after that the API server cannot connect to the webhook.'
+        ),
+        alert(
+          'KaishareCertificateRotationFailing',
+          'The webhook cannot renew its certificates',
+          exceeds(counted('${cluster}, namespace, job', 'kaishare_certificate_rotations_total', 'result="failed"', 60), '${failures}'),
+          '{{ $labels.job }} failed about {{ $value | printf "%.0f" }} times within the last hour to renew a certificate or to publish it.'
+        ),
+        alert(
+          'KaishareWebhookErrors',
+          'The webhook counts errors',
+          exceeds(counted('${cluster}, namespace, job, stage', 'kaishare_webhook_errors_total', 'stage!~"%s"' % clientStages, 15), '${errors}')
+          + '\nor\n'
+          + exceeds(counted('${cluster}, namespace, job, stage', 'kaishare_webhook_errors_total', 'stage=~"%s"' % clientStages, 15), '${unusableRequests}'),
+          '{{ $labels.job }} counted about {{ $value | printf "%.0f" }} errors of stage {{ $labels.stage }} in 15 minutes.'
+        ),
+        // The counter has no labels and is there from the start.
+        alert(
+          'KaishareReviewsShed',
+          'The webhook rejected reviews because too many were in progress',
+          'sum by (${cluster}, namespace, job) (increase(kaishare_webhook_shed_total[10m])) > ${reviews}',
+          '{{ $labels.job }} answered about {{ $value | printf "%.0f" }} reviews with 503 in 10 minutes; the API server retries, and admits a pod unchanged if that takes too long.'
+        ),
+      ],
+    },
+    {
+      name: 'kaishare-webhook-slo',
+      rules: [
+        alert(
+          'KaishareWebhookFailureBurnFast',
+          'Reviews fail, and use up the error budget within days',
+          burnFast('failed', '${failureBudget}'),
+          '{{ $value | humanizePercentage }} of the ' + reviewsOf + ' failed in the last hour, and they still fail: pods pass without queue and share, or are refused in mode enforce.'
+        ),
+        alert(
+          'KaishareWebhookFailureBurnSlow',
+          'Reviews fail, and use up the error budget before the month ends',
+          burnSlow('failed', '${failureBudget}'),
+          '{{ $value | humanizePercentage }} of the ' + reviewsOf + ' failed in the last 6 hours, and they still fail: pods pass without queue and share, or are refused in mode enforce.'
+        ),
+        alert(
+          'KaishareWebhookLatencyBurnFast',
+          'Reviews are slow, and use up the latency budget within days',
+          burnFast('slow', '${latencyBudget}'),
+          '{{ $value | humanizePercentage }} of the ' + reviewsOf + ' took longer than ${fastSeconds} s in the last hour, and they still do.'
+        ),
+        alert(
+          'KaishareWebhookLatencyBurnSlow',
+          'Reviews are slow, and use up the latency budget before the month ends',
+          burnSlow('slow', '${latencyBudget}'),
+          '{{ $value | humanizePercentage }} of the ' + reviewsOf + ' took longer than ${fastSeconds} s in the last 6 hours, and they still do.'
+        ),
+      ],
+    },
+    {
+      name: 'kaishare-watches',
+      rules: [
+        // A healthy watch restarts every 40 s, so 5 minutes without contact mean a failure. One sample in the window shows
+        // no change: see KaishareAgentStale.
+        alert(
+          'KaishareWatchStale',
+          'A watch of the API server delivers nothing',
+          |||
+            (
+              changes(kaishare_watch_last_contact_timestamp_seconds[5m]) == 0
+                and count_over_time(kaishare_watch_last_contact_timestamp_seconds[5m]) > 1
+            )
+            or (
+              max without (cause) (kaishare_watch_restarts_total)
+                unless on (${cluster}, job, instance, resource) kaishare_watch_last_contact_timestamp_seconds
+            )
+          |||,
+          '{{ $labels.job }} at {{ $labels.instance }} has received nothing about {{ $labels.resource }} from the API server for 5 minutes, or never has.'
+        ),
+      ],
+    },
+    {
+      name: 'kaishare-scraping',
+      rules: [
+        alert(
+          'KaishareAgentNotScraped',
+          'Prometheus does not scrape the agents',
+          notScraped('kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}', '${agent}', '${agentExpected}'),
+          'Prometheus has had no target with ${agent} for an hour{{ with $labels.namespace }}, and the DaemonSet ${agentDaemonSet} of namespace {{ . }} has pods{{ end }}: alerts about GPUs and their pods cannot fire.'
+        ),
+        alert(
+          'KaishareWebhookNotScraped',
+          'Prometheus does not scrape the webhook',
+          notScraped('kube_deployment_spec_replicas{namespace="${webhookNamespace}", deployment="${webhookDeployment}"}', '${webhook}', '${webhookExpected}'),
+          'Prometheus has had no target with ${webhook} for an hour{{ with $labels.namespace }}, and the Deployment ${webhookDeployment} of namespace {{ . }} has replicas{{ end }}: alerts on its metrics cannot fire.'
+        ),
+        // Without honor_labels Prometheus renames the labels of kaishare's series that the target has, too. These four metrics
+        // have such labels: the pod's and the namespace's names, and the node's where targets have a label `node`.
+        alert(
+          'KaishareLabelsLost',
+          "Prometheus renames labels of kaishare's series",
+          |||
+            count by (${cluster}, job) (
+              kaishare_pod_info{exported_namespace!=""}
+              or kaishare_pod_info{exported_pod!=""}
+              or kaishare_gpu_memory_total_bytes{exported_node!=""}
+              or kaishare_webhook_policy_invalid{exported_namespace!=""}
+            ) > 0
+          |||,
+          '{{ $value }} series of {{ $labels.job }} have labels named exported_…, because the job lacks honor_labels: true. Alerts name the pods of kaishare instead of the pods that they are about.'
+        ),
+      ],
+    },
+  ],
+
+  local defined = [rule.alert for group in groups for rule in group.rules],
+  local isEnabled(name) = !('enabled' in config.alerts[name]) || config.alerts[name].enabled,
+  local unknown = std.setDiff(std.objectFields(config.alerts), std.set(defined)),
+  local histogramBuckets = [0.005, 0.025, 0.1, 0.5],
+
+  assert unknown == [] : '_config.alerts: no alert is named ' + std.join(', ', unknown),
+  assert !std.isNumber(config.slo.fastSeconds) || std.member(histogramBuckets, config.slo.fastSeconds) : '_config.slo.fastSeconds must be one of %s, the buckets of both histograms' % [histogramBuckets],
+  assert config.runbooks == null || std.endsWith(config.runbooks, '/') : '_config.runbooks must end with a slash',
+
+  prometheusAlerts+:: {
+    groups+: [
+      group
+      for group in [
+        group { rules: [rule for rule in group.rules if isEnabled(rule.alert)] }
+        for group in groups
+      ]
+      if group.rules != []
+    ],
+  },
+}
