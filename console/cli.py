@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import add_cluster_options, namespace_name, parse_cluster_options, use_own_kubeconfig
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
@@ -76,7 +77,7 @@ def _add_doctor(commands: Any) -> None:
         description="Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem.",
     )
     add_doctor_options(examining)
-    _add_agent_namespace(examining)
+    add_agent_options(examining)
     examining.add_argument(
         "--wait",
         nargs="?",
@@ -95,7 +96,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     settings = DoctorSettings(
         cluster=parse_cluster_options(arguments),
         configuration=arguments.webhook_configuration,
-        agent_namespace=arguments.agent_namespace,
+        agents=parse_agent_options(arguments),
         output=arguments.output,
         wait_seconds=arguments.wait,
     )
@@ -164,18 +165,6 @@ def _completion(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise UsageError(f"completion needs the Python package {error.name}") from None
     return write_completion(parser(), arguments.shell)
-
-
-def _add_agent_namespace(command: argparse.ArgumentParser) -> None:
-    from console.agents import AGENT_NAMESPACE  # noqa: PLC0415 - imports only what is needed
-
-    command.add_argument(
-        "--agent-namespace",
-        type=read_by(namespace_name),
-        default=AGENT_NAMESPACE,
-        metavar="NAMESPACE",
-        help="namespace of the agents (default %(default)s)",
-    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from console.agent_options import AgentOptions
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.command import DoctorSettings, examine
@@ -295,7 +296,7 @@ async def test_doctor_on_releases_that_differ(
 
 
 async def test_doctor_without_agents(plane: ControlPlane, fleet: AgentFleet) -> None:
-    (none,) = of(await doctor(plane, agent_namespace="elsewhere"), "agents")
+    (none,) = of(await doctor(plane, agents=AgentOptions(namespace="elsewhere")), "agents")
     assert none.state is State.PROBLEM
     assert none.what == "no agent found in namespace elsewhere; the usage of GPUs is unknown"
 
