@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import add_cluster_options, namespace_name, parse_cluster_options, use_own_kubeconfig
+from console.cluster import (
+    DEFAULT_KUBECONFIG,
+    add_cluster_options,
+    namespace_name,
+    parse_cluster_options,
+    use_own_kubeconfig,
+)
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, read_by, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
-from webhook.cli import add_doctor_options, add_explain, policy_options
+from webhook.cli import add_doctor_options, add_explain
 from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
@@ -62,7 +68,7 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     )
     program.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    add_explain(commands, policy_options())
+    add_explain(commands, default_access=DEFAULT_KUBECONFIG)
     _add_doctor(commands)
     _add_policies(commands)
     _add_top(commands)
@@ -76,7 +82,7 @@ def _add_doctor(commands: Any) -> None:
         help="check webhook, policies, KAI and agents for problems",
         description="Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem.",
     )
-    add_doctor_options(examining)
+    add_doctor_options(examining, default_access=DEFAULT_KUBECONFIG)
     add_agent_options(examining)
     examining.add_argument(
         "--wait",
@@ -87,7 +93,7 @@ def _add_doctor(commands: Any) -> None:
         help="repeat the checks until there is no problem, for at most this time (default without a value:"
         " 5m)",
     )
-    examining.set_defaults(run=_doctor)
+    examining.set_defaults(run=_doctor, program=examining.prog.rpartition(" ")[0])
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -99,6 +105,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         agents=parse_agent_options(arguments),
         output=arguments.output,
         wait_seconds=arguments.wait,
+        program=arguments.program,
     )
     return run(settings)
 
@@ -153,7 +160,8 @@ def _add_completion(commands: Any) -> None:
     completing = commands.add_parser(
         "completion",
         help="print a completion script for a shell",
-        description="Prints a completion script. bash: source <(kaishare completion bash)",
+        description="Prints a completion script of kaishare. bash: source <(kaishare completion bash)."
+        " kubectl completes `kubectl kaishare` itself, with the program kubectl_complete-kaishare.",
     )
     completing.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell")
     completing.set_defaults(run=_completion)

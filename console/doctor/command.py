@@ -40,6 +40,8 @@ class DoctorSettings:
     """The settings of `doctor`."""
 
     cluster: ClusterOptions
+    program: str = "kaishare"
+    """Name of the running command, for messages."""
     configuration: str = CONFIGURATION_NAME
     agents: AgentOptions = _AGENTS
     agent_seconds: float = AGENT_SECONDS
@@ -81,7 +83,7 @@ async def _run(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
         summary = _summary(findings)
         if summary != reported:
             reported = summary
-            write_note(f"kaishare: waiting: {summary}")
+            write_note(f"{settings.program}: waiting: {summary}")
         await asyncio.sleep(min(_EVERY_SECONDS, remaining))
 
 
