@@ -20,6 +20,7 @@ from console.cluster import (
     parse_cluster_options,
     use_own_kubeconfig,
 )
+from console.kubectl_completion import COMMAND, write_candidates
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, read_by, run_command
@@ -48,8 +49,16 @@ def program_name(path: str) -> str:
     return "kubectl kaishare" if Path(path).name.startswith(_PLUGIN) else "kaishare"
 
 
+def complete() -> int:
+    """Run `kubectl_complete-kaishare`, which kubectl calls; return the exit status."""
+    return main([COMMAND, *sys.argv[1:]])
+
+
 def _run(name: str, argv: Sequence[str] | None) -> int:
-    arguments = parser(name).parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == [COMMAND]:
+        return write_candidates(parser(name), words[1:])
+    arguments = parser(name).parse_args(words)
     use_own_kubeconfig(arguments)
     run: _Command = arguments.run
     return run(arguments)
