@@ -21,9 +21,13 @@ from console.top.token_file import read_token
 from service.command import UsageError, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
+from service.text import quoted
 
 _NEGATIVE: Final = 1
 """Exit status if an agent did not answer, or if there is none."""
+
+_OF_AN_AGENT: Final = "the agent "
+"""Beginning of the messages about responses that an agent has sent."""
 
 _SORTS: Final = {sort.name.lower(): sort for sort in Sort}
 
@@ -97,7 +101,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         namespace=arguments.namespace or "",
     )
     is_interactive = not arguments.once and arguments.output == "text" and _is_terminal()
-    cluster = Cluster()
+    cluster = Cluster(place=_place(arguments))
     async with _reader(arguments) as reader:
         rounds = Rounds(reader, cluster, node="" if arguments.url else arguments.node)
         if is_interactive:
@@ -118,10 +122,19 @@ async def _print_once(
         raise UsageError(str(error)) from None
     failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
     if arguments.url and failures:
-        raise UsageError(f"{arguments.url}: {failures[0]}; is an agent running at this address?")
+        is_agent = failures[0].startswith(_OF_AN_AGENT)
+        question = "" if is_agent else "; is an agent running at this address?"
+        raise UsageError(f"{arguments.url}: {failures[0]}{question}")
     format_all = as_json if arguments.output == "json" else as_text
     write_output(format_all(cluster, arrangement, time.monotonic()))
     return _NEGATIVE if failures or not cluster.agents else 0
+
+
+def _place(arguments: argparse.Namespace) -> str:
+    if arguments.url:
+        return ""
+    on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
+    return f"{on_node} in namespace {arguments.agent_namespace}"
 
 
 def _is_terminal() -> bool:

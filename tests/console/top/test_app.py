@@ -76,10 +76,10 @@ async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(si
         assert len(lines) == size[1]
         assert all(width(line) == size[0] for line in lines)
         assert lines[0].startswith("2 flagged, 1 in grace, 61 pods")
-        assert lines[1].startswith("3 GPUs: 1 LOST (node-b GPU-gone)")
-        assert lines[2].startswith("3 nodes: 1 NOT ANSWERING (node-c")
+        assert lines[1].startswith("3 GPUs: 1 LOST; 1 OVERPROMISED (lost: ")
+        assert lines[2].startswith("3 nodes: 1 NOT ANSWERING")
         if size[0] >= 80:
-            assert "1 OVERPROMISED" in lines[1]
+            assert "(not answering: node-c for " in lines[2]
         assert lines[4].startswith("!")
         assert lines[5].startswith("!")
         assert lines[6].startswith("~")
