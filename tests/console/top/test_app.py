@@ -188,6 +188,16 @@ async def test_markup_and_control_characters_in_names_are_text() -> None:
         assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for char in text.replace("\n", ""))
 
 
+@pytest.mark.parametrize("part", ["#head", "#columns", "#status", LinesTable])
+async def test_a_timer_that_fires_during_the_end_of_the_program_is_no_error(part: Any) -> None:
+    async with view() as pilot:
+        app = pilot.app
+        assert isinstance(app, TopApp)
+        await app.query_one(part).remove()
+        app._refresh()
+        app.on_lines_table_moved()
+
+
 async def test_new_figures_appear_without_a_key() -> None:
     reader = agents()
     async with view(reader=reader) as pilot:
