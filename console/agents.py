@@ -316,7 +316,7 @@ class Agents:
                 newer = await self._tokens.token_after(token)
                 response = response if newer == token else await self._get(pod, path, newer)
         except TokenUnavailable as error:
-            message = f"the agent asks for authentication, and {error}"
+            message = f"{error}; the agent asks for authentication"
             raise _Failed(message, missing_right=error.missing_right) from None
         if response.status in (_UNAUTHORIZED, _FORBIDDEN):
             account = f"the service account {self._account} in {self.namespace}"

@@ -248,7 +248,7 @@ async def test_without_the_right_to_create_tokens_each_command_names_it_once(
         {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
     ]
     token = await admin.token("proxy-only", *rules)
-    line = f"the agent asks for authentication, and the caller may not {RIGHT}"
+    line = f"the caller may not {RIGHT}; the agent asks for authentication"
     ended = await kaishare(plane, token, "top", "--once")
     assert (ended.status, ended.err) == (1, "")
     assert ended.out.count(f": {line}\n") == 3, ended.out
@@ -284,8 +284,8 @@ async def test_an_account_without_the_readers_role_is_named_with_the_url(
         agents = Agents(client)
         reading = await agents.read((await agents.list())[0])
     assert reading.failure == (
-        f"the agent asks for authentication, and the service account {AGENT_ACCOUNT} does not exist in"
-        f" {NAMESPACE}"
+        f"the service account {AGENT_ACCOUNT} does not exist in {NAMESPACE};"
+        " the agent asks for authentication"
     )
 
 

@@ -265,14 +265,14 @@ async def test_an_agent_that_refuses_each_token_causes_few_requests(
     [
         (
             refuses(403, "Forbidden"), 401,
-            ("the agent asks for authentication, and the caller may not create serviceaccounts/token of"
-            " kaishare-reader in kaishare-agent"),
+            ("the caller may not create serviceaccounts/token of kaishare-reader in kaishare-agent;"
+            " the agent asks for authentication"),
             "create serviceaccounts/token of kaishare-reader in kaishare-agent",
         ),
         (
             refuses(404, "NotFound"), 401,
-            ("the agent asks for authentication, and the service account kaishare-reader does not exist in"
-            " kaishare-agent"),
+            ("the service account kaishare-reader does not exist in kaishare-agent;"
+            " the agent asks for authentication"),
             "",
         ),
         (
