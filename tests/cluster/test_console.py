@@ -475,7 +475,8 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert ended.err == ""
     lines = ended.out.splitlines()
     assert lines[1] == f"{AGENTS} GPUs: none known to be lost"
-    assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING ({node_name(HANGING)} for ")
+    assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING; {AGENTS} simulated (not answering: ")
+    assert f": {node_name(HANGING)} for " in lines[2]
     (hanging,) = [line for line in lines if line.startswith(f" ? {node_name(HANGING)}: no answer for ")]
     assert hanging.endswith(f" s: no answer within 5 s; {ADVICE}")
     nodes = {line.split()[1] for line in lines if " train " in line}
