@@ -3,6 +3,9 @@
 Agents are found by their labels in one namespace. A tenant can label a pod of its own, so pods of other
 namespaces never count. The node of an agent is the one in its pod's spec; a response that names another node
 is an error. Everything else in a response is the agent's word: print it with `service.text` only.
+
+An agent that asks for authentication receives a token of a service account without other rights, and never
+the caller's own: an agent on a node that was taken over collects the tokens it is sent.
 """
 
 import asyncio
@@ -16,15 +19,18 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from console.agent_options import AgentOptions
 from gpuagent.api_types import NotAnAnswer, read_answer
 from gpuagent.top.client import PATH, Received, age_of_figures
 from kube.client import KubeClient, PodResponse
 from kube.errors import ApiError, Unreachable, status_error
 from kube.objects import ObjectMeta
+from kube.token_request import ServiceAccountTokens, TokenUnavailable
+from service.http.authentication import OWN_HEADER
 from service.text import MALFORMED, one_line, quoted
 
-AGENT_NAMESPACE: Final = "kaishare-agent"
-"""The chart's default for `agent.namespace`."""
+AGENT_AUDIENCE: Final = "kaishare-agent"
+"""Audience of the tokens; equals `gpuagent.server.server.AUDIENCE`."""
 
 MOST_AT_ONCE: Final = 16
 """Maximum number of concurrent requests to agents."""
@@ -37,8 +43,11 @@ _PORT_NAME: Final = "http"
 AGENT_SECONDS: Final = 5.0
 """Time limit of one request to an agent."""
 
+_DEFAULTS: Final = AgentOptions()
 _LONGEST_REASON: Final = 200  # characters
-_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _MISDIRECTED = 200, 401, 403, 404, 421
+_NOT_AN_AGENTS: Final = "the response is not an agent's"
+_HTTPS: Final = "HTTPS"
+_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _MISDIRECTED, _UNAVAILABLE = 200, 401, 403, 404, 421, 503
 _NO_ROUTE: Final = frozenset({502, 503, 504})
 
 
@@ -54,8 +63,19 @@ class _Port(Struct, rename="camel", frozen=True):
     name: str = ""
 
 
-class _Container(Struct, frozen=True):
+class _HttpGet(Struct, frozen=True):
+    scheme: str = ""
+
+
+class _Probe(Struct, rename="camel", frozen=True):
+    http_get: _HttpGet | None = None
+
+
+class _Container(Struct, rename="camel", frozen=True):
     ports: list[_Port] | None = None
+    startup_probe: _Probe | None = None
+    liveness_probe: _Probe | None = None
+    readiness_probe: _Probe | None = None
 
 
 class _Spec(Struct, rename="camel", frozen=True):
@@ -107,6 +127,8 @@ class AgentPod:
     node: str
     """The node that the pod is bound to; empty before that."""
     port: int
+    has_tls: bool = False
+    """Whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec."""
     version: str
     """The chart's appVersion from the pod's label; empty if absent."""
     created_at: datetime | None
@@ -128,6 +150,8 @@ class AgentReading:
     """The last response, perhaps of an earlier request; None if the agent has never responded."""
     failure: str
     """Why the request failed, in one line; empty if `received` is its response."""
+    missing_right: str = ""
+    """The right that the caller lacks, such as `get pods/proxy in kaishare-agent`; else empty."""
     failing_since: float | None
     """Monotonic time of the first failed request since the last response; None after a response."""
 
@@ -155,7 +179,11 @@ class AgentReadiness:
 
 
 class _Failed(Exception):
-    """A request to an agent failed; the message is one line."""
+    """A request to an agent failed; the message is one line without a token."""
+
+    def __init__(self, message: str, *, missing_right: str = "") -> None:
+        super().__init__(message)
+        self.missing_right = missing_right
 
 
 class Agents:
@@ -165,7 +193,7 @@ class Agents:
         self,
         client: KubeClient,
         *,
-        namespace: str = AGENT_NAMESPACE,
+        options: AgentOptions = _DEFAULTS,
         seconds: float = AGENT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -174,13 +202,23 @@ class Agents:
 
         Args:
             client: for the API server, with the caller's rights.
-            namespace: the agents' namespace.
+            options: the agents' namespace, and the service account for tokens.
             seconds: time limit of one request to an agent.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
         """
-        self.namespace = namespace
+        self.namespace = options.namespace
         self._client = client
+        self._account = options.account
+        self._tokens = ServiceAccountTokens(
+            client,
+            namespace=options.namespace,
+            account=options.account,
+            audience=AGENT_AUDIENCE,
+            clock=clock,
+        )
+        self._requires_token: set[str] = set()
+        """UIDs of the pods that have asked for authentication; no other pod receives a token."""
         self._seconds = seconds
         self._clock = clock
         self._wall_clock = wall_clock
@@ -207,6 +245,7 @@ class Agents:
         for by_uid in (self._last, self._failing_since):
             for uid in by_uid.keys() - uids:
                 del by_uid[uid]
+        self._requires_token &= uids
         return sorted(pods, key=lambda pod: (pod.node, pod.name))
 
     async def read(self, pod: AgentPod) -> AgentReading:
@@ -214,10 +253,11 @@ class Agents:
 
         A failed request is no exception: the reading has the reason and the last response.
         """
+        missing_right = ""
         try:
             self._last[pod.uid] = await self._figures(pod)
         except _Failed as error:
-            failure = str(error)
+            failure, missing_right = str(error), error.missing_right
             self._failing_since.setdefault(pod.uid, self._clock())
         else:
             failure = ""
@@ -226,11 +266,12 @@ class Agents:
             pod=pod,
             received=self._last.get(pod.uid),
             failure=failure,
+            missing_right=missing_right,
             failing_since=self._failing_since.get(pod.uid),
         )
 
     async def ready(self, pod: AgentPod) -> AgentReadiness:
-        """Request an agent's `/readyz`."""
+        """Request an agent's `/readyz`, which needs no token."""
         try:
             response = await self._get(pod, "/readyz")
         except _Failed as error:
@@ -242,9 +283,9 @@ class Agents:
         return AgentReadiness(pod=pod, is_ready=False, reasons=reasons or (f"status {response.status}",))
 
     async def _figures(self, pod: AgentPod) -> Received:
-        response = await self._get(pod, PATH)
+        response = await self._get_with_token(pod, PATH)
         if response.status != _OK:
-            raise _Failed(_refusal(response, pod))
+            raise _Failed(_refusal(response))
         try:
             answer = read_answer(response.body)
         except NotAnAnswer as error:
@@ -258,23 +299,53 @@ class Agents:
             age=age_of_figures(answer, response.date, self._wall_clock),
         )
 
-    async def _get(self, pod: AgentPod, path: str) -> PodResponse:
+    async def _get_with_token(self, pod: AgentPod, path: str) -> PodResponse:
+        """Request a path, with a token if the agent answers 401 without one.
+
+        A refused token is replaced at most once, and only if it is not recent.
+        """
+        if pod.uid not in self._requires_token:
+            response = await self._get(pod, path)
+            if response.status != _UNAUTHORIZED:
+                return response
+            self._requires_token.add(pod.uid)
+        try:
+            token = await self._tokens.token()
+            response = await self._get(pod, path, token)
+            if response.status == _UNAUTHORIZED:
+                newer = await self._tokens.token_after(token)
+                response = response if newer == token else await self._get(pod, path, newer)
+        except TokenUnavailable as error:
+            message = f"{error}; the agent asks for authentication"
+            raise _Failed(message, missing_right=error.missing_right) from None
+        if response.status in (_UNAUTHORIZED, _FORBIDDEN):
+            account = f"the service account {self._account} in {self.namespace}"
+            raise _Failed(f"the agent refuses {account}: {_status_and_text(response)}")
+        if response.status == _UNAVAILABLE:
+            raise _Failed(f"the agent cannot check the token: {_status_and_text(response)}")
+        return response
+
+    async def _get(self, pod: AgentPod, path: str, token: str = "") -> PodResponse:
         """Request a path of the agent; raise `_Failed` for errors of the proxy."""
         if not pod.node or pod.is_terminating:
             raise _Failed(
                 "the pod is terminating" if pod.is_terminating else "the pod is not bound to a node"
             )
-        proxy = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{pod.port}/proxy{path}"
+        scheme = "https:" if pod.has_tls else ""
+        proxy = f"/api/v1/namespaces/{pod.namespace}/pods/{scheme}{pod.name}:{pod.port}/proxy{path}"
+        headers = {OWN_HEADER: token} if token else {}
         async with self._slots:
             try:
-                response = await self._client.get_from_pod(proxy, seconds=self._seconds)
+                response = await self._client.get_from_pod(proxy, headers=headers, seconds=self._seconds)
             except Unreachable as error:
                 message = str(error).removeprefix(f"GET {proxy}: ")
                 if message == "no answer in time":
                     message = f"no answer within {self._seconds:g} s; {NETWORK_ADVICE}"
                 raise _Failed(message) from None
+        if token and (token.encode() in response.body or token in response.reason):
+            raise _Failed(f"{_NOT_AN_AGENTS}: it repeats the token of the request")
         if _is_of_the_proxy(response):
-            raise _Failed(_refusal(response, pod))
+            raise _proxy_failure(response, pod)
         return response
 
 
@@ -283,26 +354,30 @@ def _is_of_the_proxy(response: PodResponse) -> bool:
     return response.status != _OK and b'"kind":"Status"' in response.body[:200].replace(b" ", b"")
 
 
-def _refusal(response: PodResponse, pod: AgentPod) -> str:
-    """Describe a response other than 200, of the API server's proxy or of the agent."""
-    if not _is_of_the_proxy(response):
-        text = one_line(response.body.decode("utf-8", "replace"), _LONGEST_REASON)
-        message = f"{response.status}{f', {text}' if text else ''}"
-        if response.status == _UNAUTHORIZED:
-            return f"the agent asks for authentication: {message}"
-        if response.status == _MISDIRECTED:
-            return f"the agent rejects the host name: {message}"
-        return f"the response is not an agent's: {message}"
+def _proxy_failure(response: PodResponse, pod: AgentPod) -> _Failed:
+    """Describe an error of the API server's proxy."""
     error: ApiError = status_error(
         response.body, "proxy", http_status=response.status, http_reason=response.reason
     )
     if response.status == _FORBIDDEN:
-        return f"the caller may not get pods/proxy in {pod.namespace}"
+        right = f"get pods/proxy in {pod.namespace}"
+        return _Failed(f"the caller may not {right}", missing_right=right)
     if response.status == _NOT_FOUND:
-        return "the pod no longer exists"
+        return _Failed("the pod no longer exists")
     if response.status in _NO_ROUTE:
-        return f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}"
-    return str(error)
+        return _Failed(f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}")
+    return _Failed(str(error))
+
+
+def _refusal(response: PodResponse) -> str:
+    """Describe a response of the agent other than 200."""
+    problem = "the agent rejects the host name" if response.status == _MISDIRECTED else _NOT_AN_AGENTS
+    return f"{problem}: {_status_and_text(response)}"
+
+
+def _status_and_text(response: PodResponse) -> str:
+    text = one_line(response.body.decode("utf-8", "replace"), _LONGEST_REASON)
+    return f"{response.status}{f', {text}' if text else ''}"
 
 
 def _agent_pod(pod: _Pod) -> AgentPod:
@@ -316,6 +391,7 @@ def _agent_pod(pod: _Pod) -> AgentPod:
         name=metadata.name,
         uid=metadata.uid,
         node=pod.spec.node_name,
+        has_tls=any(_serves_figures(item) and _is_probed_with_tls(item) for item in pod.spec.containers),
         port=next((port.container_port for port in ports if port.name == _PORT_NAME), _PORT),
         version=(metadata.labels or {}).get(VERSION_LABEL, ""),
         created_at=metadata.creation_timestamp,
@@ -325,6 +401,16 @@ def _agent_pod(pod: _Pod) -> AgentPod:
         is_running=status.phase == "Running",
         is_terminating=metadata.deletion_timestamp is not None,
     )
+
+
+def _serves_figures(container: _Container) -> bool:
+    return any(port.name == _PORT_NAME for port in container.ports or ())
+
+
+def _is_probed_with_tls(container: _Container) -> bool:
+    """Whether the kubelet probes the container over TLS, as it must if the port has TLS."""
+    probes = (container.readiness_probe, container.liveness_probe, container.startup_probe)
+    return any(probe and probe.http_get and probe.http_get.scheme == _HTTPS for probe in probes)
 
 
 def _trouble(status: _Status) -> str:

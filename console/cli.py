@@ -12,14 +12,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from console.cluster import add_cluster_options, namespace_name, parse_cluster_options, use_own_kubeconfig
+from console.agent_options import add_agent_options, parse_agent_options
+from console.cluster import (
+    DEFAULT_KUBECONFIG,
+    add_cluster_options,
+    namespace_name,
+    parse_cluster_options,
+    use_own_kubeconfig,
+)
+from console.kubectl_completion import COMMAND, write_candidates
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, read_by, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
-from webhook.cli import add_doctor_options, add_explain, policy_options
+from webhook.cli import add_doctor_options, add_explain
 from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
@@ -41,8 +49,16 @@ def program_name(path: str) -> str:
     return "kubectl kaishare" if Path(path).name.startswith(_PLUGIN) else "kaishare"
 
 
+def complete() -> int:
+    """Run `kubectl_complete-kaishare`, which kubectl calls; return the exit status."""
+    return main([COMMAND, *sys.argv[1:]])
+
+
 def _run(name: str, argv: Sequence[str] | None) -> int:
-    arguments = parser(name).parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == [COMMAND]:
+        return write_candidates(parser(name), words[1:])
+    arguments = parser(name).parse_args(words)
     use_own_kubeconfig(arguments)
     run: _Command = arguments.run
     return run(arguments)
@@ -61,7 +77,7 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     )
     program.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    add_explain(commands, policy_options())
+    add_explain(commands, default_access=DEFAULT_KUBECONFIG)
     _add_doctor(commands)
     _add_policies(commands)
     _add_top(commands)
@@ -75,8 +91,8 @@ def _add_doctor(commands: Any) -> None:
         help="check webhook, policies, KAI and agents for problems",
         description="Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem.",
     )
-    add_doctor_options(examining)
-    _add_agent_namespace(examining)
+    add_doctor_options(examining, default_access=DEFAULT_KUBECONFIG)
+    add_agent_options(examining)
     examining.add_argument(
         "--wait",
         nargs="?",
@@ -86,7 +102,7 @@ def _add_doctor(commands: Any) -> None:
         help="repeat the checks until there is no problem, for at most this time (default without a value:"
         " 5m)",
     )
-    examining.set_defaults(run=_doctor)
+    examining.set_defaults(run=_doctor, program=examining.prog.rpartition(" ")[0])
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -95,9 +111,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
     settings = DoctorSettings(
         cluster=parse_cluster_options(arguments),
         configuration=arguments.webhook_configuration,
-        agent_namespace=arguments.agent_namespace,
+        agents=parse_agent_options(arguments),
         output=arguments.output,
         wait_seconds=arguments.wait,
+        program=arguments.program,
     )
     return run(settings)
 
@@ -152,7 +169,8 @@ def _add_completion(commands: Any) -> None:
     completing = commands.add_parser(
         "completion",
         help="print a completion script for a shell",
-        description="Prints a completion script. bash: source <(kaishare completion bash)",
+        description="Prints a completion script of kaishare. bash: source <(kaishare completion bash)."
+        " kubectl completes `kubectl kaishare` itself, with the program kubectl_complete-kaishare.",
     )
     completing.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell")
     completing.set_defaults(run=_completion)
@@ -164,18 +182,6 @@ def _completion(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise UsageError(f"completion needs the Python package {error.name}") from None
     return write_completion(parser(), arguments.shell)
-
-
-def _add_agent_namespace(command: argparse.ArgumentParser) -> None:
-    from console.agents import AGENT_NAMESPACE  # noqa: PLC0415 - imports only what is needed
-
-    command.add_argument(
-        "--agent-namespace",
-        type=read_by(namespace_name),
-        default=AGENT_NAMESPACE,
-        metavar="NAMESPACE",
-        help="namespace of the agents (default %(default)s)",
-    )
 
 
 if __name__ == "__main__":

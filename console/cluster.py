@@ -9,6 +9,7 @@ from kube.access import KubeConfig
 from service.text import quoted
 from webhook.policy.values import is_object_name
 
+DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
 _LONGEST_NAMESPACE: Final = 63
 
 
@@ -33,7 +34,7 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--kubeconfig",
         metavar="FILE",
-        help="kubeconfig of the cluster (default: $KUBECONFIG, else ~/.kube/config)",
+        help=f"kubeconfig of the cluster (default: {DEFAULT_KUBECONFIG})",
     )
     command.add_argument(
         "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"

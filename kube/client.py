@@ -33,6 +33,7 @@ _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's error codes for certificates that are not yet valid or have expired."""
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
@@ -130,14 +131,18 @@ class KubeClient:
         """Get one object; raises as `request`."""
         return await self.request("GET", path, **options)
 
-    async def get_from_pod(self, path: str, *, seconds: float = _SECONDS) -> "PodResponse":
+    async def get_from_pod(
+        self, path: str, *, headers: Mapping[str, str] = _NO_HEADERS, seconds: float = _SECONDS
+    ) -> "PodResponse":
         """Get a path of a pod's port through the API server's proxy.
 
         The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
         API server's. The API server removes the caller's credentials from the forwarded request.
 
         Args:
-            path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`.
+            path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or `https:NAME:PORT` for a port
+                with TLS. The API server does not verify the pod's certificate.
+            headers: further headers for the pod; the caller's credentials take precedence.
             seconds: time limit of the whole request.
 
         Raises:
@@ -147,10 +152,8 @@ class KubeClient:
         request_line = f"GET {path}"
         limit = aiohttp.ClientTimeout(total=seconds)
         with _transport_errors(request_line):
-            headers = {"Accept": "*/*", **await self._access.headers()}
-            async with self._send(
-                "GET", path, params=None, headers=headers, body=None, limit=limit
-            ) as response:
+            sent = {"Accept": "*/*", **headers, **await self._access.headers()}
+            async with self._send("GET", path, params=None, headers=sent, body=None, limit=limit) as response:
                 _require_plain(response, request_line)
                 longest = _LONGEST_ANSWER if response.status < 300 else _LONGEST_ERROR
                 return PodResponse(

@@ -8,7 +8,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
@@ -35,6 +35,8 @@ from webhook.policy.decide import Rules
 from webhook.policy.values import is_object_name
 from webhook.registration.configurations import CONFIGURATION_NAME
 
+_SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
+
 
 class _Command(Protocol):
     def __call__(self, arguments: argparse.Namespace) -> int: ...
@@ -58,8 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kaishare {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    rules = policy_options()
-    serving = commands.add_parser("serve", parents=[rules], help="run the admission webhook")
+    serving = commands.add_parser(
+        "serve", parents=[policy_options(serves=True)], help="run the admission webhook"
+    )
     serving.add_argument(
         "--listen",
         default="127.0.0.1:8443",
@@ -99,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add_log_level(serving)
     serving.set_defaults(run=_serve)
 
-    add_explain(commands, rules)
+    add_explain(commands)
 
     examining = commands.add_parser(
         "doctor", help="check the cluster for problems that keep policies from taking effect"
@@ -109,20 +112,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def policy_options() -> Parser:
-    """Return the options of `serve` and `explain` that decide about pods, as a parent parser."""
+def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Parser:
+    """Return the options of `serve` and `explain` that decide about pods, as a parent parser.
+
+    Args:
+        serves: whether the options are for `serve`, whose defaults differ.
+        default_access: the access to a cluster without `--kubeconfig`.
+    """
     rules = Parser(add_help=False)
     rules.add_argument(
         "--policies",
         metavar="cluster|FILE|DIR",
         help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
-        " (YAML or JSON); serve: cluster if unset, explain: none if unset",
+        f" (YAML or JSON) (default: {'the cluster' if serves else 'none'})",
     )
     rules.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="kubeconfig of the cluster (default: the pod's service account, else $KUBECONFIG, else"
-        " ~/.kube/config)",
+        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default_access})"
     )
     rules.add_argument(
         "--kai-version",
@@ -152,19 +157,21 @@ def policy_options() -> Parser:
         "--default-priority-class",
         type=read_by(_class_name),
         metavar="NAME",
-        help="the cluster's default PriorityClass (globalDefault); serve reads it from the cluster if its"
-        " policies come from there",
+        help="the cluster's default PriorityClass (globalDefault)"
+        f" (default: {'read from the cluster if the policies come from there' if serves else 'none'})",
     )
     return rules
 
 
-def add_doctor_options(examining: argparse.ArgumentParser) -> None:
-    """Add the options of `doctor` to its parser."""
+def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: str = _SERVICE_ACCESS) -> None:
+    """Add the options of `doctor` to its parser.
+
+    Args:
+        examining: the parser of `doctor`.
+        default_access: the access to a cluster without `--kubeconfig`.
+    """
     examining.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="kubeconfig of the cluster (default: the pod's service account, else $KUBECONFIG, else"
-        " ~/.kube/config)",
+        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default_access})"
     )
     examining.add_argument(
         "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
@@ -180,16 +187,16 @@ def add_doctor_options(examining: argparse.ArgumentParser) -> None:
     )
 
 
-def add_explain(commands: Any, rules: Parser) -> None:
+def add_explain(commands: Any, *, default_access: str = _SERVICE_ACCESS) -> None:
     """Add the command `explain` to the subparsers of a program.
 
     Args:
         commands: the result of `add_subparsers`.
-        rules: the result of `policy_options`.
+        default_access: the access to a cluster without `--kubeconfig`.
     """
     explaining = commands.add_parser(
         "explain",
-        parents=[rules],
+        parents=[policy_options(serves=False, default_access=default_access)],
         help="show what the webhook would do to the pods of a manifest",
         description="Shows what the webhook would do to the pods of manifests; changes nothing in a cluster.",
         epilog=_EXPLAIN_EXAMPLES,
@@ -247,7 +254,7 @@ def add_explain(commands: Any, rules: Parser) -> None:
         help="output format; patch writes one JSON Patch per line, manifest the manifests with their pods"
         " changed (default %(default)s)",
     )
-    explaining.set_defaults(run=_explain, program=explaining.prog.partition(" ")[0])
+    explaining.set_defaults(run=_explain, program=explaining.prog.rpartition(" ")[0])
 
 
 _EXPLAIN_EXAMPLES = """examples:

@@ -57,15 +57,15 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
         readings: one reading of each agent that is ready.
         now: the API server's time; None if it is unknown.
     """
-    by_failure: defaultdict[str, list[AgentPod]] = defaultdict(list)
+    by_failure: defaultdict[tuple[str, str], list[AgentPod]] = defaultdict(list)
     for reading in readings:
         if reading.failure:
-            by_failure[reading.failure].append(reading.pod)
-    for failure, pods in sorted(by_failure.items())[:MOST_LINES]:
+            by_failure[reading.failure, reading.missing_right].append(reading.pod)
+    for (failure, missing_right), pods in sorted(by_failure.items())[:MOST_LINES]:
         places = [place(pod, now) for pod in pods]
-        if failure.startswith("the caller may not"):
-            advice = f"grant the right to get pods/proxy in {pods[0].namespace}"
-            yield unknown(RESPONSES, f"{listed(places)}: {failure}", advice)
+        if missing_right:
+            advice = f"grant the right to {missing_right}"
+            yield unknown(RESPONSES, f"{listed(places)}: {one_line(failure)}", advice)
         else:
             advice = f"check the log: kubectl -n {pods[0].namespace} logs {pods[0].name}"
             yield problem(RESPONSES, f"{listed(places)}: {one_line(failure)}", advice)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from console.agents import AGENT_NAMESPACE, AGENT_SECONDS, AgentPod, Agents
+from console.agent_options import AgentOptions
+from console.agents import AGENT_SECONDS, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.links import link_of
@@ -31,6 +32,7 @@ _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
 
 _FORBIDDEN: Final = 403
+_AGENTS: Final = AgentOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,10 @@ class DoctorSettings:
     """The settings of `doctor`."""
 
     cluster: ClusterOptions
+    program: str = "kaishare"
+    """Name of the running command, for messages."""
     configuration: str = CONFIGURATION_NAME
-    agent_namespace: str = AGENT_NAMESPACE
+    agents: AgentOptions = _AGENTS
     agent_seconds: float = AGENT_SECONDS
     """Time limit of one request to an agent."""
     output: str = "text"
@@ -59,7 +63,7 @@ def run(settings: DoctorSettings) -> int:
     about = {
         "server": server,
         "configuration": settings.configuration,
-        "agentNamespace": settings.agent_namespace,
+        "agentNamespace": settings.agents.namespace,
     }
     return write_report(findings, output=settings.output, about=about)
 
@@ -79,7 +83,7 @@ async def _run(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
         summary = _summary(findings)
         if summary != reported:
             reported = summary
-            write_note(f"kaishare: waiting: {summary}")
+            write_note(f"{settings.program}: waiting: {summary}")
         await asyncio.sleep(min(_EVERY_SECONDS, remaining))
 
 
@@ -113,18 +117,18 @@ async def _findings(access: Access, settings: DoctorSettings) -> AsyncIterator[C
 
 
 async def _agent_findings(reader: ApiReader, settings: DoctorSettings) -> AsyncIterator[CheckResult]:
-    agents = Agents(reader.client, namespace=settings.agent_namespace, seconds=settings.agent_seconds)
+    agents = Agents(reader.client, options=settings.agents, seconds=settings.agent_seconds)
     nodes = await read_gpu_nodes(reader)
     pods: list[AgentPod] = []
     try:
         pods = await agents.list()
     except (ApiError, Unreachable, AccessError) as error:
-        yield _not_listed(error, settings.agent_namespace)
+        yield _not_listed(error, settings.agents.namespace)
         with_agent = None
     else:
         with_agent = frozenset(pod.node for pod in pods)
         if not pods:
-            yield _no_agents(settings.agent_namespace, has_gpus=bool(nodes.items))
+            yield _no_agents(settings.agents.namespace, has_gpus=bool(nodes.items))
     for finding in node_findings(nodes, with_agent if pods else None):
         yield finding
     now = reader.client.server_time()

@@ -165,11 +165,17 @@ class TopApp(App[None]):
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
+        if not self._is_complete():
+            return
         if not self._rounds.is_paused and self._shown_version != self._cluster.version:
             self.rearrange()
         else:
             self._show_head()
             self.query_one(LinesTable).refresh()
+
+    def _is_complete(self) -> bool:
+        """Whether all parts are there; Textual removes them one by one at the end, while timers still run."""
+        return all(self.query(part) for part in ("#head", "#columns", "#status", LinesTable))
 
     def rearrange(self) -> None:
         """Choose and sort the lines again."""
@@ -185,6 +191,8 @@ class TopApp(App[None]):
 
     def on_lines_table_moved(self) -> None:
         """Show headings and place."""
+        if not self._is_complete():
+            return
         table = self.query_one(LinesTable)
         self.query_one("#columns", Static).update(Text(table.heading))
         self.query_one("#status", Static).update(Text(self._status(table)))

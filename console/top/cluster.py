@@ -71,6 +71,8 @@ class Cluster:
     """All agents by name."""
 
     agents: dict[str, AgentState] = field(default_factory=dict)
+    place: str = ""
+    """Where the agents are looked for, such as ` on node a`; for messages."""
     list_failure: str = ""
     """Why the list of agents is not current; empty while it is."""
     is_listed: bool = False

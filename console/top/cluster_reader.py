@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from console.agent_options import AgentOptions
 from console.agents import AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.top.reader import AgentRef, ReadFailed
@@ -52,15 +53,17 @@ class ClusterReader:
 
 
 @asynccontextmanager
-async def cluster_reader(options: ClusterOptions, namespace: str) -> AsyncIterator[ClusterReader]:
+async def cluster_reader(
+    options: ClusterOptions, agent_options: AgentOptions
+) -> AsyncIterator[ClusterReader]:
     """Connect to the API server of the caller's kubeconfig.
 
     Args:
         options: select the cluster.
-        namespace: the agents' namespace.
+        agent_options: the agents' namespace, and the service account for tokens.
 
     Raises:
         kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
     """
     async with KubeClient(await options.access()) as client:
-        yield ClusterReader(Agents(client, namespace=namespace))
+        yield ClusterReader(Agents(client, options=agent_options))

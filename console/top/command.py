@@ -10,19 +10,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from console.agents import AGENT_NAMESPACE
+from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import add_cluster_options, namespace_name, parse_cluster_options
 from console.top.arrange import Arrangement, Group, Sort
 from console.top.cluster import Cluster
 from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
+from console.top.token_file import read_token
 from service.command import UsageError, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
+from service.text import quoted
 
 _NEGATIVE: Final = 1
 """Exit status if an agent did not answer, or if there is none."""
+
+_OF_AN_AGENT: Final = "the agent "
+"""Beginning of the messages about responses that an agent has sent."""
 
 _SORTS: Final = {sort.name.lower(): sort for sort in Sort}
 
@@ -35,17 +40,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " of their share. Press ? for the keys. Without a terminal the table is printed once; the exit status"
         " is then 1 if an agent did not answer."
     )
-    command.add_argument(
-        "--agent-namespace",
-        type=read_by(namespace_name),
-        default=AGENT_NAMESPACE,
-        metavar="NAMESPACE",
-        help="namespace of the agents (default %(default)s)",
-    )
+    add_agent_options(command)
     command.add_argument(
         "--url",
         metavar="URL",
         help="ask one agent at this address, such as http://127.0.0.1:9445, without the API server",
+    )
+    command.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="with --url: file with a token for the audience kaishare-agent, needed where the agent asks for"
+        " tokens; - reads it from standard input",
     )
     command.add_argument("--node", default="", metavar="NAME", help="show this node only")
     command.add_argument(
@@ -79,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the agents; return the exit status.
 
     Raises:
-        UsageError: the URL is invalid, the list of agents is not available, or the one agent at the URL does
-            not respond.
+        UsageError: the URL is invalid, the file of the token is, the list of agents is not available, or the
+            one agent at the URL does not respond.
         kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
     """
     capture_libraries(JsonLog(io.BytesIO()))  # a warning must not write into the table
@@ -95,7 +101,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         namespace=arguments.namespace or "",
     )
     is_interactive = not arguments.once and arguments.output == "text" and _is_terminal()
-    cluster = Cluster()
+    cluster = Cluster(place=_place(arguments))
     async with _reader(arguments) as reader:
         rounds = Rounds(reader, cluster, node="" if arguments.url else arguments.node)
         if is_interactive:
@@ -116,10 +122,19 @@ async def _print_once(
         raise UsageError(str(error)) from None
     failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
     if arguments.url and failures:
-        raise UsageError(f"{arguments.url}: {failures[0]}; is an agent running at this address?")
+        is_agent = failures[0].startswith(_OF_AN_AGENT)
+        question = "" if is_agent else "; is an agent running at this address?"
+        raise UsageError(f"{arguments.url}: {failures[0]}{question}")
     format_all = as_json if arguments.output == "json" else as_text
     write_output(format_all(cluster, arrangement, time.monotonic()))
     return _NEGATIVE if failures or not cluster.agents else 0
+
+
+def _place(arguments: argparse.Namespace) -> str:
+    if arguments.url:
+        return ""
+    on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
+    return f"{on_node} in namespace {arguments.agent_namespace}"
 
 
 def _is_terminal() -> bool:
@@ -127,17 +142,24 @@ def _is_terminal() -> bool:
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
+def _url_reader(arguments: argparse.Namespace) -> UrlReader:
+    token = read_token(arguments.token_file) if arguments.token_file else ""
+    try:
+        return UrlReader(arguments.url, token)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 @asynccontextmanager
 async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
     if arguments.url:
-        try:
-            yield UrlReader(arguments.url)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        yield _url_reader(arguments)
         return
+    if arguments.token_file:
+        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
     # Imported here, since --url needs no client of an API server.
     from console.top.cluster_reader import cluster_reader  # noqa: PLC0415
 
     options = parse_cluster_options(arguments)
-    async with cluster_reader(options, arguments.agent_namespace) as reader:
+    async with cluster_reader(options, parse_agent_options(arguments)) as reader:
         yield reader

@@ -8,6 +8,7 @@ from console.top.cluster import AgentState, Cluster
 from console.top.columns import agent_text, group_text
 from console.top.rows import Row, known_bytes
 from gpuagent.api_types import ApiAmount, ApiPod, ApiVerdict
+from service.text import counted
 from service.units import duration
 
 _MOST = 64
@@ -67,7 +68,8 @@ def _on_gpu(pod: ApiPod, uuid: str) -> Iterator[str]:
     yield f"on GPU {plain(uuid, 64) or '(unknown)'}"
     holding = next((holding for holding in pod.gpus if holding.gpu_uuid == uuid), None)
     if holding is not None:
-        yield f"  used         {amount(known_bytes(holding.used_bytes))}, {holding.processes} processes"
+        processes = counted(holding.processes, "process", "processes")
+        yield f"  used         {amount(known_bytes(holding.used_bytes))}, {processes}"
         if holding.utilization_ratio is not None:
             yield f"  utilization  {percent(holding.utilization_ratio)}"
     yield f"  share        {_amount(pod.shares.get(uuid))}"

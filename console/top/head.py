@@ -22,6 +22,16 @@ class HeadLine:
     """Whether the line reports something wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A part of a line: a count, and perhaps the names behind it."""
+
+    count: str
+    name: str = ""
+    """What the details are about."""
+    details: str = ""
+
+
 def head(cluster: Cluster, totals: Totals, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
     """Return the head.
 
@@ -44,44 +54,53 @@ def _memory(totals: Totals) -> HeadLine:
 
 
 def _gpus(totals: Totals) -> HeadLine:
-    parts = []
+    alarms = []
     if totals.lost:
-        parts.append(f"{len(totals.lost)} LOST ({_names(totals.lost)})")
+        alarms.append(_Note(f"{len(totals.lost)} LOST", "lost", _names(totals.lost)))
     if totals.over_promised:
-        worst = (f"{gpu.name}: {amount(gpu.promised)} of {amount(gpu.total)}" for gpu in totals.over_promised)
-        parts.append(f"{len(totals.over_promised)} OVERPROMISED ({_first(list(worst))})")
+        worst = [f"{gpu.name}: {amount(gpu.promised)} of {amount(gpu.total)}" for gpu in totals.over_promised]
+        alarms.append(_Note(f"{len(worst)} OVERPROMISED", "overpromised", _first(worst)))
     is_complete = totals.agents and not totals.silent and not totals.waiting
-    text = "; ".join(parts) or ("none lost" if is_complete else "none known to be lost")
-    return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(parts))
+    text = _joined(alarms) or ("none lost" if is_complete else "none known to be lost")
+    return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(alarms))
 
 
 def _agents(cluster: Cluster, totals: Totals, now: float) -> HeadLine:
-    notes = "; ".join(_agent_notes(cluster, totals, now))
+    notes = _joined(list(_agent_notes(cluster, totals, now)))
     if not totals.agents and not notes:
-        notes = "no agent found" if cluster.is_listed else "listing the agents"
+        notes = f"no agent found{cluster.place}" if cluster.is_listed else "listing the agents"
     return HeadLine(
         f"{counted(totals.nodes, 'node')}: {notes or 'all answer'}",
         bool(totals.silent or totals.suspended or cluster.list_failure),
     )
 
 
-def _agent_notes(cluster: Cluster, totals: Totals, now: float) -> Iterator[str]:
+def _agent_notes(cluster: Cluster, totals: Totals, now: float) -> Iterator[_Note]:
     if cluster.list_failure:
-        yield f"LIST OF AGENTS FAILED ({cluster.list_failure})"
+        yield _Note("LIST OF AGENTS FAILED", "list", cluster.list_failure)
     if totals.silent:
         first = totals.silent[0]
         others = f", {len(totals.silent) - 1} more" if len(totals.silent) > 1 else ""
-        age = duration(first.silent_seconds(now))
-        yield f"{len(totals.silent)} NOT ANSWERING ({first.node} for {age}: {first.failure}{others})"
+        details = f"{first.node} for {duration(first.silent_seconds(now))}: {first.failure}{others}"
+        yield _Note(f"{len(totals.silent)} NOT ANSWERING", "not answering", details)
     if totals.waiting:
-        yield f"no answer of {totals.waiting} yet"
+        yield _Note(f"no answer of {totals.waiting} yet")
     if totals.suspended:
         names = _first([agent.node for agent in totals.suspended])
-        yield f"{len(totals.suspended)} WITH VERDICTS SUSPENDED ({names})"
+        yield _Note(f"{len(totals.suspended)} WITH VERDICTS SUSPENDED", "suspended", names)
     if totals.problems:
-        yield counted(totals.problems, "problem")
+        yield _Note(counted(totals.problems, "problem"))
     if totals.simulated:
-        yield f"{totals.simulated} simulated"
+        yield _Note(f"{totals.simulated} simulated")
+
+
+def _joined(notes: Sequence[_Note]) -> str:
+    """Join notes: all counts first, so that a narrow terminal cuts only their details."""
+    detailed = [note for note in notes if note.details]
+    details = "; ".join(
+        f"{note.name}: {note.details}" if len(notes) > 1 else note.details for note in detailed
+    )
+    return "; ".join(note.count for note in notes) + (f" ({details})" if details else "")
 
 
 def _names(gpus: Sequence[GpuState]) -> str:

@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from gpuagent.top.client import Agent, NoAnswer, Received
+
+_TOKEN_START: Final = 8
+"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
 
 
 class ReadFailed(Exception):
@@ -45,13 +48,18 @@ class AgentReader(Protocol):
 class UrlReader:
     """Reads one agent by its address."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         """Set the address.
+
+        Args:
+            url: the agent's address.
+            token: token for the agent's audience; empty for an agent that asks for none.
 
         Raises:
             ValueError: the URL is not an agent's address.
         """
-        self._agent = Agent(url)
+        self._agent = Agent(url, token=token)
+        self._token = token
 
     async def agents(self) -> Sequence[AgentRef]:
         """Return the one agent."""
@@ -64,6 +72,14 @@ class UrlReader:
             ReadFailed: the agent does not respond in time, or responds with an error.
         """
         try:
-            return await asyncio.to_thread(self._agent.fetch)
+            received = await asyncio.to_thread(self._agent.fetch)
         except NoAnswer as error:
-            raise ReadFailed(str(error)) from None
+            failure, body = str(error), b""
+        else:
+            failure, body = "", received.body
+        token = self._token  # an error's text is shortened, and may have the beginning of the token only
+        if token and (token[:_TOKEN_START] in failure or token.encode() in body):
+            failure = "the response is not from an agent: it repeats the token of the request"
+        if failure:
+            raise ReadFailed(failure)
+        return received

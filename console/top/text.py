@@ -25,7 +25,7 @@ def _lines(cluster: Cluster, arrangement: Arrangement, now: float) -> Iterator[s
     yield from (line.text for line in head(cluster, cluster.totals(), now))
     lines = arrange(cluster, arrangement)
     if not lines:
-        yield "No pod has a GPU share or uses GPU memory." if cluster.agents else "No agents."
+        yield _no_lines(cluster, arrangement)
         return
     layout = everything(merge_widths(agent.widths for agent in cluster.agents.values()))
     yield ""
@@ -33,6 +33,14 @@ def _lines(cluster: Cluster, arrangement: Arrangement, now: float) -> Iterator[s
     wide = replace(layout, width=max(layout.width, _LONGEST))  # long reasons of agents
     for line in lines:
         yield wide.line(line, now, is_old=is_old(cluster, line))
+
+
+def _no_lines(cluster: Cluster, arrangement: Arrangement) -> str:
+    if not cluster.agents:
+        return f"No agents{cluster.place}."
+    if arrangement.namespace or arrangement.flagged_only or arrangement.words:
+        return "No pod matches the options."
+    return "No pod has a GPU share or uses GPU memory."
 
 
 def as_json(cluster: Cluster, arrangement: Arrangement, now: float) -> str:

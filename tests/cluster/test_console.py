@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from console.agent_options import AgentOptions
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.command import DoctorSettings, examine
@@ -295,7 +296,7 @@ async def test_doctor_on_releases_that_differ(
 
 
 async def test_doctor_without_agents(plane: ControlPlane, fleet: AgentFleet) -> None:
-    (none,) = of(await doctor(plane, agent_namespace="elsewhere"), "agents")
+    (none,) = of(await doctor(plane, agents=AgentOptions(namespace="elsewhere")), "agents")
     assert none.state is State.PROBLEM
     assert none.what == "no agent found in namespace elsewhere; the usage of GPUs is unknown"
 
@@ -474,7 +475,8 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert ended.err == ""
     lines = ended.out.splitlines()
     assert lines[1] == f"{AGENTS} GPUs: none known to be lost"
-    assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING ({node_name(HANGING)} for ")
+    assert lines[2].startswith(f"{AGENTS + 1} nodes: 1 NOT ANSWERING; {AGENTS} simulated (not answering: ")
+    assert f": {node_name(HANGING)} for " in lines[2]
     (hanging,) = [line for line in lines if line.startswith(f" ? {node_name(HANGING)}: no answer for ")]
     assert hanging.endswith(f" s: no answer within 5 s; {ADVICE}")
     nodes = {line.split()[1] for line in lines if " train " in line}

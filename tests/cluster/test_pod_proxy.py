@@ -9,7 +9,7 @@ import contextlib
 import http.client
 import io
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,10 +26,10 @@ from service.http.listeners import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.support.administrator import Administrator
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.control_plane_fixtures import EGRESS_SOCKET
 from tests.support.kube_objects import NODE, pod
-from tests.support.pod_network import egress_option, pod_network
+from tests.support.pod_network import pod_network
 
 POD_IP = "10.77.0.7"
 SHARES = "/api/v1/shares"
@@ -74,16 +74,10 @@ def get_through_proxy(plane: ControlPlane, path: str, host: str, **headers: str)
         connection.close()
 
 
-@pytest.fixture(scope="module")
-def proxying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, Path]]:
+@pytest.fixture
+def proxying(proxied_plane: ControlPlane) -> tuple[ControlPlane, Path]:
     """A control plane that reaches pods through a socket."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    folder = tmp_path_factory.mktemp("proxy")
-    socket = folder / "egress.sock"
-    with control_plane(assets, folder, egress_option(folder, socket)) as plane:
-        yield plane, socket
+    return proxied_plane, proxied_plane.folder / EGRESS_SOCKET
 
 
 @contextlib.asynccontextmanager

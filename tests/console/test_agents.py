@@ -1,17 +1,22 @@
 """Agents through the API server's proxy: hostile and failing responses."""
 
+import asyncio
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from console.agents import NETWORK_ADVICE, AgentPod, Agents
+from gpuagent.server.server import AUDIENCE
 from kube.client import KubeClient
 from kube.errors import Unreachable
 from tests.support.agent_fleet import LABELS
 from tests.support.api_server import Answer, ApiServer, refuses, says
+from tests.support.token_requests import TokenIssuer
 
 PODS = "/api/v1/namespaces/kaishare-agent/pods"
 SHARES = f"{PODS}/agent-0:9445/proxy/api/v1/shares"
@@ -109,7 +114,6 @@ async def test_a_response_for_another_node_does_not_count(server: ApiServer, age
             "the response is not an agent's: 302, moved",
         ),
         (says("x\x1b]0;\n" * 999, status=500), "the response is not an agent's: 500, x\ufffd]0; x\ufffd"),
-        (says("login", status=401), "the agent asks for authentication: 401, login"),
         (says("unknown host", status=421), "the agent rejects the host name: 421, unknown host"),
         (says("{}", Content_Encoding="gzip"), "unexpected Content-Encoding gzip"),
         (refuses(403, "Forbidden"), "the caller may not get pods/proxy in kaishare-agent"),
@@ -156,8 +160,193 @@ async def test_a_401_of_a_pod_renews_no_credentials(server: ApiServer, agents: A
     before = len(server.requests)
     server.refusals = {"/proxy/": says("login", status=401)}
     await agents.read(pod)
-    (request,) = server.requests[before:]
-    assert request.headers["Authorization"] == "Bearer first-token"
+    assert {request.headers["Authorization"] for request in server.requests[before:]} == {
+        "Bearer first-token"
+    }
+
+
+# --- agents that ask for authentication ---
+
+
+@dataclass
+class TokenAgent:
+    """An agent that answers 401 without an accepted token, and records the headers of its requests."""
+
+    accepted: str = ""
+    headers: list[CIMultiDict[str]] = field(default_factory=list)
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        self.headers.append(CIMultiDict(request.headers))
+        if self.accepted and request.headers.get("X-Kaishare-Token", "").startswith(self.accepted):
+            return web.json_response(FIGURES)
+        return web.Response(status=401, text="a bearer token is required")
+
+    @property
+    def sent(self) -> list[str]:
+        return [headers.get("X-Kaishare-Token", "") for headers in self.headers]
+
+
+async def test_a_token_is_sent_after_a_401_and_then_at_once(server: ApiServer, agents: Agents) -> None:
+    guarded, issuer = TokenAgent("issued"), TokenIssuer()
+    server.refusals = {"/proxy/": guarded, "/token": issuer}
+    pod = await only(agents)
+    for _ in range(3):
+        assert (await agents.read(pod)).failure == ""
+    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1"]
+    assert len(issuer.requests) == 1
+    assert issuer.requests[0]["spec"]["audiences"] == [AUDIENCE]
+
+
+async def test_an_agent_that_asks_for_no_token_receives_none(server: ApiServer, client: KubeClient) -> None:
+    guarded, open_agent, issuer = TokenAgent("issued"), TokenAgent(), TokenIssuer()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await open_agent(request)
+        return web.json_response({**FIGURES, "node": "n1"})
+
+    server.path = PODS
+    server.pods = {"agent-0": agent(), "agent-1": agent(1)}
+    server.refusals = {"/agent-0:9445/proxy/": guarded, "/agent-1:9445/proxy/": answer, "/token": issuer}
+    agents = Agents(client)
+    pods = await agents.list()
+    for _ in range(2):
+        for pod in pods:
+            assert (await agents.read(pod)).failure == ""
+    assert open_agent.sent == ["", ""]
+
+
+async def test_readiness_sends_no_token(server: ApiServer, agents: Agents) -> None:
+    guarded = TokenAgent("issued")
+    server.refusals = {"/proxy/": guarded, "/token": TokenIssuer()}
+    pod = await only(agents)
+    await agents.read(pod)
+    await agents.ready(pod)
+    assert guarded.sent == ["", "issued-1", ""]
+
+
+async def test_many_agents_cost_one_token_request(server: ApiServer, client: KubeClient) -> None:
+    guarded, issuer = TokenAgent("issued"), TokenIssuer()
+    server.path = PODS
+    server.pods = {f"agent-{number}": agent(number) for number in range(40)}
+    server.refusals = {"/proxy/": guarded, "/token": issuer}
+    agents = Agents(client)
+    await asyncio.gather(*map(agents.read, await agents.list()))
+    assert len(issuer.requests) == 1
+    assert guarded.sent.count("issued-1") == 40
+
+
+async def test_an_agent_that_refuses_each_token_causes_few_requests(
+    server: ApiServer, client: KubeClient
+) -> None:
+    now = 50.0
+    guarded, issuer = TokenAgent(), TokenIssuer()
+    server.path, server.pods = PODS, {"agent-0": agent()}
+    server.refusals = {"/proxy/": guarded, "/token": issuer}
+    agents = Agents(client, clock=lambda: now)
+    pod = await only(agents)
+    for _ in range(30):  # a minute of rounds
+        reading = await agents.read(pod)
+        assert reading.failure == (
+            "the agent refuses the service account kaishare-reader in kaishare-agent:"
+            " 401, a bearer token is required"
+        )
+        now += 2.0
+    assert len(issuer.requests) == 1
+    assert len(guarded.headers) == 31
+    await agents.read(pod)
+    assert guarded.sent[-2:] == ["issued-1", "issued-2"], "after a minute the refused token is replaced"
+    await agents.read(pod)
+    assert len(issuer.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("token_answer", "agent_status", "line", "missing_right"),
+    [
+        (
+            refuses(403, "Forbidden"), 401,
+            ("the caller may not create serviceaccounts/token of kaishare-reader in kaishare-agent;"
+            " the agent asks for authentication"),
+            "create serviceaccounts/token of kaishare-reader in kaishare-agent",
+        ),
+        (
+            refuses(404, "NotFound"), 401,
+            ("the service account kaishare-reader does not exist in kaishare-agent;"
+            " the agent asks for authentication"),
+            "",
+        ),
+        (
+            TokenIssuer(), 403,
+            "the agent refuses the service account kaishare-reader in kaishare-agent: 403, no right",
+            "",
+        ),
+        (TokenIssuer(), 503, "the agent cannot check the token: 503, no right", ""),
+        (TokenIssuer(), 302, "the response is not an agent's: 302, no right", ""),
+    ],
+)  # fmt: skip
+async def test_each_failure_of_a_token_is_one_line(
+    server: ApiServer, agents: Agents, token_answer: Answer, agent_status: int, line: str, missing_right: str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        has_token = "X-Kaishare-Token" in request.headers
+        headers = {"Location": "/api/v1/namespaces/kaishare-agent/pods/agent-0:1/proxy/collect"}
+        return web.Response(status=agent_status if has_token else 401, text="no right\n", headers=headers)
+
+    server.refusals = {"/proxy/": answer, "/token": token_answer}
+    reading = await agents.read(await only(agents))
+    assert (reading.failure, reading.missing_right) == (line, missing_right)
+    assert server.requested_paths("collect") == [], "a redirect is not followed"
+
+
+@pytest.mark.parametrize("status", [200, 403, 500])
+async def test_a_response_that_repeats_the_token_is_not_shown(
+    server: ApiServer, agents: Agents, status: int
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        token = request.headers.get("X-Kaishare-Token", "")
+        text = json.dumps({**FIGURES, "pods": [{"name": token}]})
+        return web.Response(status=status if token else 401, text=text, content_type="application/json")
+
+    server.refusals = {"/proxy/": answer, "/token": TokenIssuer()}
+    reading = await agents.read(await only(agents))
+    assert reading.received is None
+    assert reading.failure == "the response is not an agent's: it repeats the token of the request"
+
+
+async def test_a_401_of_the_api_server_itself_requests_no_token(server: ApiServer, agents: Agents) -> None:
+    issuer = TokenIssuer()
+    server.refusals = {"/proxy/": refuses(401, "Unauthorized"), "/token": issuer}
+    reading = await agents.read(await only(agents))
+    assert reading.failure == "proxy: 401 Unauthorized: told to"
+    assert issuer.requests == []
+
+
+# --- agents with TLS ---
+
+
+def with_probe(container: dict[str, Any], scheme: str) -> dict[str, Any]:
+    probe = {"httpGet": {"path": "/readyz", "port": "http", **({"scheme": scheme} if scheme else {})}}
+    return {**container, "readinessProbe": probe}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"), [("HTTPS", "https:agent-0"), ("HTTP", "agent-0"), ("", "agent-0")]
+)
+async def test_the_scheme_is_that_of_the_kubelets_probes(
+    server: ApiServer, agents: Agents, scheme: str, name: str
+) -> None:
+    item = agent()
+    own = with_probe(item["spec"]["containers"][0], scheme)
+    other = with_probe({"name": "proxy", "ports": [{"name": "mesh", "containerPort": 15021}]}, "HTTPS")
+    item["spec"]["containers"] = [other, own]
+    server.pods = {"agent-0": item}
+    server.refusals = {"/proxy/": says(json.dumps(FIGURES))}
+    pod = await only(agents)
+    assert (await agents.read(pod)).failure == ""
+    await agents.ready(pod)
+    assert server.requested_paths("/proxy/") == [
+        f"{PODS}/{name}:9445/proxy/api/v1/shares", f"{PODS}/{name}:9445/proxy/readyz"
+    ]  # fmt: skip
 
 
 async def test_the_date_of_a_pod_is_not_the_time_of_the_api_server(

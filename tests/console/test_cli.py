@@ -48,6 +48,34 @@ def test_the_version_has_the_name_of_the_program(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"kaishare {version()}\n"
 
 
+@pytest.mark.parametrize("command", ["explain", "doctor"])
+def test_messages_name_the_running_program(command: str) -> None:
+    arguments = ["-f", "-", "--label", "a=b"] if command == "explain" else []
+    for name in ("kaishare", "kubectl kaishare"):
+        assert parser(name).parse_args([command, *arguments]).program == name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_names_no_command_and_no_default_of_the_services(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    words = capsys.readouterr().out.replace("\n", " ").split()
+    assert not {"kaishare-webhook", "serve", "serve:"} & set(words)
+    assert "pod's" not in words, "the service account of a pod is the services' access"
+
+
+def test_the_advice_for_a_helm_template_names_no_program() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "console", "explain", "--label", "kai.scheduler/queue=a", "-f", "-"],
+        cwd=ROOT, input="name: {{ .Values.name }}\n", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert "explain the output of helm template RELEASE CHART" in ended.stderr
+    assert "kaishare-webhook" not in ended.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

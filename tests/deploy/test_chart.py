@@ -347,13 +347,20 @@ def test_the_agent_has_the_permissions_that_its_doctor_checks() -> None:
     assert not find_allocation(usual, CONFIG_MAPS)
 
 
-def test_only_the_services_accounts_are_bound() -> None:
+def test_only_the_charts_own_accounts_are_bound() -> None:
+    places = {
+        "kaishare-webhook": NAMESPACE,
+        "kaishare-agent": "kaishare-agent",
+        "kaishare-reader": "kaishare-agent",
+    }
     for item in rendered(EVERYTHING):
         if item["kind"].endswith("RoleBinding"):
             name = item["metadata"]["name"]
-            namespace = {"kaishare-webhook": NAMESPACE, "kaishare-agent": "kaishare-agent"}[name]
-            assert item["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
-            assert item["roleRef"]["name"] == name
+            subject = {"kind": "ServiceAccount", "name": name, "namespace": places[name]}
+            assert item["subjects"] == [subject]
+            assert item["roleRef"]["name"] == (
+                "kaishare-metrics-reader" if name == "kaishare-reader" else name
+            )
 
 
 # What single values do.

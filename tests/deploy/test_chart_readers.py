@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
+from console.agent_options import AGENT_ACCOUNT, AGENT_NAMESPACE
 from gpuagent.cli import _parser as agent_parser
 from gpuagent.server.server import OPEN_PATHS as AGENT_OPEN_PATHS
 from kube.token_authorizer import right_url
 from tests.deploy.test_chart import AGENT, WEBHOOK, agent_pod, container, webhook_pod
-from tests.support.helm_chart import find_object, kinds, rendered
+from tests.support.helm_chart import CHART, find_object, helm, kinds, options, rendered
 from webhook.cli import _parser as webhook_parser
 
 READER = "kaishare-metrics-reader"
+ACCOUNT, TOKENS = "kaishare-reader", "kaishare-reader-tokens"
 ON: dict[str, Any] = {"authentication": {"enabled": True}}
 TLS: dict[str, Any] = {"webhook": {"opsTlsSecret": "webhook-tls"}, "agent": {"tlsSecret": "agent-tls"}}
 MONITORS: dict[str, Any] = {"enabled": True, "tokenSecret": {"name": "prometheus", "key": "bearer"}}
@@ -105,3 +107,76 @@ def test_prometheus_follows_the_ports(name: str, namespace: str) -> None:
     assert "authorization" not in verified
     named = endpoint({**TLS, "monitors": {**MONITORS, "tlsConfig": {**trusted, "serverName": "x"}}}, name)
     assert named["tlsConfig"]["serverName"] == "x"
+
+
+# The account of people's tokens.
+
+
+def test_the_account_of_peoples_tokens_exists_with_authentication_alone() -> None:
+    objects = [("ServiceAccount", ACCOUNT), ("ClusterRoleBinding", ACCOUNT), ("Role", TOKENS)]
+    for values in ({}, {**ON, **WEBHOOK}):
+        assert not set(objects) & kinds(rendered(values))
+    assert set(objects) <= kinds(rendered({**ON, **AGENT}))
+    assert (ACCOUNT, find_object(rendered(ON), "ServiceAccount", ACCOUNT)["metadata"]["namespace"]) == (
+        AGENT_ACCOUNT,
+        AGENT_NAMESPACE,
+    )
+
+
+def test_the_account_has_one_role_and_no_pod_runs_with_its_token() -> None:
+    objects = rendered({**ON, "agent": {"namespace": "gpu-agents"}})
+    account = find_object(objects, "ServiceAccount", ACCOUNT)
+    assert account["automountServiceAccountToken"] is False
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "gpu-agents"}
+    bindings = [item for item in objects if subject in item.get("subjects", ())]
+    assert [(item["kind"], item["roleRef"]["name"]) for item in bindings] == [("ClusterRoleBinding", READER)]
+    names = [
+        item["spec"]["template"]["spec"].get("serviceAccountName")
+        for item in objects
+        if "template" in item.get("spec", {})
+    ]
+    assert names
+    assert ACCOUNT not in names
+
+
+def test_only_the_named_readers_may_create_its_tokens() -> None:
+    assert not [item for item in rendered(ON) if item["kind"] == "RoleBinding" and TOKENS in str(item)]
+    readers: list[dict[str, str]] = [
+        {"kind": "Group", "name": "oidc:platform team"},
+        {"kind": "User", "name": "a@example.com"},
+        {"kind": "ServiceAccount", "name": "ci", "namespace": "builds"},
+    ]
+    objects = rendered({"authentication": {"enabled": True, "readers": readers}})
+    binding, role = find_object(objects, "RoleBinding", TOKENS), find_object(objects, "Role", TOKENS)
+    assert binding["metadata"]["namespace"] == role["metadata"]["namespace"] == AGENT_NAMESPACE
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": TOKENS,
+    }
+    assert [subject["name"] for subject in binding["subjects"]] == [reader["name"] for reader in readers]
+    assert binding["subjects"][2] == readers[2]
+    assert {(rule["resources"][0], *rule["verbs"]) for rule in role["rules"]} == {
+        ("serviceaccounts/token", "create"),
+        ("pods", "list"),
+        ("pods/proxy", "get"),
+    }
+    (tokens,) = (rule for rule in role["rules"] if rule["resources"] == ["serviceaccounts/token"])
+    assert tokens["resourceNames"] == [ACCOUNT]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        {"kind": "ServiceAccount", "name": "ci"},
+        {"kind": "Group", "name": "platform", "namespace": "builds"},
+        {"kind": "Robot", "name": "platform"},
+        {"kind": "Group", "name": ""},
+        "platform",
+    ],
+)
+def test_a_reader_that_rbac_would_refuse_or_misread_is_refused_by_the_schema(reader: object) -> None:
+    values = {"authentication": {"enabled": True, "readers": [reader]}}
+    done = helm("template", "kaishare", str(CHART), *options(values))
+    assert done.returncode != 0
+    assert "readers" in done.stderr

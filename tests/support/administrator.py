@@ -22,6 +22,8 @@ _PATHS = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "Service": "/api/v1/namespaces/{}/services",
     "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",

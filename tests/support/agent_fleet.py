@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
 from gpuagent.status import Status
 from service.http.listeners import Address
+from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 
 NAMESPACE = "kaishare-agent"
@@ -43,9 +44,12 @@ def gpu_node(number: int, **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_name(number), "labels": kept}}
 
 
-def agent_pod(number: int) -> dict[str, Any]:
+def agent_pod(number: int, *, has_tls: bool = False) -> dict[str, Any]:
     """Return the pod of an agent, bound to its node."""
-    container = {"name": "agent", "image": "i", "ports": [{"name": "http", "containerPort": 9445}]}
+    container: dict[str, Any] = {"name": "agent", "image": "i"}
+    container["ports"] = [{"name": "http", "containerPort": 9445}]
+    if has_tls:
+        container["readinessProbe"] = {"httpGet": {"path": "/readyz", "port": "http", "scheme": "HTTPS"}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -77,19 +81,24 @@ class AgentFleet:
 
 
 @contextlib.asynccontextmanager
-async def agent_fleet(count: int, status: Status) -> AsyncIterator[AgentFleet]:
+async def agent_fleet(
+    count: int, status: Status, security: Callable[[int], PortSecurity] = lambda _: OPEN_PORT
+) -> AsyncIterator[AgentFleet]:
     """Run the agents of nodes 0 to `count` - 1, and one of node `count` that never answers.
 
     Args:
         count: number of agents that answer.
         status: what each of them serves first.
+        security: what the port of each agent asks of its clients.
     """
     fleet = AgentFleet(statuses=dict.fromkeys(range(count), status))
     async with contextlib.AsyncExitStack() as stack:
         for number in range(count):
             server = _server(fleet, number)
             fleet.servers.append(server)
-            fleet.addresses[f"{pod_ip(number)}:9445"] = await server.start(Address("127.0.0.1", 0))
+            fleet.addresses[f"{pod_ip(number)}:9445"] = await server.start(
+                Address("127.0.0.1", 0), security=security(number)
+            )
             stack.push_async_callback(server.stop)
         fleet.addresses[f"{pod_ip(count)}:9445"] = await stack.enter_async_context(hanging_server())
         yield fleet

@@ -9,7 +9,9 @@ from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane, controller_manager
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
+from tests.support.pod_network import egress_option
 
+EGRESS_SOCKET = "egress.sock"
 HOW = (
     "NOT VERIFIED: KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver,"
     " such as the one that `setup-envtest use -p path` prints"
@@ -25,6 +27,17 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         if not (assets / program).is_file():
             pytest.fail(f"KUBEBUILDER_ASSETS={assets} holds no {program}")
     with control_plane(assets, tmp_path_factory.mktemp("control-plane")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane that reaches pods through the socket `egress.sock` in its folder; see pod_network.py."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    folder = tmp_path_factory.mktemp("proxied")
+    with control_plane(assets, folder, egress_option(folder, folder / EGRESS_SOCKET)) as running:
         yield running
 
 

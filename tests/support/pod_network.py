@@ -30,31 +30,40 @@ def egress_option(folder: Path, socket: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def pod_network(socket: Path, servers: Mapping[str, Address]) -> AsyncIterator[None]:
+async def pod_network(
+    socket: Path, servers: Mapping[str, Address], received: dict[str, bytearray] | None = None
+) -> AsyncIterator[None]:
     """Run the CONNECT proxy.
 
     Args:
         socket: path of its UNIX socket.
         servers: the server behind each pod address, as IP:PORT; other addresses are refused.
+        received: filled with the bytes that the API server sends to each pod address; None records nothing.
     """
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def copy(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray | None = None
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                if record is not None:
+                    record += data
                 writer.write(data)
                 await writer.drain()
         writer.close()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        server = servers.get(head.split(b" ")[1].decode())
+        pod_address = head.split(b" ")[1].decode()
+        server = servers.get(pod_address)
         if server is None:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
             writer.close()
             return
         from_pod, to_pod = await asyncio.open_connection(server.host, server.port)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(copy(reader, to_pod), copy(from_pod, writer))
+        record = None if received is None else received.setdefault(pod_address, bytearray())
+        await asyncio.gather(copy(reader, to_pod, record), copy(from_pod, writer))
 
     async with await asyncio.start_unix_server(connect, socket):
         yield

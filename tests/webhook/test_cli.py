@@ -124,7 +124,10 @@ def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Type
         (b"a: b: c", "not YAML"),
         (b"\xff", "not UTF-8 at byte 0"),
         (b"\x00", "not YAML"),
-        (b"{{ template }}: x", "line 1: a Helm template; render it first: helm template"),
+        (
+            b"{{ template }}: x",
+            "line 1: a Helm template, which is not rendered: explain the output of helm template",
+        ),
         (b"[" * 5000 + b"]" * 5000, "nested too deep"),
         (b"{a: " * 200_000 + b"}" * 200_000, "nested too deep"),
         (

@@ -69,13 +69,13 @@ def _version(installed: Installation, namespace: str) -> CheckResult:
         return unknown(
             _VERSION,
             f"version not found in image tags: {listed(installed.images)}",
-            "set serve's --kai-version",
+            "set the webhook's option --kai-version",
         )
     if len(installed.versions) > 1:
         versions = " and ".join(map(str, installed.versions))
         return problem(_VERSION, f"{versions} are installed together", "finish or undo the upgrade of KAI")
     (version,) = installed.versions
-    return ok(_VERSION, f"{version}; run serve with --kai-version {version}")
+    return ok(_VERSION, f"{version}; run the webhook with --kai-version {version}")
 
 
 def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
@@ -93,7 +93,7 @@ def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
         return problem(
             _SHARING,
             f"{message}, and policies give shares to pods of {listed(sharing)}",
-            "install KAI with global.gpuSharing=true, or run serve with --inject-shares=false",
+            "install KAI with global.gpuSharing=true, or run the webhook with --inject-shares=false",
         )
     return warning(_SHARING, message, "install KAI with global.gpuSharing=true")
 

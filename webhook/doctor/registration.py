@@ -70,7 +70,7 @@ def _registered(
         yield warning(
             check,
             f'the object is named "{one_line(own.name)}", not "{one_line(name)}"',
-            "rename it, or set --webhook-configuration of serve and doctor to its name",
+            "rename it, or set --webhook-configuration of the webhook and of doctor to its name",
         )
     actual_hooks = {hook.name: hook for hook in own.hooks}
     expected_hooks = {hook.name: hook for hook in expected.hooks}

@@ -84,25 +84,29 @@ def _bundle_finding(bundle: bytes, names: str, now: datetime, *, is_service: boo
         return make(
             _CA,
             f"empty for {names}: the API server then trusts only its system's CAs",
-            "check that serve runs and may patch the webhook configurations; it writes the caBundle",
+            "check that the webhook runs and may patch the webhook configurations; it writes the caBundle",
         )
     try:
         authorities = x509.load_pem_x509_certificates(bundle)
     except (ValueError, x509.InvalidVersion):
-        return problem(_CA, f"for {names}: no readable PEM certificate", "restart serve, which writes it")
+        return problem(
+            _CA, f"for {names}: no readable PEM certificate", "restart the webhook, which writes it"
+        )
     valid = [ca for ca in authorities if ca.not_valid_before_utc <= now < ca.not_valid_after_utc]
     if not valid:
         last_end = max(ca.not_valid_after_utc for ca in authorities)
         return problem(
             _CA,
             f"for {names}: contains no CA that is valid now; the last one ended {_time(last_end)}",
-            "check that serve runs; it creates a new CA",
+            "check that the webhook runs; it creates a new CA",
         )
     newest = max(valid, key=lambda ca: ca.not_valid_after_utc)
     end = newest.not_valid_after_utc
     if _is_late(newest, now):
         return warning(
-            _CA, f"for {names}: valid only until {_time(end)}", "renewal by serve is overdue: see its log"
+            _CA,
+            f"for {names}: valid only until {_time(end)}",
+            "its renewal is overdue: see the webhook's log",
         )
     return ok(_CA, f"for {names}: valid until {_time(end)}")
 
@@ -152,7 +156,9 @@ async def _certificate_finding(
     title = f"{address}: for {names}, until {_time(end)}"
     if not start <= now < end:
         return problem(
-            CHECK, f"{title}: not valid now", "renewal by serve is overdue: see its log, check its clock"
+            CHECK,
+            f"{title}: not valid now",
+            "its renewal is overdue: see the webhook's log, check its clock",
         )
     if bundle is None:
         return unknown(CHECK, f"{title}; not verified, because the caBundle is unusable")
@@ -164,12 +170,12 @@ async def _certificate_finding(
             CHECK,
             f"{title}: not trusted for {one_line(address.name)}: {one_line(result.verify_message)}",
             "the same CA must be in the caBundle and have issued the certificate, and the certificate must"
-            " name the Service: see serve's --service and --host-name",
+            " name the Service: see the webhook's options --service and --host-name",
         )
     if isinstance(result, BaseException):
         return unknown(CHECK, f"{title}: {_error_text(result)}")
     if _is_late(served, now):
-        return warning(CHECK, f"{title}: near its end", "renewal by serve is overdue: see its log")
+        return warning(CHECK, f"{title}: near its end", "its renewal is overdue: see the webhook's log")
     anchor = "the caBundle" if bundle.strip() else "the CAs of this system"
     return ok(CHECK, f"{title}, trusted by {anchor}")
 

@@ -137,7 +137,7 @@ def _character(match: re.Match[str]) -> str:
     return match[0] if is_escaped else str(json.loads(f'"{match[0]}"'))
 
 
-_HELM: Final = "a Helm template; render it first: helm template RELEASE CHART | kaishare-webhook explain -f -"
+_HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 
 
 def _refuse_helm(text: str, name: str, documents: Sequence[SourceDocument]) -> None:

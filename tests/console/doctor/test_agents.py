@@ -61,8 +61,11 @@ def test_each_agent_may_fail_in_its_own_way() -> None:
 
 
 def test_a_missing_right_is_no_problem_of_the_agents() -> None:
-    (finding,) = response_findings([reading(failure="the caller may not get pods/proxy in a")], NOW)
+    right = "get pods/proxy in a"
+    lacking = replace(reading(failure=f"the caller may not {right}"), missing_right=right)
+    (finding,) = response_findings([lacking], NOW)
     assert finding.state is State.UNKNOWN
+    assert finding.advice == "grant the right to get pods/proxy in a"
 
 
 def test_attribution_problems_by_reason() -> None:

@@ -76,10 +76,10 @@ async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(si
         assert len(lines) == size[1]
         assert all(width(line) == size[0] for line in lines)
         assert lines[0].startswith("2 flagged, 1 in grace, 61 pods")
-        assert lines[1].startswith("3 GPUs: 1 LOST (node-b GPU-gone)")
-        assert lines[2].startswith("3 nodes: 1 NOT ANSWERING (node-c")
+        assert lines[1].startswith("3 GPUs: 1 LOST; 1 OVERPROMISED (lost: ")
+        assert lines[2].startswith("3 nodes: 1 NOT ANSWERING")
         if size[0] >= 80:
-            assert "1 OVERPROMISED" in lines[1]
+            assert "(not answering: node-c for " in lines[2]
         assert lines[4].startswith("!")
         assert lines[5].startswith("!")
         assert lines[6].startswith("~")
@@ -186,6 +186,16 @@ async def test_markup_and_control_characters_in_names_are_text() -> None:
         assert MARKUP in text
         assert "note: \ufffd]0;title\ufffd[bold]" in text
         assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for char in text.replace("\n", ""))
+
+
+@pytest.mark.parametrize("part", ["#head", "#columns", "#status", LinesTable])
+async def test_a_timer_that_fires_during_the_end_of_the_program_is_no_error(part: Any) -> None:
+    async with view() as pilot:
+        app = pilot.app
+        assert isinstance(app, TopApp)
+        await app.query_one(part).remove()
+        app._refresh()
+        app.on_lines_table_moved()
 
 
 async def test_new_figures_appear_without_a_key() -> None:

@@ -1,5 +1,6 @@
 """`kaishare top` as a command: text, JSON, errors in one line, and a terminal that is restored."""
 
+import io
 import json
 import os
 import pty
@@ -28,11 +29,23 @@ BODY = document(
 
 
 @contextmanager
-def serving(body: bytes = BODY, status: int = 200) -> Iterator[str]:
-    """A server on loopback that gives that response, and its address."""
+def serving(body: bytes = BODY, status: int = 200, token: str = "") -> Iterator[str]:
+    """A server on loopback that gives that response, and its address.
+
+    With `token` it answers 401 to other tokens, and repeats one that begins with "repeat".
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            sent = self.headers.get("X-Kaishare-Token", "")
+            if sent.startswith("repeat"):
+                self.answer(500, b"refused: " + sent.encode())
+            elif sent != token:
+                self.answer(401, b"a bearer token is required")
+            else:
+                self.answer(status, body)
+
+        def answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -95,6 +108,42 @@ def test_an_agent_that_does_not_answer_is_one_line_and_status_2(capsys: pytest.C
         assert out == ""
         assert err.endswith(f"{url}: Connection refused; is an agent running at this address?\n")
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (None, "the agent needs --token-file: a bearer token is required"),
+        ("other\n", "the agent refuses the token of --token-file: a bearer token is required"),
+        ("repeat-this\n", "the response is not from an agent: it repeats the token of the request"),
+        ("two words", ("standard input: not a token; create one with kubectl create token --audience"
+                      " kaishare-agent")),
+    ],
+)  # fmt: skip
+def test_a_token_for_one_agent_comes_from_a_file(
+    given: str | None, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [] if given is None else ["--token-file", "-"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(given or ""))
+    with serving(token="good-token") as url:
+        assert main(["top", "--once", "--url", url, *options]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert reason in err
+        assert ("is an agent running" in err) == (given == "repeat-this\n"), "an agent has answered"
+
+
+def test_a_valid_token_for_one_agent_is_sent_to_it_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("good-token\n")
+    with serving(token="good-token") as url:
+        assert main(["top", "--once", "--url", url, "--token-file", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert "good-token" not in out + err
+    assert main(["top", "--once", "--token-file", str(file)]) == 2
+    assert "--token-file needs --url" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

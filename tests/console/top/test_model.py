@@ -129,17 +129,44 @@ def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
     texts = [line.text for line in head(cluster, cluster.totals(), 30.0)]
     assert all(line.is_alarm for line in head(cluster, cluster.totals(), 30.0)[1:])
     assert "used ≥30.0Gi, promised ≥70.0Gi of ≥72.0Gi" in texts[0]
-    assert texts[1] == "4 GPUs: 1 LOST (node-a GPU-gone); 1 OVERPROMISED (node-b GPU 3: 30.0Gi of 24.0Gi)"
-    assert texts[2].startswith(
-        f"4 nodes: 1 NOT ANSWERING (node-c for 30 s: {SILENT}); 1 WITH VERDICTS SUSPENDED"
+    assert texts[1] == (
+        "4 GPUs: 1 LOST; 1 OVERPROMISED (lost: node-a GPU-gone; overpromised: node-b GPU 3: 30.0Gi of 24.0Gi)"
     )
+    assert texts[2].startswith("4 nodes: 1 NOT ANSWERING; 1 WITH VERDICTS SUSPENDED; 1 problem")
     assert " ? node-a: nvml (GPU-gone): the GPU fell off the bus" in as_text(cluster, Arrangement(), 30.0)
+
+
+def test_long_names_hide_no_alarm_at_80_columns() -> None:
+    nodes = [f"ip-10-0-{number}-34.eu-central-1.compute.internal" for number in range(6)]
+    lost = [{"reason": "nvml", "gpuUuid": f"GPU-{'f' * 36}", "detail": "lost"}]
+    bodies: dict[str, bytes | str] = {
+        node: document(node, gpus=[gpu(node, promisedBytes=30 * GIB)], problems=lost, attributionOk=False)
+        for node in nodes
+    }
+    cluster = cluster_of({**bodies, "node-c": SILENT})
+    texts = [line.text for line in head(cluster, cluster.totals(), 30.0)]
+    assert texts[1][:80].startswith("12 GPUs: 6 LOST; 6 OVERPROMISED (")
+    assert texts[2][:80].startswith("7 nodes: 1 NOT ANSWERING; 6 WITH VERDICTS SUSPENDED; 6 problems (")
+
+
+def test_an_empty_table_says_why() -> None:
+    cluster = cluster_of({"node-a": document("node-a")})
+    assert as_text(cluster, Arrangement(), 0.0).endswith("No pod has a GPU share or uses GPU memory.\n")
+    for narrow in (Arrangement(namespace="a"), Arrangement(flagged_only=True), Arrangement(words=("x",))):
+        assert as_text(cluster, narrow, 0.0).endswith("No pod matches the options.\n")
+    missing = Cluster(place=' on node "b" in namespace kaishare-agent')
+    missing.set_agents([], 0.0)
+    text = as_text(missing, Arrangement(), 0.0)
+    assert '0 nodes: no agent found on node "b" in namespace kaishare-agent\n' in text
+    assert text.endswith('No agents on node "b" in namespace kaishare-agent.\n')
 
 
 def test_a_list_that_fails_keeps_the_agents_and_says_so() -> None:
     cluster = busy()
     cluster.set_list_failure("Connection refused")
-    assert "LIST OF AGENTS FAILED (Connection refused)" in as_text(cluster, Arrangement(), 1.0)
+    agents = as_text(cluster, Arrangement(), 1.0).splitlines()[2]
+    assert "nodes: LIST OF AGENTS FAILED; " in agents
+    assert "(list: Connection refused; " in agents
     assert "flagged-long" in as_text(cluster, Arrangement(), 1.0)
 
 
@@ -177,7 +204,7 @@ def test_details_have_every_source_of_the_share() -> None:
     row = arrange(cluster, Arrangement(words=("flagged-short",)))[0]
     text = "\n".join(details_of(row, cluster, 5.0))
     for part in (
-        "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0Gi, 1 processes",
+        "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0Gi, 1 process\n",
         "2.0Gi (bind-request)", "over-share: FLAGGED for 3 min", "bind-request: portion 0.25 = 2.0Gi",
         "annotation: gpu-fraction 0.5 = 4.0Gi", "node-b GPU 0: used 10.0Gi, promised 20.0Gi of 24.0Gi",
     ):  # fmt: skip

@@ -40,7 +40,7 @@ def test_a_healthy_cluster_has_no_problem() -> None:
         "ok: managed namespaces: 1: vision",
         "ok: policies: all labels are valid",
         "ok: queues: 1 queue that policies name: team-a",
-        "ok: KAI's version: v0.13.4; run serve with --kai-version v0.13.4",
+        "ok: KAI's version: v0.13.4; run the webhook with --kai-version v0.13.4",
         "ok: KAI's GPU sharing: on",
         "ok: KAI's webhook: mutating-kai-admission; validating-kai-admission",
     ]

@@ -85,7 +85,7 @@ UNUSABLE = {
     "list": ("- a\n- b\n", "line 1: not a Kubernetes object: it has no kind"),
     "values of a chart": ("# values\nreplicas: 3\nimage: {tag: x}\n", "line 2: not a Kubernetes object: it has no kind"),
     "kind is a number": ("kind: 1\n", "not a Kubernetes object: it has no kind"),
-    "Helm template": ("kind: Pod\nmetadata:\n  name: {{ .Values.name }}\n", "line 3: a Helm template; render it first: helm template"),
+    "Helm template": ("kind: Pod\nmetadata:\n  name: {{ .Values.name }}\n", "line 3: a Helm template, which is not rendered: explain the output of helm template"),
     "Helm in quotes": (pod("a").replace("name: a", 'name: "{{ .Values.name }}"'), "line 3: a Helm template"),
     "Helm with a loop": ("{{- range .Values.pods }}\nkind: Pod\n{{- end }}\n", "line 1: a Helm template"),
     "tempalte": (workload("Deployment", "  tempalte:\n    spec:\n" + CONTAINERS), 'line 6: Deployment web: spec.template is missing; "tempalte" is probably a misspelling'),

@@ -1,0 +1,204 @@
+"""Short-lived tokens of a service account for one audience, made by the API server's TokenRequest."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from service.http.authentication import is_token
+from service.text import MALFORMED
+
+TOKEN_SECONDS: Final = 600
+"""Requested lifetime of a token: the shortest one that API servers accept (TokenRequestSpec, Kubernetes)."""
+
+REQUEST_SECONDS: Final = 5.0
+"""Time limit of one TokenRequest."""
+
+RETRY_SECONDS: Final = 10.0
+"""Shortest time between two requests after a failure, and between two renewals."""
+
+REPLACE_SECONDS: Final = 60.0
+"""Age from which a token that a server refuses is replaced: a server that refuses each token must not cause
+more requests than one in this time."""
+
+_API_VERSION: Final = "authentication.k8s.io/v1"
+_KIND: Final = "TokenRequest"
+_FORBIDDEN, _NOT_FOUND = 403, 404
+
+
+class _TokenStatus(Struct, rename="camel"):
+    token: str
+    expiration_timestamp: datetime | None = None
+
+
+class _TokenRequest(Struct):
+    kind: str
+    status: _TokenStatus
+
+
+_token_request = msgspec.json.Decoder(_TokenRequest)
+
+
+class TokenUnavailable(Exception):
+    """The API server issued no token; the message is one line without a token."""
+
+    def __init__(self, message: str, *, missing_right: str = "") -> None:
+        super().__init__(message)
+        self.missing_right = missing_right
+        """The right that the caller lacks; empty if the cause is another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Issued:
+    value: str = field(repr=False)
+    at: float
+    renew_at: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    message: str
+    missing_right: str
+    retry_at: float
+
+
+class ServiceAccountTokens:
+    """Keeps one token of a service account, and renews it after half of its lifetime.
+
+    Concurrent callers wait for one request. A failed request is repeated after `RETRY_SECONDS` or later.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        account: str,
+        audience: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Set the account; no request is sent before the first token is needed.
+
+        Args:
+            client: for the API server, with the rights of the caller.
+            namespace: namespace of the service account.
+            account: name of the service account.
+            audience: the only audience of the tokens, so that the API server itself does not accept them.
+            clock: monotonic seconds.
+        """
+        self._client = client
+        self._namespace = namespace
+        self._account = account
+        self._audience = audience
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        """Held during a request; concurrent callers wait for its result."""
+        self._issued: _Issued | None = None
+        self._failure: _Failure | None = None
+
+    async def token(self) -> str:
+        """Return a valid token.
+
+        Raises:
+            TokenUnavailable: the API server issues none.
+        """
+        async with self._lock:
+            now = self._clock()
+            issued = self._issued
+            if issued is not None and now < issued.renew_at:
+                return issued.value
+            try:
+                return await self._renewed()
+            except TokenUnavailable:
+                if issued is not None and self._clock() < issued.expires_at:
+                    return issued.value
+                raise
+
+    async def token_after(self, refused: str) -> str:
+        """Return the token to send after a server refused one; the refused one itself if it is recent.
+
+        A recent token is not replaced, because the server refuses it for another reason than its age.
+
+        Raises:
+            TokenUnavailable: the API server issues none.
+        """
+        async with self._lock:
+            issued = self._issued
+            if issued is not None and issued.value != refused:
+                return issued.value
+            if issued is not None and self._clock() - issued.at < REPLACE_SECONDS:
+                return refused
+            return await self._renewed()
+
+    async def _renewed(self) -> str:
+        """Request a token and keep it; raise the last failure again while it is recent."""
+        failure = self._failure
+        if failure is None or self._clock() >= failure.retry_at:
+            try:
+                self._issued = await self._request()
+            except TokenUnavailable as error:
+                failure = self._failure = _Failure(
+                    message=str(error),
+                    missing_right=error.missing_right,
+                    retry_at=self._clock() + RETRY_SECONDS,
+                )
+            else:
+                self._failure = None
+                return self._issued.value
+        raise TokenUnavailable(failure.message, missing_right=failure.missing_right)
+
+    async def _request(self) -> _Issued:
+        path = (
+            f"/api/v1/namespaces/{quote(self._namespace, safe='')}"
+            f"/serviceaccounts/{quote(self._account, safe='')}/token"
+        )
+        spec = {"audiences": [self._audience], "expirationSeconds": TOKEN_SECONDS}
+        body = json.dumps({"apiVersion": _API_VERSION, "kind": _KIND, "spec": spec}).encode()
+        at = self._clock()
+        try:
+            answer = await self._client.request("POST", path, body=body, seconds=REQUEST_SECONDS)
+        except ApiError as error:
+            raise self._unavailable(error) from None
+        except (Unreachable, AccessError) as error:
+            raise TokenUnavailable(str(error)) from None
+        try:
+            made = _token_request.decode(answer)
+        except MALFORMED:  # the error's text may quote the answer
+            made = None
+        if made is None or made.kind != _KIND or not is_token(made.status.token):
+            raise TokenUnavailable(f"POST {path}: the answer is not a {_KIND}")
+        lifetime = self._lifetime(made.status.expiration_timestamp)
+        return _Issued(
+            value=made.status.token,
+            at=at,
+            renew_at=at + max(lifetime / 2, RETRY_SECONDS),
+            expires_at=at + lifetime,
+        )
+
+    def _lifetime(self, expires: datetime | None) -> float:
+        """Return the remaining seconds by the API server's clock; this machine's wall clock may be wrong."""
+        now = self._client.server_time()
+        if expires is None or expires.tzinfo is None or now is None:
+            return float(TOKEN_SECONDS)
+        return min(max((expires - now).total_seconds(), 0.0), float(TOKEN_SECONDS))
+
+    def _unavailable(self, error: ApiError) -> TokenUnavailable:
+        if error.status == _FORBIDDEN:
+            right = f"create serviceaccounts/token of {self._account} in {self._namespace}"
+            return TokenUnavailable(f"the caller may not {right}", missing_right=right)
+        if error.status == _NOT_FOUND:
+            return TokenUnavailable(
+                f"the service account {self._account} does not exist in {self._namespace}"
+            )
+        return TokenUnavailable(str(error))

@@ -1,0 +1,35 @@
+"""Answers of a simulated API server to TokenRequests."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+from aiohttp import web
+
+SERVER_NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
+"""Time of the simulated API server; years from the clock of this machine."""
+
+
+class TokenIssuer:
+    """Issues the tokens `issued-1`, `issued-2`, …; each lives for `seconds` by the server's clock."""
+
+    def __init__(self, seconds: float = 600.0) -> None:
+        self.seconds = seconds
+        self.requests: list[dict[str, Any]] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        """Answer one TokenRequest."""
+        self.requests.append(await request.json())
+        expires = SERVER_NOW + timedelta(seconds=self.seconds)
+        status = {
+            "token": f"issued-{len(self.requests)}",
+            "expirationTimestamp": expires.isoformat().replace("+00:00", "Z"),
+        }
+        answer = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "status": status}
+        return web.Response(
+            status=201,
+            text=json.dumps(answer),
+            content_type="application/json",
+            headers={"Date": format_datetime(SERVER_NOW, usegmt=True)},
+        )
