@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kaishare-agent",
         description="Reports the GPU memory that each pod of this node uses, compared with its share.",
     )
-    parser.add_argument("--version", action="version", version=f"kaishare {version()}")
+    parser.add_argument("--version", action="version", version=f"kaishare-agent {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
     of_node = _node_options()

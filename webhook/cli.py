@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kaishare-webhook", description="Gives pods their KAI queue and GPU share from namespace labels."
     )
-    parser.add_argument("--version", action="version", version=f"kaishare {version()}")
+    parser.add_argument("--version", action="version", version=f"kaishare-webhook {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
     serving = commands.add_parser(

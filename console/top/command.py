@@ -17,11 +17,11 @@ from console.top.cluster import Cluster
 from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
-from console.top.token_file import read_token
 from service.command import UsageError, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import quoted
+from service.token_file import read_token
 
 _NEGATIVE: Final = 1
 """Exit status if an agent did not answer, or if there is none."""

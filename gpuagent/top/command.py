@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -16,11 +15,9 @@ from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.client import Agent, NoAnswer, Received
 from gpuagent.top.text import as_text
 from service.command import UsageError, output_failed, write_output
-from service.http.authentication import is_token
+from service.token_file import read_token
 
 EVERY_SECONDS: Final = 2.0
-MOST_TOKEN: Final = 65536
-"""Characters of standard input that are read for a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +39,9 @@ def run(settings: TopSettings) -> int:
     Raises:
         UsageError: the URL is invalid, or, without watching, the agent does not respond.
     """
+    token = read_token(settings.token_file) if settings.token_file else ""
     try:
-        agent = Agent(settings.url, token=_token(settings.token_file))
+        agent = Agent(settings.url, token=token)
     except ValueError as error:
         raise UsageError(str(error)) from None
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -62,29 +60,6 @@ def run(settings: TopSettings) -> int:
     except OSError as error:  # the terminal is gone
         output_failed(error)
     return 0
-
-
-def _token(file: str) -> str:
-    """Read the token.
-
-    Raises:
-        UsageError: it cannot be read, or is no token.
-    """
-    if not file:
-        return ""
-    name = "standard input" if file == "-" else file
-    try:
-        text = sys.stdin.read(MOST_TOKEN) if file == "-" else Path(file).read_text(encoding="ascii")
-    except OSError as error:
-        raise UsageError(f"{name}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{name}: not a token: not ASCII") from None
-    token = text.strip()
-    if not is_token(token):
-        raise UsageError(
-            f"{name}: not a token; create one with kubectl create token --audience kaishare-agent"
-        )
-    return token
 
 
 def _fetch_once(agent: Agent) -> Received:

@@ -358,9 +358,7 @@ def test_only_the_charts_own_accounts_are_bound() -> None:
             name = item["metadata"]["name"]
             subject = {"kind": "ServiceAccount", "name": name, "namespace": places[name]}
             assert item["subjects"] == [subject]
-            assert item["roleRef"]["name"] == (
-                "kaishare-metrics-reader" if name == "kaishare-reader" else name
-            )
+            assert item["roleRef"]["name"] == name
 
 
 # What single values do.

@@ -113,7 +113,12 @@ def test_prometheus_follows_the_ports(name: str, namespace: str) -> None:
 
 
 def test_the_account_of_peoples_tokens_exists_with_authentication_alone() -> None:
-    objects = [("ServiceAccount", ACCOUNT), ("ClusterRoleBinding", ACCOUNT), ("Role", TOKENS)]
+    objects = [
+        ("ServiceAccount", ACCOUNT),
+        ("ClusterRole", ACCOUNT),
+        ("ClusterRoleBinding", ACCOUNT),
+        ("Role", TOKENS),
+    ]
     for values in ({}, {**ON, **WEBHOOK}):
         assert not set(objects) & kinds(rendered(values))
     assert set(objects) <= kinds(rendered({**ON, **AGENT}))
@@ -129,7 +134,11 @@ def test_the_account_has_one_role_and_no_pod_runs_with_its_token() -> None:
     assert account["automountServiceAccountToken"] is False
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "gpu-agents"}
     bindings = [item for item in objects if subject in item.get("subjects", ())]
-    assert [(item["kind"], item["roleRef"]["name"]) for item in bindings] == [("ClusterRoleBinding", READER)]
+    assert [(item["kind"], item["roleRef"]["name"]) for item in bindings] == [("ClusterRoleBinding", ACCOUNT)]
+    # Not /metrics, which is a path of the API server, too.
+    assert find_object(objects, "ClusterRole", ACCOUNT)["rules"] == [
+        {"nonResourceURLs": [right_url("/api/v1/shares")], "verbs": ["get"]}
+    ]
     names = [
         item["spec"]["template"]["spec"].get("serviceAccountName")
         for item in objects

@@ -1,4 +1,4 @@
-"""Reads the token of `--token-file`."""
+"""Reads the token of the option `--token-file`."""
 
 import sys
 from pathlib import Path
