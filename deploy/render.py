@@ -35,7 +35,10 @@ EVERY_RIGHT: Final[Mapping[str, Any]] = {
 
 _COPIED: Final = (
     "alerts/rules.yaml",
-    "dashboard/kaishare.json",
+    "dashboards/fleet.json",
+    "dashboards/namespace.json",
+    "dashboards/node.json",
+    "dashboards/webhook.json",
     "guard/bindings/enforce.yaml",
     "guard/bindings/vclusters.yaml",
     "guard/policies/keys.yaml",

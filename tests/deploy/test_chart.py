@@ -366,7 +366,7 @@ def test_each_service_can_be_left_out() -> None:
     shared = {(kind, name) for kind, name in webhook & agent if not name.startswith("kaishare-guard-")}
     assert shared == {
         ("PrometheusRule", "kaishare"),
-        ("ConfigMap", "kaishare-dashboard"),
+        *(("ConfigMap", f"kaishare-dashboard-{name}") for name in DASHBOARDS),
         ("ClusterRole", "kaishare-metrics-reader"),
     }
     assert rendered({**WEBHOOK, **AGENT}) == []
@@ -526,19 +526,12 @@ def test_monitors_keep_the_labels_that_attribute_memory() -> None:
         assert endpoint["honorLabels"] is True
 
 
-def test_the_charts_alerts_and_dashboard_equal_those_of_deploy() -> None:
-    objects = rendered(
-        {"alerts": {"enabled": True, "labels": {"release": "prometheus"}}, "dashboard": {"enabled": True}}
-    )
+def test_the_charts_alerts_equal_those_of_deploy() -> None:
+    objects = rendered({"alerts": {"enabled": True, "labels": {"release": "prometheus"}}})
     rules = yaml.safe_load((DEPLOY / "alerts" / "rules.yaml").read_text())
     rule_object = find_object(objects, "PrometheusRule", "kaishare")
     assert rule_object["spec"] == rules
     assert rule_object["metadata"]["labels"]["release"] == "prometheus"
-    dashboard = find_object(objects, "ConfigMap", "kaishare-dashboard")
-    assert json.loads(dashboard["data"]["kaishare.json"]) == json.loads(
-        (DEPLOY / "dashboard" / "kaishare.json").read_text()
-    )
-    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     linked = find_object(
         rendered({"alerts": {"enabled": True, "runbooks": "https://in.house/"}}), "PrometheusRule", "kaishare"
     )
@@ -550,6 +543,44 @@ def test_the_charts_alerts_and_dashboard_equal_those_of_deploy() -> None:
     }
     assert urls
     assert all(url.startswith("https://in.house/docs/runbooks.md#") for url in urls)
+
+
+DASHBOARDS = ("fleet", "namespace", "node", "webhook")
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_each_dashboard_is_one_config_map_for_grafanas_sidecar(name: str) -> None:
+    objects = rendered({"dashboard": {"enabled": True}})
+    dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
+    text = dashboard["data"][f"kaishare-{name}.json"]
+    assert text.strip() == (DEPLOY / "dashboards" / f"{name}.json").read_text().strip()
+    assert len(text.encode()) < 256 << 10  # kubectl apply keeps a copy in an annotation of at most 256 KiB
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert dashboard["metadata"]["annotations"] == {"grafana_folder": "kaishare"}
+
+
+def test_the_dashboards_take_labels_and_annotations() -> None:
+    objects = rendered(
+        {"dashboard": {"enabled": True, "labels": {"board": "yes"}, "annotations": {"folder": "GPU"}}}
+    )
+    metadata = find_object(objects, "ConfigMap", "kaishare-dashboard-fleet")["metadata"]
+    assert metadata["labels"]["board"] == "yes"
+    assert metadata["annotations"]["folder"] == "GPU"
+
+
+@pytest.mark.parametrize("name", ["fleet", "webhook"])
+def test_dashboards_link_to_runbooks_where_the_chart_knows_their_address(name: str) -> None:
+    address = "https://in.house/"
+    objects = rendered({"alerts": {"runbooks": address}, "dashboard": {"enabled": True}})
+    linked = json.loads(
+        find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")["data"][f"kaishare-{name}.json"]
+    )
+    expected = json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
+    (variable,) = (item for item in expected["templating"]["list"] if item["name"] == "runbooks")
+    assert (variable["query"], variable["current"]["value"]) == ("", "")
+    variable["query"] = address
+    variable["current"] = {"selected": True, "text": address, "value": address}
+    assert linked == expected
 
 
 def guards(values: dict[str, Any]) -> list[Object]:
@@ -840,7 +871,7 @@ def test_the_notes_name_the_profile_that_a_hosts_network_needs(chart_with_notes:
 PLAIN = {
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
     "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
-    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
+    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "grafana_folder", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
 }  # fmt: skip
 
 
