@@ -11,29 +11,18 @@ _WINDOW: Final = "5m"
 
 
 def _annotation(name: str, color: str, expr: str) -> build.AnnotationQuery:
-    return (
-        build.AnnotationQuery()
-        .name(name)
-        .datasource(DATASOURCE)
-        .enable(True)
-        .icon_color(color)
-        .expr(expr)
-    )
+    return build.AnnotationQuery().name(name).datasource(DATASOURCE).enable(True).icon_color(color).expr(expr)
 
 
 def flags_raised() -> build.AnnotationQuery:
     """Return marks where agents flagged pods."""
     raised = f'kaishare_agent_flag_transitions_total{{{CLUSTER}, change="raised"}}'
-    return _annotation(
-        "Flags raised", "red", f"sum by (cluster, reason) (increase({raised}[{_WINDOW}])) > 0"
-    )
+    return _annotation("Flags raised", "red", f"sum by (cluster, reason) (increase({raised}[{_WINDOW}])) > 0")
 
 
 def evictions() -> build.AnnotationQuery:
     """Return marks where agents evicted pods."""
-    evicted = began_or_grew(
-        "kaishare_agent_evictions_total", join(CLUSTER, 'result="evicted"'), _WINDOW
-    )
+    evicted = began_or_grew("kaishare_agent_evictions_total", join(CLUSTER, 'result="evicted"'), _WINDOW)
     return _annotation("Evictions", "orange", f"sum by (cluster) ({evicted}) > 0")
 
 

@@ -79,8 +79,8 @@ def _flow(panels: Sequence[model.Panel], top: int) -> int:
     """Place panels from left to right and from top to bottom; return the row below them."""
     x, y, height = 0, top, 0
     for panel in panels:
-        place = panel.grid_pos
-        assert place is not None
+        place = panel.grid_pos or model.GridPos()
+        panel.grid_pos = place
         if x + place.w > _COLUMNS:
             x, y, height = 0, y + height, 0
         place.x, place.y = x, y

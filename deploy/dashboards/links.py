@@ -1,8 +1,8 @@
 """Links between the dashboards, to an agent's page, and to the runbooks.
 
-A link to a dashboard keeps the time range, the data source and `$cluster`. The value of `$cluster` is the current
-selection and not the row's own label: series of a Prometheus for one cluster lack the label, and Grafana leaves the
-text of a missing field in the address.
+A link to a dashboard keeps the time range, the data source and `$cluster`. The value of `$cluster` is the
+current selection and not the row's own label: series of a Prometheus for one cluster lack the label, and
+Grafana leaves the text of a missing field in the address.
 """
 
 from typing import Final

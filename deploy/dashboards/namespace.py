@@ -1,4 +1,4 @@
-"""The dashboard for the owner of a namespace's policy: its pods, what they use of their shares, flags, and waste."""
+"""The dashboard for the owner of a namespace's policy: its pods, their use of shares, flags, and waste."""
 
 from typing import Final
 
@@ -7,7 +7,6 @@ from grafana_foundation_sdk.models import dashboard as model
 from deploy.dashboards import annotations, links, variables
 from deploy.dashboards.board import Contents, Section
 from deploy.dashboards.panels import (
-    ANY_IS_RED,
     BYTES,
     RATIO,
     SECONDS,
@@ -17,14 +16,19 @@ from deploy.dashboards.panels import (
     bars,
     lines,
     number,
+    orange_from,
+    red_from,
     rows,
 )
 from deploy.dashboards.queries import (
     CLUSTER,
     POD_LABELS,
     POD_ON_GPU,
+    USED,
+    UTILIZATION,
     flagged,
     join,
+    judged,
     known_or_zero,
     known_part,
     of_current_pods,
@@ -34,13 +38,22 @@ from deploy.dashboards.queries import (
     seen,
     share,
     unused,
-    unused_for_the_window,
     used,
 )
 
 _NAMESPACE: Final = join(CLUSTER, 'namespace=~"$namespace"')
 _PODS: Final = join(_NAMESPACE, 'vcluster=~"$vcluster", virtual_namespace=~"$virtual_namespace"')
-_POD: Final = ("cluster", "namespace", "pod", "vcluster", "virtual_namespace", "virtual_pod", "queue", "node", "gpu")
+_POD: Final = (
+    "cluster",
+    "namespace",
+    "pod",
+    "vcluster",
+    "virtual_namespace",
+    "virtual_pod",
+    "queue",
+    "node",
+    "gpu",
+)
 _BY_POD: Final = "{{cluster}} {{namespace}}/{{pod}} GPU {{gpu}}"
 _INFO: Final = f"topk by (cluster, uid) (1, kaishare_pod_info{{{_PODS}}})"
 """One series for each pod: two agents may describe a pod for a moment, while one replaces the other."""
@@ -51,8 +64,8 @@ def contents() -> Contents:
     return Contents(
         name="namespace",
         title="kaishare / Namespace",
-        description="For the owner of a policy: pods with GPU shares, what they use, why they are flagged, and which shares "
-        "could be smaller.",
+        description="For the owner of a policy: pods with GPU shares, what they use, why they are flagged, "
+        "and which shares could be smaller.",
         variables=[
             variables.datasource(),
             variables.cluster(),
@@ -69,14 +82,15 @@ def contents() -> Contents:
                 "Namespace as the tenant of the vCluster knows it. All also contains pods of the host.",
                 f'label_values(kaishare_pod_info{{{_NAMESPACE}, vcluster=~"$vcluster"}}, virtual_namespace)',
             ),
-            variables.agent_scheme(),
         ],
         annotations=[annotations.versions("webhook")],
         overview=_overview(),
         sections=[
             Section(title="Over time", panels=_over_time()),
             Section(title="Sizes and workloads", panels=_sizes()),
-            Section(title="Waste: promised and not used for 7 days (reads 7 days of samples)", panels=_waste()),
+            Section(
+                title="Waste: promised and not used for 7 days (reads 7 days of samples)", panels=_waste()
+            ),
         ],
     )
 
@@ -103,60 +117,62 @@ def _overview() -> list[model.Panel]:
         ),
         number(
             "Used of promised",
-            "How well do the shares fit? Over the pods of which both figures are known. Far below 100 %: smaller shares would "
-            "do; see the row Waste. Red above 105 %: pods hold memory of others.",
+            "How well do the shares fit? Over the pods of which both figures are known. Far below 100 %: "
+            "smaller shares would do; see the row Waste. Red above 105 %: pods hold memory of others.",
             ratio(used(_PODS), share(_PODS)),
             unit=RATIO,
-            steps=((1.05, "red"),),
+            limits=red_from(1.05),
         ),
         number(
             "Flagged pods",
-            "How many of these pods are flagged? unknown: none is evaluated. Red: the table Flags has the reasons, "
-            "docs/runbooks.md what to do. A flagged pod is evicted only if the namespace asks for it.",
+            "How many of these pods are flagged? unknown: none is evaluated. Red: the table Flags has the "
+            "reasons, docs/runbooks.md what to do. A flagged pod is evicted only if the namespace asks for "
+            "it.",
             known_or_zero(
                 f"count by (cluster) (count by (cluster, uid) (kaishare_pod_flagged{{{_PODS}}} == 1))",
                 f"kaishare_pod_flagged{{{_PODS}}}",
             ),
-            steps=ANY_IS_RED,
+            limits=red_from(1),
         ),
         number(
             "Policy labels that are ignored",
-            "How many labels of these namespaces have a value that is not allowed, and are ignored? Red: the table Ignored "
-            "labels names them. 0 needs a running webhook.",
+            "How many labels of these namespaces have a value that is not allowed, and are ignored? Red: "
+            "the table Ignored labels names them. 0 needs a running webhook.",
             known_or_zero(
                 "count by (cluster) (count by (cluster, namespace, label) "
                 f"(kaishare_webhook_policy_invalid{{{_NAMESPACE}}}))",
                 f"kaishare_webhook_policies{{{CLUSTER}}}",
             ),
-            steps=ANY_IS_RED,
+            limits=red_from(1),
         ),
         rows(
             "Pods and their shares",
-            "What does each pod use of its share, and does it compute? use of share in red: above by more than 5 %. flagged is "
-            "empty while the pod is not evaluated. utilisation is the part of the time with a kernel on the GPU, and empty "
-            "where the driver does not report it.",
+            "What does each pod use of its share, and does it compute? use of share in red: above by more "
+            "than 5 %. flagged is empty while the pod is not evaluated. utilisation is the part of the time "
+            "with a kernel on the GPU, and empty where the driver does not report it.",
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node(),)),
             Column(
                 title="use of share",
                 expr=f"{used(_PODS)} / {share(_PODS)}",
                 unit=RATIO,
-                steps=((1.05, "red"),),
+                limits=red_from(1.05),
             ),
             Column(title="used", expr=used(_PODS), unit=BYTES),
             Column(title="share", expr=share(_PODS), unit=BYTES),
             Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-            Column(title="utilisation", expr=pod("kaishare_pod_gpu_utilization_ratio", _PODS), unit=RATIO),
+            Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
             Column(
                 title="time over share",
                 expr=f"max by ({POD_LABELS}) (increase({over}[$__range]))",
                 unit=SECONDS,
             ),
-            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), steps=ANY_IS_RED),
+            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
             height=10,
         ),
         rows(
             "Flags",
-            "Which pods are flagged, and why? docs/metrics.md has the reasons, docs/runbooks.md what to do about each.",
+            "Which pods are flagged, and why? docs/metrics.md has the reasons, docs/runbooks.md what to do "
+            "about each.",
             TableLayout(labels=(*_POD, "reason"), links=(links.to_node(),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=14,
@@ -164,8 +180,8 @@ def _overview() -> list[model.Panel]:
         ),
         rows(
             "Ignored labels",
-            "Which labels of these namespaces have a value that is not allowed? The webhook ignores them; docs/policy.md has "
-            "the allowed values.",
+            "Which labels of these namespaces have a value that is not allowed? The webhook ignores them; "
+            "docs/policy.md has the allowed values.",
             TableLayout(labels=("cluster", "namespace", "label")),
             Column(
                 title="ignored",
@@ -191,7 +207,7 @@ def _over_time() -> list[model.Panel]:
             "Which pods come close to their shares, or exceed them?",
             Query(expr=f"{used(_PODS)} / {share(_PODS)}", legend=_BY_POD),
             unit=RATIO,
-            steps=((1, "red"),),
+            limits=red_from(1),
         ),
         lines(
             "Used, by pod",
@@ -202,9 +218,9 @@ def _over_time() -> list[model.Panel]:
         ),
         lines(
             "Utilisation, by pod",
-            "Which pods compute with what they hold? Part of the time with a kernel on the GPU. No line: the driver does not "
-            "report it.",
-            Query(expr=pod("kaishare_pod_gpu_utilization_ratio", _PODS), legend=_BY_POD),
+            "Which pods compute with what they hold? Part of the time with a kernel on the GPU. No line: "
+            "the driver does not report it.",
+            Query(expr=pod(UTILIZATION, _PODS), legend=_BY_POD),
             unit=RATIO,
         ),
         lines(
@@ -221,7 +237,7 @@ def _over_time() -> list[model.Panel]:
                 legend=_BY_POD,
             ),
             unit=RATIO,
-            steps=((0.33, "orange"),),
+            limits=orange_from(0.33),
         ),
     ]
 
@@ -238,8 +254,8 @@ def _sizes() -> list[model.Panel]:
     return [
         rows(
             "Sizes in use",
-            "Which named sizes do the pods have, and how much of them do they use? A row without a size: pods with a share of "
-            "their own or the namespace's default.",
+            "Which named sizes do the pods have, and how much of them do they use? A row without a size: "
+            "pods with a share of their own or the namespace's default.",
             TableLayout(labels=("cluster", "size"), sort_by="share"),
             Column(title="pods", expr=f"count by (cluster, size) ({_INFO})"),
             Column(title="share", expr=by("size", share(_PODS)), unit=BYTES),
@@ -249,7 +265,8 @@ def _sizes() -> list[model.Panel]:
         ),
         rows(
             "Workloads",
-            "Which Deployments, StatefulSets and Jobs hold how much? A row without a name: pods without a controller.",
+            "Which Deployments, StatefulSets and Jobs hold how much? A row without a name: pods without a "
+            "controller.",
             TableLayout(labels=("cluster", "workload_kind", "workload"), sort_by="share"),
             Column(title="pods", expr=f"count by (cluster, {workload}) ({_INFO})"),
             Column(title="share", expr=by(workload, share(_PODS)), unit=BYTES),
@@ -282,42 +299,41 @@ def _sizes() -> list[model.Panel]:
 
 def _waste() -> list[model.Panel]:
     identity = f"0 * {share(_PODS)} + on ({POD_ON_GPU}) group_left ()"
-    highest = peak("kaishare_pod_gpu_memory_used_bytes", _PODS)
+    highest = peak(USED, _PODS)
     return [
         number(
             "Unused for 7 days",
-            "How much of the shares has no sample of the last 7 days shown in use? Only pods that are 7 days old, with their "
-            "use known for 90 % of that time. Orange: the table names the pods; lower their share or size.",
-            known_or_zero(
-                f"sum by (cluster) ({unused_for_the_window(_PODS)})",
-                f"kaishare_pod_gpu_memory_share_bytes{{{_PODS}}} and on ({POD_ON_GPU}) "
-                f"kaishare_pod_gpu_memory_share_bytes{{{_PODS}}} offset 7d",
-            ),
+            "How much of the shares has no sample of the last 7 days shown in use? Only pods that are 7 "
+            "days old, with their use known for 90 % of that time. Orange: the table names the pods; lower "
+            "their share or size.",
+            f"sum by (cluster) {judged(unused(_PODS), _PODS)}",
             unit=BYTES,
-            steps=((1 << 30, "orange"),),
+            limits=orange_from(1 << 30),
             no_value="no pod is 7 days old, or unknown",
             width=8,
         ),
         number(
             "Unused since the pods started, of their shares",
-            "Which part of the shares has no sample shown in use, for pods of every age? Young pods count with all that they "
-            "have not used yet: read it with Longest history.",
-            f"sum by (cluster) ({unused(_PODS)}) / sum by (cluster) ({share(_PODS)} and on ({POD_ON_GPU}) {highest})",
+            "Which part of the shares has no sample shown in use, for pods of every age? Young pods count "
+            "with all that they have not used yet: read it with Longest history.",
+            f"sum by (cluster) ({unused(_PODS)}) "
+            f"/ sum by (cluster) ({share(_PODS)} and on ({POD_ON_GPU}) {highest})",
             unit=RATIO,
             width=8,
         ),
         number(
             "Longest history",
-            "How long at least does Prometheus know the oldest of these pods? In steps: 7 days, 3 days, 1 day, 6 hours, 1 "
-            "hour, less.",
+            "How long at least does Prometheus know the oldest of these pods? In steps: 7 days, 3 days, 1 "
+            "day, 6 hours, 1 hour, less.",
             f"max by (cluster) ({seen(_PODS)})",
             unit=SECONDS,
             width=8,
         ),
         rows(
             "Promised and never used",
-            "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 days; a share a "
-            "little above it would have done. Trust a row as far as it was seen, and as its use was known.",
+            "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 "
+            "days; a share a little above it would have done. Trust a row as far as it was seen, and as its "
+            "use was known.",
             TableLayout(labels=_POD, sort_by="unused", rows=50, links=(links.to_node(),)),
             Column(title="unused", expr=unused(_PODS), unit=BYTES),
             Column(title="share", expr=share(_PODS), unit=BYTES),

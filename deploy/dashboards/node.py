@@ -7,8 +7,6 @@ from grafana_foundation_sdk.models import dashboard as model
 from deploy.dashboards import annotations, links, variables
 from deploy.dashboards.board import Contents, Section
 from deploy.dashboards.panels import (
-    ANY_IS_ORANGE,
-    ANY_IS_RED,
     BYTES,
     RATE,
     RATIO,
@@ -18,6 +16,9 @@ from deploy.dashboards.panels import (
     TableLayout,
     lines,
     number,
+    orange_from,
+    red_below,
+    red_from,
     rows,
 )
 from deploy.dashboards.queries import (
@@ -25,6 +26,7 @@ from deploy.dashboards.queries import (
     GPU_LABELS,
     POD_LABELS,
     PODS,
+    UTILIZATION,
     flagged,
     free_hundredths,
     gpu,
@@ -44,10 +46,8 @@ _BY_POD: Final = "{{cluster}} {{namespace}}/{{pod}} GPU {{gpu}}"
 _TARGET: Final = "cluster, job, instance"
 
 _JOB: Final = join(CLUSTER, 'job=~"$agent_job"')
-_AGENT: Final = (
-    f"(kaishare_gpu_memory_total_bytes{{{_NODE}}} or up{{{join(_NODE, _JOB)}}})"
-)
-"""Series of the node's agent: its figures of GPUs name the node. `up` does where scraping adds the label `node`."""
+_AGENT: Final = f"(kaishare_gpu_memory_total_bytes{{{_NODE}}} or up{{{join(_NODE, _JOB)}}})"
+"""Series of the node's agent. Its figures of GPUs name the node; `up` does where scraping adds the label."""
 
 
 def contents() -> Contents:
@@ -89,8 +89,8 @@ def _overview() -> list[model.Panel]:
     return [
         number(
             "GPUs",
-            "How many GPUs of this node does its agent watch? Fewer than the node has: a GPU does not answer; see the row "
-            "Agent.",
+            "How many GPUs of this node does its agent watch? Fewer than the node has: a GPU does not "
+            "answer; see the row Agent.",
             f"count by (cluster) ({gpu('total', _NODE)})",
             width=3,
         ),
@@ -100,72 +100,73 @@ def _overview() -> list[model.Panel]:
             "KaishareGPUOverpromised in docs/runbooks.md.",
             ratio(gpu("promised", _NODE), gpu("total", _NODE)),
             unit=RATIO,
-            steps=((1.01, "red"),),
+            limits=red_from(1.01),
             width=3,
         ),
         number(
             "Used",
-            "How much of the node's GPU memory is in use, by any process? Near 100 %: an allocation of any pod here may fail.",
+            "How much of the node's GPU memory is in use, by any process? Near 100 %: an allocation of any "
+            "pod here may fail.",
             ratio(gpu("used", _NODE), gpu("total", _NODE)),
             unit=RATIO,
             width=3,
         ),
         number(
             "Flagged pods",
-            "How many pods of this node are flagged? unknown: no pod is evaluated. Red: the table Pods names them.",
+            "How many pods of this node are flagged? unknown: no pod is evaluated. Red: the table Pods "
+            "names them.",
             known_or_zero(
                 f"count by (cluster) (count by (cluster, uid) (kaishare_pod_flagged{{{_PODS}}} == 1))",
                 f"kaishare_pod_flagged{{{_PODS}}}",
             ),
-            steps=ANY_IS_RED,
+            limits=red_from(1),
             width=3,
         ),
         number(
             "Held by no pod",
-            "How much GPU memory do processes of the host hold? KAI does not count it. Orange from 2 GiB: see "
-            "KaishareGPUMemoryOutsidePods in docs/runbooks.md.",
+            "How much GPU memory do processes of the host hold? KAI does not count it. Orange from 2 GiB: "
+            "see KaishareGPUMemoryOutsidePods in docs/runbooks.md.",
             f"sum by (cluster) ({gpu('host', _NODE)})",
             unit=BYTES,
-            steps=((2 << 30, "orange"),),
+            limits=orange_from(2 << 30),
             width=3,
         ),
         number(
             "Held by no process",
-            "How much used GPU memory does no process account for? Some hundred MiB for each GPU are normal: page tables and "
-            "the driver. CUDA's managed memory is here too.",
+            "How much used GPU memory does no process account for? Some hundred MiB for each GPU are "
+            "normal: page tables and the driver. CUDA's managed memory is here too.",
             f"sum by (cluster) ({gpu('unattributed', _NODE)})",
             unit=BYTES,
             width=3,
         ),
         number(
             "Attribution",
-            "Can the agent tell which pod holds memory? 1: yes. Red at 0: verdicts about all pods of the node are suspended; "
-            "the row Agent names the problem.",
+            "Can the agent tell which pod holds memory? 1: yes. Red at 0: verdicts about all pods of the "
+            "node are suspended; the row Agent names the problem.",
             f"min by (cluster) {of_agent('kaishare_agent_attribution_ok')}",
-            steps=((1, "green"),),
-            first="red",
+            limits=red_below(1),
             width=3,
         ),
         number(
             "Age of the last sample",
-            "How old is the last sample for which the driver answered? Red from a minute: see KaishareAgentStale in "
-            "docs/runbooks.md. The clocks of the node and of Prometheus may differ.",
+            "How old is the last sample for which the driver answered? Red from a minute: see "
+            "KaishareAgentStale in docs/runbooks.md. The clocks of the node and of Prometheus may differ.",
             f"max by (cluster) (time() - {of_agent('kaishare_agent_last_sample_timestamp_seconds')})",
             unit=SECONDS,
-            steps=((60, "red"),),
+            limits=red_from(60),
             width=3,
         ),
         rows(
             "GPUs of the node",
-            "What is promised, used and free on each GPU? promised in red: more than the GPU has. free share is what KAI can "
-            "still place there, whatever is in use. An empty cell is unknown.",
+            "What is promised, used and free on each GPU? promised in red: more than the GPU has. free "
+            "share is what KAI can still place there, whatever is in use. An empty cell is unknown.",
             TableLayout(labels=("cluster", "gpu", "model", "gpu_uuid")),
             Column(title="total", expr=gpu("total", _NODE), unit=BYTES),
             Column(
                 title="promised",
                 expr=f"{gpu('promised', _NODE)} / {gpu('total', _NODE)}",
                 unit=RATIO,
-                steps=((1.01, "red"),),
+                limits=red_from(1.01),
             ),
             Column(title="free share", expr=f"{free_hundredths(_NODE)} / 100", unit=RATIO),
             Column(title="used", expr=f"{gpu('used', _NODE)} / {gpu('total', _NODE)}", unit=RATIO),
@@ -174,37 +175,40 @@ def _overview() -> list[model.Panel]:
             Column(title="reserved by the driver", expr=gpu("reserved", _NODE), unit=BYTES),
             Column(
                 title="utilisation (dcgm-exporter)",
-                expr=f"0 * {gpu('total', _NODE)} + on (cluster, gpu_uuid) group_left () gpu:dcgm_utilization:ratio",
+                expr=f"0 * {gpu('total', _NODE)} + on (cluster, gpu_uuid) group_left () "
+                "gpu:dcgm_utilization:ratio",
                 unit=RATIO,
             ),
         ),
         rows(
             "Pods",
-            "Which pods are on which GPU, and do they keep to their shares? use of share in red: above by more than 5 %. "
-            "flagged is empty while the pod is not evaluated; the reason is in the table Flags. utilisation is empty where "
-            "the driver does not report it.",
+            "Which pods are on which GPU, and do they keep to their shares? use of share in red: above by "
+            "more than 5 %. flagged is empty while the pod is not evaluated; the reason is in the table "
+            "Flags. utilisation is empty where the driver does not report it.",
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(),)),
             Column(
                 title="use of share",
                 expr=f"{used(_PODS)} / {share(_PODS)}",
                 unit=RATIO,
-                steps=((1.05, "red"),),
+                limits=red_from(1.05),
             ),
             Column(title="used", expr=used(_PODS), unit=BYTES),
             Column(title="share", expr=share(_PODS), unit=BYTES),
             Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-            Column(title="utilisation", expr=pod("kaishare_pod_gpu_utilization_ratio", _PODS), unit=RATIO),
+            Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
             Column(
                 title="time over share",
-                expr=f"max by ({POD_LABELS}) (increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range]))",
+                expr=f"max by ({POD_LABELS}) "
+                f"(increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range]))",
                 unit=SECONDS,
             ),
-            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), steps=ANY_IS_RED),
+            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
             height=10,
         ),
         rows(
             "Flags",
-            "Why are pods of this node flagged? docs/metrics.md has the reasons, docs/runbooks.md what to do.",
+            "Why are pods of this node flagged? docs/metrics.md has the reasons, docs/runbooks.md what to "
+            "do.",
             TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=12,
@@ -212,8 +216,9 @@ def _overview() -> list[model.Panel]:
         ),
         rows(
             "Page of the agent",
-            "Where is the agent's own page, with every process? The link works if the browser reaches the pod network and "
-            "the network policy admits it; else use kubectl port-forward. The variable Agent page sets http or https.",
+            "Where is the agent's own page, with every process? The link works if the browser reaches the "
+            "pod network and the network policy admits it; else use kubectl port-forward. The variable "
+            "Agent page sets http or https.",
             TableLayout(labels=("cluster", "instance", "version", "driver"), links=(links.to_agent_page(),)),
             Column(
                 title="agents",
@@ -237,16 +242,17 @@ def _pods_over_time() -> list[model.Panel]:
         ),
         lines(
             "Use of share, by pod",
-            "Which pods are above their shares? Above 100 % plus the slack the agent counts time towards a flag.",
+            "Which pods are above their shares? Above 100 % plus the slack the agent counts time towards a "
+            "flag.",
             Query(expr=f"{used(_PODS)} / {share(_PODS)}", legend=_BY_POD),
             unit=RATIO,
-            steps=((1, "red"),),
+            limits=red_from(1),
         ),
         lines(
             "Utilisation, by pod",
-            "Which pods had a kernel on a GPU, for which part of the time? Not the occupancy of the GPU. No line: the driver "
-            "does not report it.",
-            Query(expr=pod("kaishare_pod_gpu_utilization_ratio", _PODS), legend=_BY_POD),
+            "Which pods had a kernel on a GPU, for which part of the time? Not the occupancy of the GPU. No "
+            "line: the driver does not report it.",
+            Query(expr=pod(UTILIZATION, _PODS), legend=_BY_POD),
             unit=RATIO,
         ),
         lines(
@@ -270,7 +276,7 @@ def _gpus_over_time() -> list[model.Panel]:
             "Which GPU is booked out? Above 101 %: KAI placed too much.",
             Query(expr=f"{gpu('promised', _NODE)} / {gpu('total', _NODE)}", legend=_BY_GPU),
             unit=RATIO,
-            steps=((1.01, "red"),),
+            limits=red_from(1.01),
         ),
         lines(
             "Held by processes of the host, by GPU",
@@ -281,15 +287,16 @@ def _gpus_over_time() -> list[model.Panel]:
         ),
         lines(
             "Held by no process, by GPU",
-            "Does memory leak? Growth that stays after pods end is memory that the driver has not released; see "
-            "KaishareGPUUnattributedGrown in docs/runbooks.md.",
+            "Does memory leak? Growth that stays after pods end is memory that the driver has not released; "
+            "see KaishareGPUUnattributedGrown in docs/runbooks.md.",
             Query(expr=gpu("unattributed", _NODE), legend=_BY_GPU),
             unit=BYTES,
             width=8,
         ),
         lines(
             "Utilisation of GPUs by dcgm-exporter",
-            "Does the GPU compute, for any process? Needs dcgm-exporter and the recorded figure gpu:dcgm_utilization:ratio.",
+            "Does the GPU compute, for any process? Needs dcgm-exporter and the recorded figure "
+            "gpu:dcgm_utilization:ratio.",
             Query(
                 expr="gpu:dcgm_utilization:ratio * on (cluster, gpu_uuid) group_left (node, gpu) "
                 f"group by ({GPU_LABELS}) (kaishare_gpu_memory_total_bytes{{{_NODE}}})",
@@ -308,43 +315,42 @@ def _agent() -> list[model.Panel]:
     return [
         number(
             "Answers Prometheus",
-            "Does the agent answer? 1: yes. Red at 0: see KaishareAgentDown in docs/runbooks.md. unknown: Prometheus has no "
-            "target of this node.",
+            "Does the agent answer? 1: yes. Red at 0: see KaishareAgentDown in docs/runbooks.md. unknown: "
+            "Prometheus has no target of this node.",
             f"max by (cluster) {of_agent('up', _JOB)}",
-            steps=((1, "green"),),
-            first="red",
+            limits=red_below(1),
             width=6,
         ),
         number(
             "Lost log lines",
-            "How many lines of its log did the agent drop since it started, because standard error was full or closed? "
-            "Orange: the log has gaps.",
+            "How many lines of its log did the agent drop since it started, because standard error was full "
+            "or closed? Orange: the log has gaps.",
             f"sum by (cluster) {of_agent('kaishare_log_lines_lost_total')}",
-            steps=ANY_IS_ORANGE,
+            limits=orange_from(1),
             width=6,
         ),
         number(
             "Failed driver calls since the start",
-            "How many calls of the driver failed? No value: none. Orange: the panel Failed driver calls shows which, and "
-            "docs/runbooks.md what to do.",
+            "How many calls of the driver failed? No value: none. Orange: the panel Failed driver calls "
+            "shows which, and docs/runbooks.md what to do.",
             f"sum by (cluster) {of_agent('kaishare_agent_nvml_errors_total')}",
-            steps=ANY_IS_ORANGE,
+            limits=orange_from(1),
             no_value="none, or unknown",
             width=6,
         ),
         number(
             "Oldest contact with the API server",
-            "How long has a watch of the agent been silent? A healthy watch restarts every 40 s. Red from 5 minutes: see "
-            "KaishareWatchStale in docs/runbooks.md. unknown: pods come from a file.",
+            "How long has a watch of the agent been silent? A healthy watch restarts every 40 s. Red from 5 "
+            "minutes: see KaishareWatchStale in docs/runbooks.md. unknown: pods come from a file.",
             f"max by (cluster) (time() - {of_agent('kaishare_watch_last_contact_timestamp_seconds')})",
             unit=SECONDS,
-            steps=((300, "red"),),
+            limits=red_from(300),
             width=6,
         ),
         rows(
             "Problems",
-            "Why are verdicts suspended? docs/metrics.md explains each reason. Without a GPU the problem is one of the whole "
-            "node.",
+            "Why are verdicts suspended? docs/metrics.md explains each reason. Without a GPU the problem is "
+            "one of the whole node.",
             TableLayout(labels=("cluster", "reason", "gpu_uuid")),
             Column(
                 title="problem",
@@ -370,7 +376,8 @@ def _agent() -> list[model.Panel]:
         ),
         lines(
             "Failed driver calls",
-            "Which calls of the driver fail, and with which error? No line: none has failed since the agent started.",
+            "Which calls of the driver fail, and with which error? No line: none has failed since the agent "
+            "started.",
             Query(
                 expr=f"sum by (cluster, call, error) {agent_rate('kaishare_agent_nvml_errors_total')}",
                 legend="{{cluster}} {{call}} {{error}}",
@@ -390,7 +397,8 @@ def _agent() -> list[model.Panel]:
         ),
         rows(
             "Evictions since the agent started",
-            "What did the agent decide about pods whose namespaces ask for eviction? docs/metrics.md explains each result.",
+            "What did the agent decide about pods whose namespaces ask for eviction? docs/metrics.md "
+            "explains each result.",
             TableLayout(labels=("cluster", "result"), sort_by="decisions"),
             Column(
                 title="decisions",
@@ -401,7 +409,8 @@ def _agent() -> list[model.Panel]:
         ),
         rows(
             "Events since the agent started",
-            "Did owners of pods get the Events about flags? dropped and failed: see KaishareEventsLost in docs/runbooks.md.",
+            "Did owners of pods get the Events about flags? dropped and failed: see KaishareEventsLost in "
+            "docs/runbooks.md.",
             TableLayout(labels=("cluster", "reason", "result"), sort_by="Events"),
             Column(
                 title="Events",
@@ -424,4 +433,3 @@ def _agent() -> list[model.Panel]:
             width=12,
         ),
     ]
-

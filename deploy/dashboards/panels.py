@@ -10,6 +10,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models.prometheus import Dataquery as PrometheusQuery
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 BYTES: Final[str] = units.BytesIEC
@@ -23,17 +24,41 @@ DATASOURCE: Final = model.DataSourceRef(type_val="prometheus", uid="${datasource
 UNKNOWN: Final = "unknown"
 """Text of a number without a series: the figure is unknown, and not 0."""
 
-Steps = Sequence[tuple[float, str]]
-"""Limits from which a colour applies; below the first the colour is green."""
 
-NEUTRAL: Final[Steps] = ()
-ANY_IS_RED: Final[Steps] = ((1, "red"),)
-ANY_IS_ORANGE: Final[Steps] = ((1, "orange"),)
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Colours of values: the first one, and further ones from a value on."""
+
+    first: str = "text"
+    steps: Sequence[tuple[float, str]] = ()
+
+
+NEUTRAL: Final = Limits()
+
+
+def red_from(value: float) -> Limits:
+    """Return limits for figures of which much is bad."""
+    return Limits(first="green", steps=((value, "red"),))
+
+
+def red_below(value: float) -> Limits:
+    """Return limits for figures of which little is bad."""
+    return Limits(first="red", steps=((value, "green"),))
+
+
+def orange_from(value: float) -> Limits:
+    """Return limits for figures of which much needs attention."""
+    return Limits(first="green", steps=((value, "orange"),))
+
+
+def orange_below(value: float) -> Limits:
+    """Return limits for figures of which little needs attention."""
+    return Limits(first="orange", steps=((value, "green"),))
 
 
 _LABELS: Final = (
-    "Time", "cluster", "namespace", "pod", "uid", "vcluster", "virtual_namespace", "virtual_pod", "queue", "node", "gpu",
-    "gpu_uuid", "model", "reason", "instance", "job",
+    "Time", "cluster", "namespace", "pod", "uid", "vcluster", "virtual_namespace", "virtual_pod", "queue",
+    "node", "gpu", "gpu_uuid", "model", "reason", "instance", "job",
 )  # fmt: skip
 """Columns that Grafana adds to a table for the time and for the labels."""
 
@@ -53,9 +78,7 @@ class Column:
     title: str
     expr: str
     unit: str = COUNT
-    steps: Steps = NEUTRAL
-    first: str = "green"
-    """Colour below the first limit."""
+    limits: Limits = NEUTRAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +104,12 @@ class TableLayout:
     links: Sequence[Link] = field(default_factory=tuple)
 
 
-def _thresholds(steps: Steps, first: str = "green") -> build.ThresholdsConfig:
-    base = model.Threshold(value=None, color=first if steps else "text")
+def _thresholds(limits: Limits) -> build.ThresholdsConfig:
+    base = model.Threshold(value=None, color=limits.first)
     return (
         build.ThresholdsConfig()
         .mode(model.ThresholdsMode.ABSOLUTE)
-        .steps([base, *(model.Threshold(value=value, color=color) for value, color in steps)])
+        .steps([base, *(model.Threshold(value=value, color=color) for value, color in limits.steps)])
     )
 
 
@@ -108,13 +131,9 @@ def number(
     expr: str,
     *,
     unit: str = COUNT,
-    steps: Steps = NEUTRAL,
-    first: str = "green",
+    limits: Limits = NEUTRAL,
     no_value: str = UNKNOWN,
-    legend: str = "{{cluster}}",
     width: int = 4,
-    height: int = 4,
-    repeat: str = "",
 ) -> model.Panel:
     """Return a panel with the current value, one for each cluster.
 
@@ -123,13 +142,9 @@ def number(
         description: the question that the panel answers, and what to do when it is red.
         expr: the query.
         unit: Grafana's unit.
-        steps: limits of colours.
-        first: colour below the first limit.
+        limits: colours of the value.
         no_value: text without a series.
-        legend: name of each value where there are several.
         width: columns of 24.
-        height: rows of the grid.
-        repeat: variable for whose values the panel is repeated.
     """
     panel = (
         stat.Panel()
@@ -137,17 +152,24 @@ def number(
         .description(description)
         .unit(unit)
         .no_value(no_value)
-        .thresholds(_thresholds(steps, first))
+        .thresholds(_thresholds(limits))
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .graph_mode(looks.BigValueGraphMode.NONE)
         .color_mode(looks.BigValueColorMode.VALUE)
-        .with_target(_instant(expr, "A", legend))
+        .with_target(_instant(expr, "A", "{{cluster}}"))
     )
     if unit == SECONDS:
         panel = panel.decimals(0)
-    if repeat:
-        panel = panel.repeat(repeat).repeat_direction("h").max_per_row(6)
-    return _place(panel.build(), width, height)
+    return _place(panel.build(), width, 4)
+
+
+def for_each(variable: str, panel: model.Panel, legend: str) -> model.Panel:
+    """Repeat a panel for each selected value of a variable, and name its values."""
+    panel.repeat, panel.repeat_direction, panel.max_per_row = variable, "h", 6
+    for target in panel.targets or ():
+        if isinstance(target, PrometheusQuery):
+            target.legend_format = legend
+    return panel
 
 
 def lines(
@@ -155,10 +177,9 @@ def lines(
     description: str,
     *queries: Query,
     unit: str = COUNT,
-    steps: Steps = NEUTRAL,
+    limits: Limits = NEUTRAL,
     stacked: bool = False,
     width: int = 12,
-    height: int = 8,
 ) -> model.Panel:
     """Return a panel of lines over time; a gap is an unknown value."""
     panel = (
@@ -167,6 +188,7 @@ def lines(
         .description(description)
         .unit(unit)
         .min(0)
+        .color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
         .fill_opacity(20 if stacked else 5)
         .show_points(looks.VisibilityMode.NEVER)
         .span_nulls(False)
@@ -183,8 +205,8 @@ def lines(
     )
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
-    if steps:
-        panel = panel.thresholds(_thresholds(steps)).thresholds_style(
+    if limits.steps:
+        panel = panel.thresholds(_thresholds(limits)).thresholds_style(
             common.GraphThresholdsStyleConfig().mode(looks.GraphThresholdsStyleMode.LINE)
         )
     for ref, query in zip(ascii_uppercase, queries, strict=False):
@@ -196,7 +218,7 @@ def lines(
             .legend_format(query.legend)
             .datasource(DATASOURCE)
         )
-    return _place(panel.build(), width, height)
+    return _place(panel.build(), width, 8)
 
 
 def bars(
@@ -204,7 +226,7 @@ def bars(
     description: str,
     *queries: Query,
     unit: str = COUNT,
-    steps: Steps = NEUTRAL,
+    limits: Limits = NEUTRAL,
     no_value: str = UNKNOWN,
     width: int = 12,
     height: int = 8,
@@ -217,7 +239,7 @@ def bars(
         .unit(unit)
         .min(0)
         .no_value(no_value)
-        .thresholds(_thresholds(steps))
+        .thresholds(_thresholds(limits))
         .orientation(looks.VizOrientation.HORIZONTAL)
         .display_mode(looks.BarGaugeDisplayMode.BASIC)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
@@ -280,9 +302,9 @@ def _cell(column: Column) -> list[model.DynamicConfigValue]:
     properties: list[tuple[str, Any]] = [("unit", column.unit)]
     if column.unit == SECONDS:
         properties.append(("decimals", 0))
-    if column.steps:
+    if column.limits.steps:
         properties += [
-            ("thresholds", _thresholds(column.steps, column.first).build()),
+            ("thresholds", _thresholds(column.limits).build()),
             ("custom.cellOptions", {"type": "color-text"}),
         ]
     return [model.DynamicConfigValue(id_val=key, value=value) for key, value in properties]

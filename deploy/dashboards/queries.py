@@ -1,10 +1,10 @@
 """PromQL that several dashboards share: selectors, one series for each GPU and pod, capacity, and waste.
 
-- An aggregation keeps `cluster`, and a join matches on it. The label is absent where one Prometheus serves one cluster:
-  the matcher `cluster=~"$cluster"` selects such series too, because `$cluster` at All is `.*`.
-- `max by` over a GPU or a pod removes the labels of the scraped agent, so that an agent that replaces another doubles
-  nothing.
-- A figure that is unknown has no series. `known_or_zero` adds 0 only beside a series that proves the figure known.
+- An aggregation keeps `cluster`, and a join matches on it. The label is absent where a Prometheus serves one
+  cluster: the matcher `cluster=~"$cluster"` selects such series too, because `$cluster` at All is `.*`.
+- `max by` over a GPU or a pod removes the labels of the scraped agent, so that an agent that replaces another
+  doubles nothing.
+- An unknown figure has no series. `known_or_zero` adds 0 only beside a series that proves the figure known.
 """
 
 from typing import Final
@@ -21,6 +21,10 @@ POD_LABELS: Final = (
 )
 POD_ON_GPU: Final = "cluster, uid, gpu_uuid"
 """Identity of a pod on a GPU."""
+
+USED: Final = "kaishare_pod_gpu_memory_used_bytes"
+SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
+UTILIZATION: Final = "kaishare_pod_gpu_utilization_ratio"
 
 WASTE_WINDOW: Final = "7d"
 _AGES: Final = (("7d", 604_800), ("3d", 259_200), ("1d", 86_400), ("6h", 21_600), ("1h", 3_600))
@@ -44,12 +48,12 @@ def pod(metric: str, where: str = PODS) -> str:
 
 def used(where: str = PODS) -> str:
     """Return the used memory of each pod on each GPU."""
-    return pod("kaishare_pod_gpu_memory_used_bytes", where)
+    return pod(USED, where)
 
 
 def share(where: str = PODS) -> str:
     """Return the share of each pod on each GPU."""
-    return pod("kaishare_pod_gpu_memory_share_bytes", where)
+    return pod(SHARE, where)
 
 
 def flagged(where: str = PODS) -> str:
@@ -74,8 +78,8 @@ def ratio(part: str, whole: str, by: str = "cluster") -> str:
 
 
 # Capacity. KAI counts a fraction in hundredths of a GPU whose memory is rounded down to a multiple of 100 MiB
-# (kai/memory.py), so this does too: 4 × 0.25 fills a GPU, although the bytes of the shares are less than its memory.
-# 0.01 absorbs the bytes that `int(fraction × units)` cuts off.
+# (kai/memory.py), so this does too: 4 × 0.25 fills a GPU, although the bytes of the shares are less than its
+# memory. 0.01 absorbs the bytes that `int(fraction × units)` cuts off.
 
 _HUNDRED_MIB: Final = 104_857_600
 
@@ -120,15 +124,19 @@ def room_of_size() -> str:
     return f"sum by (cluster, model) (floor({free} / on (cluster, model) group_left () {size_hundredths()}))"
 
 
+def free_in_small_pieces(hundredths: str) -> str:
+    """Return the free hundredths on GPUs with less than this many."""
+    free = free_hundredths()
+    return f"sum by (cluster) ({free} < {hundredths}) or 0 * sum by (cluster) ({free})"
+
+
 def fragmentation(hundredths: str) -> str:
     """Return the part of the free capacity that lies on GPUs with less than this many free hundredths."""
-    free = free_hundredths()
-    small = f"sum by (cluster) ({free} < {hundredths}) or 0 * sum by (cluster) ({free})"
-    return f"({small}) / (sum by (cluster) ({free}) > 0)"
+    return f"({free_in_small_pieces(hundredths)}) / (sum by (cluster) ({free_hundredths()}) > 0)"
 
 
-# Waste. A pod is compared with the highest use of the last 7 days. The pod's age is known in steps, from the samples of
-# its share at fixed times ago, because a subquery over 7 days would cost a thousand times as much.
+# Waste. A pod is compared with the highest use of the last 7 days. The pod's age is known in steps, from the
+# samples of its share at fixed times ago, because a subquery over 7 days would read a thousand times as much.
 
 
 def peak(metric: str, where: str = PODS) -> str:
@@ -143,18 +151,17 @@ def of_current_pods(value: str, where: str = PODS) -> str:
 
 def unused(where: str = PODS) -> str:
     """Return the part of each share that no sample of the last 7 days shows in use."""
-    highest = peak("kaishare_pod_gpu_memory_used_bytes", where)
+    highest = peak(USED, where)
     return f"clamp_min({share(where)} - on ({POD_ON_GPU}) group_left () {highest}, 0)"
 
 
-def known_part(where: str = PODS) -> str:
-    """Return the part of the last 7 days' samples with a share that also have the used memory."""
+def known_part(where: str = PODS, metric: str = USED) -> str:
+    """Return the part of the last 7 days' samples with a share that also have the metric."""
 
-    def samples(figure: str) -> str:
-        series = f"kaishare_pod_gpu_memory_{figure}_bytes{{{where}}}[{WASTE_WINDOW}]"
-        return f"sum by ({POD_ON_GPU}) (count_over_time({series}))"
+    def samples(name: str) -> str:
+        return f"sum by ({POD_ON_GPU}) (count_over_time({name}{{{where}}}[{WASTE_WINDOW}]))"
 
-    return f"clamp_max({samples('used')} / {samples('share')}, 1)"
+    return f"clamp_max({samples(metric)} / {samples(SHARE)}, 1)"
 
 
 def seen_seconds(series: str, by: str) -> str:
@@ -165,15 +172,15 @@ def seen_seconds(series: str, by: str) -> str:
 
 def seen(where: str = PODS) -> str:
     """Return for how long at least each pod has had a share on its GPU, in seconds."""
-    return seen_seconds(f"kaishare_pod_gpu_memory_share_bytes{{{where}}}", POD_ON_GPU)
+    return seen_seconds(f"{SHARE}{{{where}}}", POD_ON_GPU)
 
 
-def unused_for_the_window(where: str = PODS) -> str:
-    """Return `unused` of the pods that are 7 days old and whose used memory was known for 90 % of that time."""
-    old = f"kaishare_pod_gpu_memory_share_bytes{{{where}}} offset {WASTE_WINDOW}"
+def judged(figure: str, where: str = PODS, metric: str = USED) -> str:
+    """Return a figure of the current pods that are 7 days old, with the metric known for 90 % of it."""
+    series = f"{SHARE}{{{where}}}"
     return (
-        f"({unused(where)} and on ({POD_ON_GPU}) {old} "
-        f"and on ({POD_ON_GPU}) ({known_part(where)} >= {_KNOWN_ENOUGH}))"
+        f"({figure} and on ({POD_ON_GPU}) {series} and on ({POD_ON_GPU}) {series} offset {WASTE_WINDOW} "
+        f"and on ({POD_ON_GPU}) ({known_part(where, metric)} >= {_KNOWN_ENOUGH}))"
     )
 
 

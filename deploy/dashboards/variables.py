@@ -39,9 +39,7 @@ def _query(name: str, label: str, description: str, query: str) -> build.QueryVa
 
 def several(name: str, label: str, description: str, query: str) -> build.QueryVariable:
     """Return a variable of several values. All is `.*`, which also selects series without the label."""
-    return (
-        _query(name, label, description, query).multi(True).include_all(True).all_value(".*").current(_ALL)
-    )
+    return _query(name, label, description, query).multi(True).include_all(True).all_value(".*").current(_ALL)
 
 
 def single(name: str, label: str, description: str, query: str) -> build.QueryVariable:
@@ -117,7 +115,8 @@ def agent_job() -> build.TextBoxVariable:
     """Return the regular expression for the agent's job."""
     return hidden_text(
         "agent_job",
-        "Regular expression for the job of the agents. The Prometheus operator names it NAMESPACE/kaishare-agent.",
+        "Regular expression for the job of the agents. The Prometheus operator names it "
+        "NAMESPACE/kaishare-agent.",
         "(.+/)?kaishare-agent",
     )
 
@@ -126,7 +125,8 @@ def webhook_job() -> build.TextBoxVariable:
     """Return the regular expression for the webhook's job."""
     return hidden_text(
         "webhook_job",
-        "Regular expression for the job of the webhook. The Prometheus operator names it NAMESPACE/kaishare-webhook.",
+        "Regular expression for the job of the webhook. The Prometheus operator names it "
+        "NAMESPACE/kaishare-webhook.",
         "(.+/)?kaishare-webhook",
     )
 
@@ -136,7 +136,8 @@ def agent_scheme() -> build.CustomVariable:
     return choice(
         "agent_scheme",
         "Agent page",
-        "Scheme of links to an agent's page; https with agent.tlsSecret. The address is the label `instance`.",
+        "Scheme of links to an agent's page; https with agent.tlsSecret. The address is the label "
+        "`instance`.",
         [("http", "http"), ("https", "https")],
     )
 
@@ -145,6 +146,7 @@ def runbooks() -> build.TextBoxVariable:
     """Return the base address of the runbooks."""
     return hidden_text(
         "runbooks",
-        "Address of the folder that has docs/runbooks.md, with a slash at its end. Empty: no links to runbooks.",
+        "Address of the folder that has docs/runbooks.md, with a slash at its end. Empty: no links to "
+        "runbooks.",
         "",
     )

@@ -1,4 +1,4 @@
-"""The dashboard of the webhook: reviews, latency against an objective, errors, policies, certificates and watches."""
+"""The dashboard of the webhook: reviews, latency, errors, policies, certificates and watches."""
 
 from typing import Final
 
@@ -7,8 +7,6 @@ from grafana_foundation_sdk.models import dashboard as model
 from deploy.dashboards import annotations, links, variables
 from deploy.dashboards.board import Contents, Section
 from deploy.dashboards.panels import (
-    ANY_IS_ORANGE,
-    ANY_IS_RED,
     BYTES,
     RATE,
     RATIO,
@@ -18,6 +16,9 @@ from deploy.dashboards.panels import (
     TableLayout,
     lines,
     number,
+    orange_from,
+    red_below,
+    red_from,
     rows,
 )
 from deploy.dashboards.queries import CLUSTER, WEBHOOK_UP, join, known_or_zero, rate
@@ -34,7 +35,8 @@ def contents() -> Contents:
     return Contents(
         name="webhook",
         title="kaishare / Webhook",
-        description="Admission reviews of the webhook: how many, how fast, which failed; policies, certificates, watches.",
+        description="Admission reviews of the webhook: how many, how fast, which failed; policies, "
+        "certificates, watches.",
         variables=[
             variables.datasource(),
             variables.cluster(),
@@ -79,7 +81,9 @@ def _answered(window: str) -> str:
     `action="error"` has no series before the first failure; then no review has failed.
     """
     reviews = f"sum by (cluster) (rate({_REQUESTS}[{window}]))"
-    failed = f'sum by (cluster) (rate({_REQUESTS.removesuffix("}")}, action="error"}}[{window}])) or 0 * {reviews}'
+    failed = (
+        f'sum by (cluster) (rate({_REQUESTS.removesuffix("}")}, action="error"}}[{window}])) or 0 * {reviews}'
+    )
     shed = f"sum by (cluster) (rate(kaishare_webhook_shed_total{{{CLUSTER}}}[{window}]))"
     return f"({reviews} - ({failed})) / (({reviews} + {shed}) > 0)"
 
@@ -89,87 +93,88 @@ def _overview() -> list[model.Panel]:
     return [
         number(
             "Replicas that answer",
-            "How many replicas does Prometheus reach? Red at 0: new pods are probably admitted without queue and share; see "
-            "KaishareWebhookDown in docs/runbooks.md. unknown: no target's job matches $webhook_job.",
+            "How many replicas does Prometheus reach? Red at 0: new pods are probably admitted without "
+            "queue and share; see KaishareWebhookDown in docs/runbooks.md. unknown: no target's job matches "
+            "$webhook_job.",
             f"sum by (cluster) ({WEBHOOK_UP})",
-            steps=((1, "green"),),
-            first="red",
+            limits=red_below(1),
         ),
         number(
             "Reviews per second",
-            "How many admission reviews does the webhook answer? No reviews for long, while pods are created: the webhook is "
-            "not called; see the row What the API server sees.",
+            "How many admission reviews does the webhook answer? No reviews for long, while pods are "
+            "created: the webhook is not called; see the row What the API server sees.",
             f"sum by (cluster) ({rate('kaishare_webhook_requests_total')})",
             unit=RATE,
         ),
         number(
             "Answered without a failure",
-            "Which part of the reviews in the selected time got an answer, and neither an error of the webhook nor a 503? "
-            "Objective: 99.9 %. Red below: pods were admitted unchanged; see the row Errors and load. Reviews that never "
-            "reached the webhook are in the row What the API server sees.",
+            "Which part of the reviews in the selected time got an answer, and neither an error of the "
+            "webhook nor a 503? Objective: 99.9 %. Red below: pods were admitted unchanged; see the row "
+            "Errors and load. Reviews that never reached the webhook are in the row What the API server "
+            "sees.",
             _answered("$__range"),
             unit=RATIO,
-            steps=((0.999, "green"),),
-            first="red",
+            limits=red_below(0.999),
             no_value="no reviews, or unknown",
         ),
         number(
             "Answered within 100 ms",
-            "Which part of the reviews in the selected time was answered within 100 ms? Objective: 99 %. Red below: creating "
-            "pods is slow; see the row Reviews.",
+            "Which part of the reviews in the selected time was answered within 100 ms? Objective: 99 %. "
+            "Red below: creating pods is slow; see the row Reviews.",
             _within("0.1", "$__range"),
             unit=RATIO,
-            steps=((0.99, "green"),),
-            first="red",
+            limits=red_below(0.99),
             no_value="no reviews, or unknown",
         ),
         number(
             "Shed in the last hour",
-            "How many reviews were answered with 503 because too many were in progress? Orange: see KaishareReviewsShed in "
-            "docs/runbooks.md.",
+            "How many reviews were answered with 503 because too many were in progress? Orange: see "
+            "KaishareReviewsShed in docs/runbooks.md.",
             f"sum by (cluster) (increase(kaishare_webhook_shed_total{{{CLUSTER}}}[1h]))",
-            steps=ANY_IS_ORANGE,
+            limits=orange_from(1),
         ),
         number(
             "Reviews in progress",
-            "How many reviews are in progress now, in all replicas? Many for long: the webhook is too slow or gets too much.",
+            "How many reviews are in progress now, in all replicas? Many for long: the webhook is too slow "
+            "or gets too much.",
             f"sum by (cluster) (kaishare_webhook_in_flight{{{CLUSTER}}})",
         ),
         number(
             "Errors since the start",
-            "How many errors did the replicas count since they started, in reviews and elsewhere? No value: none. Orange: "
-            "the row Errors and load shows the stage; see KaishareWebhookErrors in docs/runbooks.md.",
+            "How many errors did the replicas count since they started, in reviews and elsewhere? No value: "
+            "none. Orange: the row Errors and load shows the stage; see KaishareWebhookErrors in "
+            "docs/runbooks.md.",
             f"sum by (cluster) (kaishare_webhook_errors_total{{{CLUSTER}}})",
-            steps=ANY_IS_ORANGE,
+            limits=orange_from(1),
             no_value="none, or unknown",
         ),
         number(
             "Admitted without the webhook, last hour",
-            "How many requests did the API server admit because the webhook did not answer? Needs the API server's metrics. "
-            "Red: pods have no queue and share; see KaishareFailedOpen in docs/runbooks.md. No value: none was counted since "
-            "the API server started, or its metrics are missing.",
-            "sum by (cluster) (increase(apiserver_admission_webhook_fail_open_count"
-            f"{{{_API_SERVER}}}[1h]))",
-            steps=ANY_IS_RED,
+            "How many requests did the API server admit because the webhook did not answer? Needs the API "
+            "server's metrics. Red: pods have no queue and share; see KaishareFailedOpen in "
+            "docs/runbooks.md. No value: none was counted since the API server started, or its metrics are "
+            "missing.",
+            f"sum by (cluster) (increase(apiserver_admission_webhook_fail_open_count{{{_API_SERVER}}}[1h]))",
+            limits=red_from(1),
             no_value="none, or unknown",
         ),
         number(
             "Called before KAI",
-            "Is the webhook called before KAI's? 1: yes. Red at 0: KAI does not see the shares; see KaishareOrderWrong in "
-            "docs/runbooks.md. unknown: policies come from files.",
+            "Is the webhook called before KAI's? 1: yes. Red at 0: KAI does not see the shares; see "
+            "KaishareOrderWrong in docs/runbooks.md. unknown: policies come from files.",
             f"min by (cluster) (kaishare_webhook_order_ok{{{CLUSTER}}})",
-            steps=((1, "green"),),
-            first="red",
+            limits=red_below(1),
         ),
         number(
             "Ignored labels",
-            "How many policy labels have a value that is not allowed, and are ignored? Orange: the row Policies names them.",
+            "How many policy labels have a value that is not allowed, and are ignored? Orange: the row "
+            "Policies names them.",
             known_or_zero(
                 "count by (cluster) (count by (cluster, namespace, label) "
                 f"(kaishare_webhook_policy_invalid{{{CLUSTER}}}))",
                 f"kaishare_webhook_policies{{{CLUSTER}}}",
             ),
-            steps=ANY_IS_ORANGE,
+            limits=orange_from(1),
         ),
         number(
             "First certificate ends in",
@@ -177,22 +182,21 @@ def _overview() -> list[model.Panel]:
             "KaishareServingCertificateEnding and KaishareCAEnding in docs/runbooks.md.",
             f"min by (cluster) ({expiry}{{{CLUSTER}}} - time())",
             unit=SECONDS,
-            steps=((2 * _DAY, "green"),),
-            first="red",
+            limits=red_below(2 * _DAY),
         ),
         number(
             "Oldest contact with the API server",
-            "How long has a watch been silent? A healthy watch restarts every 40 s. Red from 5 minutes: policies are out of "
-            "date; see KaishareWatchStale in docs/runbooks.md. unknown: policies come from files.",
-            "max by (cluster) (time() - "
-            f"{_of_webhook('kaishare_watch_last_contact_timestamp_seconds')})",
+            "How long has a watch been silent? A healthy watch restarts every 40 s. Red from 5 minutes: "
+            "policies are out of date; see KaishareWatchStale in docs/runbooks.md. unknown: policies come "
+            "from files.",
+            f"max by (cluster) (time() - {_of_webhook('kaishare_watch_last_contact_timestamp_seconds')})",
             unit=SECONDS,
-            steps=((300, "red"),),
+            limits=red_from(300),
         ),
         lines(
             "Reviews, by action",
-            "What does the webhook do? docs/metrics.md explains each action. error: kaishare failed, and a pod was admitted "
-            "unchanged.",
+            "What does the webhook do? docs/metrics.md explains each action. error: kaishare failed, and a "
+            "pod was admitted unchanged.",
             Query(
                 expr=f"sum by (cluster, webhook, action) ({rate('kaishare_webhook_requests_total')})",
                 legend="{{cluster}} {{webhook}} {{action}}",
@@ -201,14 +205,14 @@ def _overview() -> list[model.Panel]:
         ),
         lines(
             "Time to answer",
-            "How long do reviews take, from the complete request to the complete answer? The API server waits for the "
-            "configured timeout, and then admits the pod unchanged.",
+            "How long do reviews take, from the complete request to the complete answer? The API server "
+            "waits for the configured timeout, and then admits the pod unchanged.",
             *(
                 Query(expr=_quantile(quantile, "", "$__rate_interval"), legend=f"{label} {{{{cluster}}}}")
                 for quantile, label in ((0.5, "half"), (0.9, "90 %"), (0.99, "99 %"))
             ),
             unit=SECONDS,
-            steps=((0.1, "orange"),),
+            limits=orange_from(0.1),
         ),
         rows(
             "Alerts about the webhook",
@@ -234,10 +238,11 @@ def _reviews() -> list[model.Panel]:
     return [
         lines(
             "Reviews, by reason",
-            "Why are pods changed, left alone or denied? The ten most frequent reasons of each cluster; docs/policy.md "
-            "explains them.",
+            "Why are pods changed, left alone or denied? The ten most frequent reasons of each cluster; "
+            "docs/policy.md explains them.",
             Query(
-                expr=f"topk by (cluster) (10, sum by (cluster, reason) ({rate('kaishare_webhook_requests_total')}))",
+                expr="topk by (cluster) "
+                f"(10, sum by (cluster, reason) ({rate('kaishare_webhook_requests_total')}))",
                 legend="{{cluster}} {{reason}}",
             ),
             unit=RATE,
@@ -259,7 +264,7 @@ def _reviews() -> list[model.Panel]:
             Query(expr=_within("0.1", "$__rate_interval"), legend="100 ms {{cluster}}"),
             Query(expr=_within("0.025", "$__rate_interval"), legend="25 ms {{cluster}}"),
             unit=RATIO,
-            steps=((0.99, "green"),),
+            limits=red_below(0.99),
             width=8,
         ),
         rows(
@@ -275,8 +280,8 @@ def _errors() -> list[model.Panel]:
     return [
         lines(
             "Errors, by stage",
-            "Where does the webhook fail? docs/metrics.md explains each stage; decode, http, slow-body and too-large are "
-            "unusable requests of other clients. No line: none since the start.",
+            "Where does the webhook fail? docs/metrics.md explains each stage; decode, http, slow-body and "
+            "too-large are unusable requests of other clients. No line: none since the start.",
             Query(
                 expr=f"sum by (cluster, stage) ({rate('kaishare_webhook_errors_total')})",
                 legend="{{cluster}} {{stage}}",
@@ -310,8 +315,8 @@ def _api_server() -> list[model.Panel]:
     return [
         lines(
             "Admitted without the webhook",
-            "Which requests passed because the webhook gave no usable answer in time? Only the API server knows; needs its "
-            "metrics, and for webhooks in vClusters those of the vClusters.",
+            "Which requests passed because the webhook gave no usable answer in time? Only the API server "
+            "knows; needs its metrics, and for webhooks in vClusters those of the vClusters.",
             Query(
                 expr=f"sum by (cluster, name) ({rate(f'{prefix}_fail_open_count', _API_SERVER)})",
                 legend="{{cluster}} {{name}}",
@@ -321,8 +326,9 @@ def _api_server() -> list[model.Panel]:
         ),
         lines(
             "Refused, by cause",
-            "Which requests were refused? no_error: a denial of the webhook. calling_webhook_error: no usable answer under "
-            "failurePolicy Fail. apiserver_internal_error: a patch that does not apply, a defect of kaishare.",
+            "Which requests were refused? no_error: a denial of the webhook. calling_webhook_error: no "
+            "usable answer under failurePolicy Fail. apiserver_internal_error: a patch that does not apply, "
+            "a defect of kaishare.",
             Query(
                 expr=f"sum by (cluster, name, error_type) ({rate(f'{prefix}_rejection_count', _API_SERVER)})",
                 legend="{{cluster}} {{name}} {{error_type}}",
@@ -332,8 +338,8 @@ def _api_server() -> list[model.Panel]:
         ),
         lines(
             "Time the API server waits, 99 %",
-            "How much time do reviews take with the network, as the API server measures it? Far above Time to answer: the "
-            "network or TLS is slow.",
+            "How much time do reviews take with the network, as the API server measures it? Far above Time "
+            "to answer: the network or TLS is slow.",
             Query(
                 expr="histogram_quantile(0.99, sum by (cluster, name, le) "
                 f"({rate(f'{prefix}_admission_duration_seconds_bucket', _API_SERVER)}))",
@@ -357,8 +363,8 @@ def _policies() -> list[model.Panel]:
         ),
         rows(
             "Invalid labels",
-            "Which labels of which namespaces are ignored? docs/policy.md has the allowed values; the owner of the namespace "
-            "also has an Event PolicyInvalid.",
+            "Which labels of which namespaces are ignored? docs/policy.md has the allowed values; the owner "
+            "of the namespace also has an Event PolicyInvalid.",
             TableLayout(labels=("cluster", "namespace", "label"), links=(links.to_namespace(),)),
             Column(
                 title="ignored",
@@ -373,22 +379,22 @@ def _processes() -> list[model.Panel]:
     return [
         rows(
             "Certificates",
-            "When do the certificates end? serving: the first of all replicas, renewed with more than 2 days left. ca: absent "
-            "if the webhook does not manage it. Red below 2 days.",
+            "When do the certificates end? serving: the first of all replicas, renewed with more than 2 "
+            "days left. ca: absent if the webhook does not manage it. Red below 2 days.",
             TableLayout(labels=("cluster", "kind")),
             Column(
                 title="ends in",
                 expr="min by (cluster, kind) "
                 f"(kaishare_certificate_expiry_timestamp_seconds{{{CLUSTER}}}) - time()",
                 unit=SECONDS,
-                steps=((2 * _DAY, "green"),),
-                first="red",
+                limits=red_below(2 * _DAY),
             ),
             width=8,
         ),
         rows(
             "Changes of certificates since the start",
-            "What did the replicas do about certificates? failed: see KaishareCertificateRotationFailing in docs/runbooks.md.",
+            "What did the replicas do about certificates? failed: see KaishareCertificateRotationFailing in "
+            "docs/runbooks.md.",
             TableLayout(labels=("cluster", "result"), sort_by="changes"),
             Column(
                 title="changes",
@@ -413,7 +419,7 @@ def _processes() -> list[model.Panel]:
                 legend="{{cluster}} {{instance}} {{resource}}",
             ),
             unit=SECONDS,
-            steps=((300, "red"),),
+            limits=red_from(300),
             width=8,
         ),
         lines(
