@@ -242,8 +242,8 @@ def _overview() -> list[model.Panel]:
         ),
         lines(
             "Where the used memory is",
-            "Who holds the used memory: pods, processes of the hosts, or no process? A gap: one of the "
-            "figures is unknown.",
+            "Where is the used memory: in pods, in processes of the hosts, or in no process? A gap: one of "
+            "the figures is unknown.",
             Query(expr=f"sum by (cluster) ({used(CLUSTER)})", legend="pods {{cluster}}"),
             Query(expr=f"sum by (cluster) ({gpu('host')})", legend="hosts {{cluster}}"),
             Query(expr=f"sum by (cluster) ({gpu('unattributed')})", legend="no process {{cluster}}"),

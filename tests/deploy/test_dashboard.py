@@ -108,7 +108,7 @@ EMPTY = {
     ("fleet", "Evictions since the agents started"): "eviction is off",
     ("fleet", "Events about pods"): "the pods of a simulated node are in no cluster",
     ("fleet", "Failed driver calls"): "there are none",
-    ("fleet", "Unused for 7 days"): "no pod is 7 days old; test_dashboard_waste.py has such pods",
+    ("fleet", "Unused for 7 days"): "no pod is 7 days old; test_dashboard_history.py has such pods",
     ("fleet", "Idle pods"): "the same",
     ("fleet", "Pods by used memory of their share", "limit"): "no enforcer",
     ("namespace", "Unused for 7 days"): "no pod is 7 days old",
@@ -376,6 +376,13 @@ def settled(running: Prometheus) -> None:
     running.until(lambda: len(running.instant("kaishare_pod_gpu_utilization_ratio")) == 4)
 
 
+def test_several_clusters_can_be_selected(watched: Prometheus) -> None:
+    settled(watched)
+    query = FLEET.expression("GPUs")
+    assert figures(watched, query, cluster=["east", "w.st"]) == {"east": 2}
+    assert figures(watched, query, cluster=["e.st"]) == {}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variable_offers_values(watched: Prometheus, name: str) -> None:
     settled(watched)
@@ -560,7 +567,7 @@ def test_a_node_shows_its_pods_and_its_agent(watched: Prometheus) -> None:
     assert page_of_agent["metric"]["instance"] == agent_up["metric"]["instance"]
     (attribution,) = of_node("plain-1", "Attribution")
     assert attribution["value"][1] == "1"
-    assert of_node("no-such-node", "Attribution") == []
+    assert of_node("none", "Attribution") == []
     host = {
         item["metric"].get("cluster", ""): item["value"][1] for item in of_node("east-1", "Held by no pod")
     }

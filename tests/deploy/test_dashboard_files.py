@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,7 +209,8 @@ def test_the_data_source_is_a_variable(board: Dashboard) -> None:
 
 
 def test_the_table_of_questions_names_panels_that_exist() -> None:
-    text = Path(ROOT / "docs" / "dashboards.md").read_text()
+    page = (ROOT / "docs" / "dashboards.md").read_text()
+    text = page.partition("## Questions")[2].partition("## Installing")[0]
     table = re.findall(r"^\| [^|]+ \| (\w+) \| ([^|]+) \|$", text, flags=re.MULTILINE)
     boards = {board.name: board for board in BOARDS}
     named = {

@@ -1,6 +1,5 @@
-"""The panels about waste on a real Prometheus with eight days of made-up history."""
+"""The panels about waste and capacity on a real Prometheus with eight days of made-up history."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,12 @@ from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.promtool import needed, promtool
 
 FLEET, NAMESPACE = grafana.load("fleet"), grafana.load("namespace")
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 HOUR, DAY = 3600, 86_400
 STEP = 240
 """Seconds between samples; Prometheus looks back 5 minutes."""
-NOW = (int(time.time()) // STEP - 2) * STEP
+NOW = 1_767_225_600
+"""2026-01-01; a multiple of STEP."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,9 @@ def openmetrics() -> Iterator[str]:
                 if value is None or (name == "gone" and age <= 2 * DAY):
                     continue
                 yield f"kaishare_pod_gpu_memory_{metric}{history.labels(name)} {value:.0f} {NOW - age}"
+        if metric == "used_bytes":
+            mig = '{namespace="mig",pod="m",uid="m",gpu_uuid="MIG-1",gpu="2",node="gpus"}'
+            yield f"kaishare_pod_gpu_memory_used_bytes{mig} 5 {NOW}"
     yield "# TYPE kaishare_pod_gpu_utilization_ratio gauge"
     for name, history in PODS.items():
         if history.utilization is not None:
@@ -72,7 +75,30 @@ def openmetrics() -> Iterator[str]:
     for age in range(3 * DAY + HOUR, -1, -STEP):
         value = 0.4 if age == 2 * DAY else 0.2
         yield f'namespace:kaishare_pod_gpu_memory_used_share:ratio{{namespace="team"}} {value} {NOW - age}'
+    yield from gpus()
     yield "# EOF"
+
+
+def gpus() -> Iterator[str]:
+    """Yield GPUs of the last minutes, one of them from two agents, as while one replaces the other."""
+
+    def labels(gpu: int, instance: str) -> str:
+        return f'{{gpu="{gpu}",gpu_uuid="GPU-{gpu}",model="T4",node="gpus",instance="{instance}"}}'
+
+    series = {
+        "kaishare_gpu_memory_total_bytes": [(labels(gpu, "a"), 16300 * MIB) for gpu in range(4)],
+        "kaishare_gpu_memory_promised_bytes": [
+            (labels(0, "a"), 4075 * MIB),  # 0.25
+            # the promise of GPU 1 is unknown
+            (labels(2, "a"), 0),  # has pods on MIG devices
+            (labels(3, "a"), 17000 * MIB),  # more than there is
+        ],
+    }
+    for metric, values in series.items():
+        yield f"# TYPE {metric} gauge"
+        for text, value in [*values, (labels(0, "b"), values[0][1])]:
+            yield f"{metric}{text} {value} {NOW - STEP}"
+            yield f"{metric}{text} {value} {NOW}"
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +199,17 @@ def test_before_a_pod_is_7_days_old_the_unused_memory_is_unknown(history: Promet
     query = FLEET.interpolated(FLEET.expression("Unused for 7 days"))
     assert history.instant(query, NOW - 2 * DAY) == []
     assert history.instant(FLEET.interpolated(FLEET.expression("Longest history")), NOW - 2 * DAY)
+
+
+def test_free_share_is_known_only_with_the_promise_and_never_below_0(history: Prometheus) -> None:
+    free = by_pod(history, "GPUs by free share", "free share", label="gpu_uuid")
+    assert free == {"GPU-0": 0.75, "GPU-3": 0}
+    assert by_pod(history, "GPUs without a known free share", label="cluster") == {"": 1}
+    assert by_pod(history, "Room for ${share:text} of a GPU", label="cluster", share="75") == {"": 1}
+    assert by_pod(history, "Fragmentation for ${share:text}", label="cluster", share="100") == {"": 1}
+
+
+def test_an_agent_that_replaces_another_doubles_nothing(history: Prometheus) -> None:
+    assert by_pod(history, "GPUs", label="cluster") == {"": 4}
+    promised = by_pod(history, "Memory promised", label="cluster")
+    assert promised == pytest.approx({"": (4075 + 0 + 17000) / (3 * 16300)})
