@@ -14,10 +14,12 @@ def _annotation(name: str, color: str, expr: str) -> build.AnnotationQuery:
     return build.AnnotationQuery().name(name).datasource(DATASOURCE).enable(True).icon_color(color).expr(expr)
 
 
-def flags_raised() -> build.AnnotationQuery:
-    """Return marks where agents flagged pods."""
+def flags_raised(agents: str = "") -> build.AnnotationQuery:
+    """Return marks where agents flagged pods; `agents` selects agents by a set operation."""
     raised = f'kaishare_agent_flag_transitions_total{{{CLUSTER}, change="raised"}}'
-    return _annotation("Flags raised", "red", f"sum by (cluster, reason) (increase({raised}[{_WINDOW}])) > 0")
+    return _annotation(
+        "Flags raised", "red", f"sum by (cluster, reason) (increase({raised}[{_WINDOW}]){agents}) > 0"
+    )
 
 
 def evictions() -> build.AnnotationQuery:

@@ -17,6 +17,7 @@ from deploy.dashboards.panels import (
     TableLayout,
     bars,
     for_each,
+    largest,
     lines,
     number,
     orange_below,
@@ -102,7 +103,7 @@ def contents() -> Contents:
                 ],
                 selected=3,
             ),
-            variables.several(
+            variables.some(
                 "size",
                 "Size",
                 "Named sizes (kaishare.dev/size) for which the row Capacity shows the room.",
@@ -287,10 +288,12 @@ def _capacity() -> list[model.Panel]:
             TableLayout(
                 labels=("cluster", "node", "gpu", "model"),
                 sort_by="free share",
-                rows=100,
                 links=(links.to_node(),),
             ),
-            Column(title="free share", expr=f"{free_hundredths()} / 100", unit=RATIO),
+            *largest(
+                100,
+                Column(title="free share", expr=f"{free_hundredths()} / 100", unit=RATIO),
+            ),
             width=8,
         ),
         rows(
@@ -298,12 +301,20 @@ def _capacity() -> list[model.Panel]:
             "Which named sizes do running pods have, and which share is that on each model of GPU? Two "
             "different shares: namespaces define the size differently, or as memory.",
             TableLayout(labels=("cluster", "size", "model"), sort_by="shares"),
-            Column(title="shares", expr=f"count by (cluster, size, model) ({of_size})"),
-            Column(
-                title="smallest share", expr=f"min by (cluster, size, model) ({of_size}) / 100", unit=RATIO
-            ),
-            Column(
-                title="largest share", expr=f"max by (cluster, size, model) ({of_size}) / 100", unit=RATIO
+            *largest(
+                50,
+                Column(title="shares", expr=f"count by (cluster, size, model) ({of_size})"),
+                Column(
+                    title="smallest share",
+                    expr=f"min by (cluster, size, model) ({of_size}) / 100",
+                    unit=RATIO,
+                ),
+                Column(
+                    title="largest share",
+                    expr=f"max by (cluster, size, model) ({of_size}) / 100",
+                    unit=RATIO,
+                ),
+                on="cluster, size, model",
             ),
             no_value="no pod has a named size, or unknown",
             width=8,
@@ -386,22 +397,23 @@ def _waste() -> list[model.Panel]:
             "Which pods could have a smaller share? Unused is the share minus the highest use in 7 days. "
             "Trust a row as far as it was seen: for at least that long, with the use known in that part of "
             "the samples. Empty utilisation: the driver does not report it.",
-            TableLayout(
-                labels=_POD, sort_by="unused", rows=50, links=(links.to_namespace(), links.to_node())
-            ),
-            Column(title="unused", expr=unused(_PODS), unit=BYTES),
-            Column(title="share", expr=share(_PODS), unit=BYTES),
-            Column(
-                title="highest use",
-                expr=of_current_pods(peak(USED, _PODS), _PODS),
-                unit=BYTES,
-            ),
-            Column(title="seen for at least", expr=f"{identity} ({seen(_PODS)})", unit=SECONDS),
-            Column(title="use known", expr=of_current_pods(known_part(_PODS), _PODS), unit=RATIO),
-            Column(
-                title="highest utilisation",
-                expr=of_current_pods(peak(UTILIZATION, _PODS), _PODS),
-                unit=RATIO,
+            TableLayout(labels=_POD, sort_by="unused", links=(links.to_namespace(), links.to_node())),
+            *largest(
+                50,
+                Column(title="unused", expr=unused(_PODS), unit=BYTES),
+                Column(title="share", expr=share(_PODS), unit=BYTES),
+                Column(
+                    title="highest use",
+                    expr=of_current_pods(peak(USED, _PODS), _PODS),
+                    unit=BYTES,
+                ),
+                Column(title="seen for at least", expr=f"{identity} ({seen(_PODS)})", unit=SECONDS),
+                Column(title="use known", expr=of_current_pods(known_part(_PODS), _PODS), unit=RATIO),
+                Column(
+                    title="highest utilisation",
+                    expr=of_current_pods(peak(UTILIZATION, _PODS), _PODS),
+                    unit=RATIO,
+                ),
             ),
             height=10,
         ),
@@ -466,13 +478,16 @@ def _flags() -> list[model.Panel]:
             "Time over the share in the selected time",
             "Which pods exceed their shares often, also too briefly for a flag?",
             TableLayout(
-                labels=_POD, sort_by="time over share", rows=20, links=(links.to_namespace(), links.to_node())
+                labels=_POD, sort_by="time over share", links=(links.to_namespace(), links.to_node())
             ),
-            Column(
-                title="time over share",
-                expr=f"max by ({POD_LABELS}) "
-                f"(increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range])) > 0",
-                unit=SECONDS,
+            *largest(
+                20,
+                Column(
+                    title="time over share",
+                    expr=f"max by ({POD_LABELS}) "
+                    f"(increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range])) > 0",
+                    unit=SECONDS,
+                ),
             ),
             width=12,
         ),
@@ -558,20 +573,21 @@ def _pods() -> list[model.Panel]:
             "Which pods need more than they have, or much less? Use of share in red: above the share by "
             "more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the "
             "driver does not report it.",
-            TableLayout(
-                labels=_POD, sort_by="use of share", rows=50, links=(links.to_namespace(), links.to_node())
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), links.to_node())),
+            *largest(
+                50,
+                Column(
+                    title="use of share",
+                    expr=f"{used(_PODS)} / {share(_PODS)}",
+                    unit=RATIO,
+                    limits=red_from(1.05),
+                ),
+                Column(title="used", expr=used(_PODS), unit=BYTES),
+                Column(title="share", expr=share(_PODS), unit=BYTES),
+                Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
+                Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
+                Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
             ),
-            Column(
-                title="use of share",
-                expr=f"{used(_PODS)} / {share(_PODS)}",
-                unit=RATIO,
-                limits=red_from(1.05),
-            ),
-            Column(title="used", expr=used(_PODS), unit=BYTES),
-            Column(title="share", expr=share(_PODS), unit=BYTES),
-            Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-            Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
-            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
             height=10,
         ),
         lines(
@@ -625,13 +641,17 @@ def _queues() -> list[model.Panel]:
             "Which namespaces hold how much? Use of shares counts pods of which used memory and share are "
             "known; red: above 105 %. Click a namespace for its dashboard.",
             TableLayout(labels=("cluster", "namespace"), sort_by="share", links=(links.to_namespace(),)),
-            Column(title="share", expr=f"sum by (cluster, namespace) ({share(_PODS)})", unit=BYTES),
-            Column(title="used", expr=f"sum by (cluster, namespace) ({used(_PODS)})", unit=BYTES),
-            Column(
-                title="use of shares",
-                expr=ratio(used(_PODS), share(_PODS), "cluster, namespace"),
-                unit=RATIO,
-                limits=red_from(1.05),
+            *largest(
+                50,
+                Column(title="share", expr=f"sum by (cluster, namespace) ({share(_PODS)})", unit=BYTES),
+                Column(title="used", expr=f"sum by (cluster, namespace) ({used(_PODS)})", unit=BYTES),
+                Column(
+                    title="use of shares",
+                    expr=ratio(used(_PODS), share(_PODS), "cluster, namespace"),
+                    unit=RATIO,
+                    limits=red_from(1.05),
+                ),
+                on="cluster, namespace",
             ),
             width=12,
         ),

@@ -14,6 +14,7 @@ from deploy.dashboards.panels import (
     Query,
     TableLayout,
     bars,
+    largest,
     lines,
     number,
     orange_from,
@@ -69,7 +70,7 @@ def contents() -> Contents:
         variables=[
             variables.datasource(),
             variables.cluster(),
-            variables.several(
+            variables.some(
                 "namespace",
                 "Namespace",
                 "Namespace of the host cluster. The pods of a vCluster are in the vCluster's namespace.",
@@ -151,22 +152,25 @@ def _overview() -> list[model.Panel]:
             "than 5 %. flagged is empty while the pod is not evaluated. utilisation is the part of the time "
             "with a kernel on the GPU, and empty where the driver does not report it.",
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node(),)),
-            Column(
-                title="use of share",
-                expr=f"{used(_PODS)} / {share(_PODS)}",
-                unit=RATIO,
-                limits=red_from(1.05),
+            *largest(
+                100,
+                Column(
+                    title="use of share",
+                    expr=f"{used(_PODS)} / {share(_PODS)}",
+                    unit=RATIO,
+                    limits=red_from(1.05),
+                ),
+                Column(title="used", expr=used(_PODS), unit=BYTES),
+                Column(title="share", expr=share(_PODS), unit=BYTES),
+                Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
+                Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
+                Column(
+                    title="time over share",
+                    expr=f"max by ({POD_LABELS}) (increase({over}[$__range]))",
+                    unit=SECONDS,
+                ),
+                Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
             ),
-            Column(title="used", expr=used(_PODS), unit=BYTES),
-            Column(title="share", expr=share(_PODS), unit=BYTES),
-            Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-            Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
-            Column(
-                title="time over share",
-                expr=f"max by ({POD_LABELS}) (increase({over}[$__range]))",
-                unit=SECONDS,
-            ),
-            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
             height=10,
         ),
         rows(
@@ -204,15 +208,15 @@ def _over_time() -> list[model.Panel]:
         ),
         lines(
             "Use of share, by pod",
-            "Which pods come close to their shares, or exceed them?",
-            Query(expr=f"{used(_PODS)} / {share(_PODS)}", legend=_BY_POD),
+            "Which pods come close to their shares, or exceed them? The 20 highest.",
+            Query(expr=f"topk by (cluster) (20, {used(_PODS)} / {share(_PODS)})", legend=_BY_POD),
             unit=RATIO,
             limits=red_from(1),
         ),
         lines(
             "Used, by pod",
-            "Which pod grew, and when?",
-            Query(expr=used(_PODS), legend=_BY_POD),
+            "Which pod grew, and when? The 20 largest.",
+            Query(expr=f"topk by (cluster) (20, {used(_PODS)})", legend=_BY_POD),
             unit=BYTES,
             stacked=True,
         ),
@@ -220,7 +224,7 @@ def _over_time() -> list[model.Panel]:
             "Utilisation, by pod",
             "Which pods compute with what they hold? Part of the time with a kernel on the GPU. No line: "
             "the driver does not report it.",
-            Query(expr=pod(UTILIZATION, _PODS), legend=_BY_POD),
+            Query(expr=f"topk by (cluster) (20, {pod(UTILIZATION, _PODS)})", legend=_BY_POD),
             unit=RATIO,
         ),
         lines(
@@ -232,8 +236,8 @@ def _over_time() -> list[model.Panel]:
             "Part of the time over the share, by pod",
             "How much of the time does a pod exceed its share plus slack? Above a third, the agent flags it.",
             Query(
-                expr="max by (cluster, namespace, pod, gpu) "
-                f"(rate(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__rate_interval]))",
+                expr="topk by (cluster) (20, max by (cluster, namespace, pod, gpu) "
+                f"(rate(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__rate_interval])))",
                 legend=_BY_POD,
             ),
             unit=RATIO,
@@ -334,17 +338,20 @@ def _waste() -> list[model.Panel]:
             "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 "
             "days; a share a little above it would have done. Trust a row as far as it was seen, and as its "
             "use was known.",
-            TableLayout(labels=_POD, sort_by="unused", rows=50, links=(links.to_node(),)),
-            Column(title="unused", expr=unused(_PODS), unit=BYTES),
-            Column(title="share", expr=share(_PODS), unit=BYTES),
-            Column(title="highest use", expr=of_current_pods(highest, _PODS), unit=BYTES),
-            Column(
-                title="highest use of share",
-                expr=f"({of_current_pods(highest, _PODS)}) / {share(_PODS)}",
-                unit=RATIO,
+            TableLayout(labels=_POD, sort_by="unused", links=(links.to_node(),)),
+            *largest(
+                50,
+                Column(title="unused", expr=unused(_PODS), unit=BYTES),
+                Column(title="share", expr=share(_PODS), unit=BYTES),
+                Column(title="highest use", expr=of_current_pods(highest, _PODS), unit=BYTES),
+                Column(
+                    title="highest use of share",
+                    expr=f"({of_current_pods(highest, _PODS)}) / {share(_PODS)}",
+                    unit=RATIO,
+                ),
+                Column(title="seen for at least", expr=f"{identity} ({seen(_PODS)})", unit=SECONDS),
+                Column(title="use known", expr=of_current_pods(known_part(_PODS), _PODS), unit=RATIO),
             ),
-            Column(title="seen for at least", expr=f"{identity} ({seen(_PODS)})", unit=SECONDS),
-            Column(title="use known", expr=of_current_pods(known_part(_PODS), _PODS), unit=RATIO),
             height=10,
         ),
     ]

@@ -70,7 +70,10 @@ def contents() -> Contents:
             variables.agent_scheme(),
             variables.agent_job(),
         ],
-        annotations=[annotations.flags_raised(), annotations.versions("agent")],
+        annotations=[
+            annotations.flags_raised(f" and on ({_TARGET}) {_AGENT}"),
+            annotations.versions("agent"),
+        ],
         overview=_overview(),
         sections=[
             Section(title="Pods over time", panels=_pods_over_time()),

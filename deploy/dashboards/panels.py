@@ -1,7 +1,7 @@
 """Panels in one style: numbers, lines, bars and tables, each with a description."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.prometheus import Dataquery as PrometheusQuery
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from deploy.dashboards.queries import POD_ON_GPU
 
 BYTES: Final[str] = units.BytesIEC
 RATIO: Final[str] = units.PercentUnit
@@ -99,8 +101,6 @@ class TableLayout:
     """Labels in their order; all others are hidden."""
     sort_by: str = ""
     """Title of the column with the largest values first."""
-    rows: int = 0
-    """Number of rows; 0 for all."""
     links: Sequence[Link] = field(default_factory=tuple)
 
 
@@ -249,6 +249,24 @@ def bars(
     return _place(panel.build(), width, height)
 
 
+def largest(count: int, first: Column, *others: Column, on: str = POD_ON_GPU) -> list[Column]:
+    """Return columns with the rows of which the first one is largest in each cluster.
+
+    Prometheus selects the rows: a fleet with ten thousand pods would overload the browser.
+
+    Args:
+        count: number of rows of each cluster.
+        first: the column that decides.
+        others: further columns of these rows.
+        on: labels that identify a row.
+    """
+    top = f"topk by (cluster) ({count}, {first.expr})"
+    return [
+        replace(first, expr=top),
+        *(replace(column, expr=f"({column.expr}) and on ({on}) {top}") for column in others),
+    ]
+
+
 def rows(
     title: str,
     description: str,
@@ -290,10 +308,6 @@ def rows(
             model.DataTransformerConfig(
                 id_val="sortBy", options={"fields": {}, "sort": [{"field": layout.sort_by, "desc": True}]}
             )
-        )
-    if layout.rows:
-        panel = panel.with_transformation(
-            model.DataTransformerConfig(id_val="limit", options={"limitField": layout.rows})
         )
     return _place(panel.build(), width, height)
 

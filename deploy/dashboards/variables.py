@@ -42,6 +42,11 @@ def several(name: str, label: str, description: str, query: str) -> build.QueryV
     return _query(name, label, description, query).multi(True).include_all(True).all_value(".*").current(_ALL)
 
 
+def some(name: str, label: str, description: str, query: str) -> build.QueryVariable:
+    """Return a variable of several values without All, for figures that would overload the browser at All."""
+    return _query(name, label, description, query).multi(True).include_all(False)
+
+
 def single(name: str, label: str, description: str, query: str) -> build.QueryVariable:
     """Return a variable of one value, for matchers with `=`; at first the first value."""
     return _query(name, label, description, query).multi(False).include_all(False)

@@ -130,7 +130,7 @@ EMPTY = {
 
 SELECTED = {
     "fleet": {"size": "small"},
-    "namespace": {},
+    "namespace": {"namespace": ["inference", "tenant-a", "training", "broken"]},
     "node": {"node": "plain-1"},
     "webhook": {},
 }
@@ -578,9 +578,8 @@ def test_a_namespace_shows_its_sizes_and_the_use_of_its_shares(watched: Promethe
     settled(watched)
 
     def of_namespace(title: str, column: str = "", **selection: str | list[str]) -> dict[str, float]:
-        query = NAMESPACE.interpolated(
-            NAMESPACE.expression(title, column), {"cluster": ["east"], **selection}
-        )
+        chosen = {**SELECTED["namespace"], "cluster": ["east"], **selection}
+        query = NAMESPACE.interpolated(NAMESPACE.expression(title, column), chosen)
         series = watched.instant(query)
         return {item["metric"].get("size", ""): float(item["value"][1]) for item in series}
 

@@ -183,6 +183,16 @@ def test_queries_use_only_variables_of_the_dashboard(board: Dashboard) -> None:
 
 
 @each_board
+def test_what_tenants_can_multiply_is_never_drawn_in_full(board: Dashboard) -> None:
+    """Tenants make pods and sizes. A panel that repeats for each, or a line for each, would stop the browser."""
+    for panel in board.panels():
+        if "repeat" in panel:
+            assert not board.variables[panel["repeat"]]["includeAll"]
+        drawn = [target["expr"] for target in panel["targets"] if "{{pod}}" in target.get("legendFormat", "")]
+        assert board.name == "node" or all(query.startswith("topk by (cluster)") for query in drawn)
+
+
+@each_board
 def test_links_lead_to_dashboards_and_variables_that_exist(board: Dashboard) -> None:
     targets = {f"kaishare-{other.name}": other for other in BOARDS}
     for panel in board.panels():

@@ -122,7 +122,8 @@ def by_pod(
     board: grafana.Dashboard = FLEET,
     **selection: str | list[str],
 ) -> dict[str, float]:
-    query = board.interpolated(board.expression(title, column), selection)
+    namespaces = sorted({pod.namespace for pod in PODS.values()})
+    query = board.interpolated(board.expression(title, column), {"namespace": namespaces, **selection})
     return {item["metric"].get(label, ""): float(item["value"][1]) for item in running.instant(query, NOW)}
 
 
