@@ -86,12 +86,16 @@ def gpus() -> Iterator[str]:
         return f'{{gpu="{gpu}",gpu_uuid="GPU-{gpu}",model="T4",node="gpus",instance="{instance}"}}'
 
     series = {
-        "kaishare_gpu_memory_total_bytes": [(labels(gpu, "a"), 16300 * MIB) for gpu in range(4)],
+        "kaishare_gpu_memory_total_bytes": [
+            *((labels(gpu, "a"), 16300 * MIB) for gpu in range(4)),
+            (labels(4, "a"), 8192 * MIB),
+        ],
         "kaishare_gpu_memory_promised_bytes": [
             (labels(0, "a"), 4075 * MIB),  # 0.25
             # the promise of GPU 1 is unknown
             (labels(2, "a"), 0),  # has pods on MIG devices
             (labels(3, "a"), 17000 * MIB),  # more than there is
+            (labels(4, "a"), 7290 * MIB),  # 0.9 of the 8100 MiB that KAI counts
         ],
     }
     for metric, values in series.items():
@@ -204,13 +208,13 @@ def test_before_a_pod_is_7_days_old_the_unused_memory_is_unknown(history: Promet
 
 def test_free_share_is_known_only_with_the_promise_and_never_below_0(history: Prometheus) -> None:
     free = by_pod(history, "GPUs by free share", "free share", label="gpu_uuid")
-    assert free == {"GPU-0": 0.75, "GPU-3": 0}
+    assert free == {"GPU-0": 0.75, "GPU-3": 0, "GPU-4": 0.1}
     assert by_pod(history, "GPUs without a known free share", label="cluster") == {"": 1}
     assert by_pod(history, "Room for ${share:text} of a GPU", label="cluster", share="75") == {"": 1}
     assert by_pod(history, "Fragmentation for ${share:text}", label="cluster", share="100") == {"": 1}
 
 
 def test_an_agent_that_replaces_another_doubles_nothing(history: Prometheus) -> None:
-    assert by_pod(history, "GPUs", label="cluster") == {"": 4}
+    assert by_pod(history, "GPUs", label="cluster") == {"": 5}
     promised = by_pod(history, "Memory promised", label="cluster")
-    assert promised == pytest.approx({"": (4075 + 0 + 17000) / (3 * 16300)})
+    assert promised == pytest.approx({"": (4075 + 0 + 17000 + 7290) / (3 * 16300 + 8192)})
