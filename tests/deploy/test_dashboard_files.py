@@ -230,5 +230,9 @@ def test_the_table_of_questions_names_panels_that_exist() -> None:
         if name != "dashboard"
     }
     assert len(named) >= 20
-    existing = {(name, panel["title"]) for name, board in boards.items() for panel in board.panels()}
+    existing = {
+        (name, panel["title"].replace("${share:text}", "0.25").replace("$size", "small"))
+        for name, board in boards.items()
+        for panel in board.panels()
+    }
     assert named <= existing, named - existing
