@@ -114,7 +114,7 @@ def room(hundredths: str, by: str = "cluster") -> str:
 
 def size_hundredths() -> str:
     """Return the largest share of the pods of `$size`, by model of the GPU."""
-    pods = f'kaishare_pod_info{{{CLUSTER}, size=~"$size"}}'
+    pods = f'kaishare_pod_info{{{CLUSTER}, size!="", size=~"$size"}}'
     return f"max by (cluster, model) ({share_hundredths(CLUSTER)} and on (cluster, uid) {pods})"
 
 

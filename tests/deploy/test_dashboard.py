@@ -500,6 +500,7 @@ def test_room_for_a_named_size_counts_the_models_on_which_it_runs(watched: Prome
     assert figures(watched, query, "model", size="small") == {"NVIDIA A10": 1 + 1, "Tesla T4": 3 + 4}
     assert figures(watched, query, "model", size="large") == {"NVIDIA A10": 0}
     assert figures(watched, query, "model", size="none-such") == {}
+    assert figures(watched, query, "model", size="") == {}  # as where no pod has a size
 
 
 def test_sizes_in_use_have_their_shares(watched: Prometheus) -> None:

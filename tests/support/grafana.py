@@ -87,7 +87,7 @@ def _text(variable: Mapping[str, Any], chosen: str | Sequence[str]) -> str:
     if values == ["$__all"]:
         assert variable["allValue"]
         return str(variable["allValue"])
-    escaped = [re.sub(r"([\\^$.*+?()\[\]{}|/-])", r"\\\\\1", value) for value in values]
+    escaped = [re.sub(r"([$^*{}\[\]'+?.()|])", r"\\\\\1", value) for value in values]
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
