@@ -6,6 +6,14 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from deploy.dashboards import annotations, links, variables
 from deploy.dashboards.board import Contents, Section
+from deploy.dashboards.capacity import (
+    fragmentation,
+    free_hundredths,
+    free_in_small_pieces,
+    room,
+    room_of_size,
+    share_hundredths,
+)
 from deploy.dashboards.panels import (
     BYTES,
     COUNT,
@@ -36,28 +44,16 @@ from deploy.dashboards.queries import (
     UTILIZATION,
     WEBHOOK_UP,
     flagged,
-    fragmentation,
-    free_hundredths,
-    free_in_small_pieces,
     gpu,
     join,
-    judged,
     known_or_zero,
-    known_part,
-    of_current_pods,
-    peak,
     pod,
     rate,
     ratio,
-    room,
-    room_of_size,
-    seen,
-    seen_seconds,
     share,
-    share_hundredths,
-    unused,
     used,
 )
+from deploy.dashboards.waste import judged, known_part, of_current_pods, peak, seen, seen_seconds, unused
 
 _PODS: Final = join(PODS, 'queue=~"$queue"')
 _SHARES_OF_A_GPU: Final = (10, 20, 25, 50, 100)

@@ -29,18 +29,13 @@ from deploy.dashboards.queries import (
     UTILIZATION,
     flagged,
     join,
-    judged,
     known_or_zero,
-    known_part,
-    of_current_pods,
-    peak,
     pod,
     ratio,
-    seen,
     share,
-    unused,
     used,
 )
+from deploy.dashboards.waste import judged, known_part, of_current_pods, peak, seen, unused
 
 _NAMESPACE: Final = join(CLUSTER, 'namespace=~"$namespace"')
 _PODS: Final = join(_NAMESPACE, 'vcluster=~"$vcluster", virtual_namespace=~"$virtual_namespace"')

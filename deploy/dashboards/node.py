@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from deploy.dashboards import annotations, links, variables
 from deploy.dashboards.board import Contents, Section
+from deploy.dashboards.capacity import free_hundredths
 from deploy.dashboards.panels import (
     BYTES,
     RATE,
@@ -28,7 +29,6 @@ from deploy.dashboards.queries import (
     PODS,
     UTILIZATION,
     flagged,
-    free_hundredths,
     gpu,
     join,
     known_or_zero,
