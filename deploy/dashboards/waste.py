@@ -1,7 +1,7 @@
 """PromQL for waste: promised memory that no sample of the last 7 days shows in use.
 
-A pod's age is known in steps, from the samples of its share at fixed times ago, because a subquery over 7 days
-would read a thousand times as much.
+A pod's age is known in steps, from the samples of its share at fixed times ago, because a subquery over 7
+days would read a thousand times as much.
 """
 
 from typing import Final
