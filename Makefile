@@ -11,7 +11,7 @@ help:
 	@echo "make test       run the tests in two processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make lint       run ruff, mypy, import-linter and the check of regular expressions"
 	@echo "make docs       generate the tables of the documentation from the code"
-	@echo "make manifests  generate rules from the mixin, and plain manifests and tables of rights from the chart (needs helm)"
+	@echo "make manifests  generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
 	@echo "make plugin     build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
 	@echo "make lock       update requirements/*.txt (needs uv)"
 	@echo "make clean      remove .venv and caches"
@@ -37,8 +37,9 @@ demo: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m docs.tables docs/policy.md
 
-# Generates the rules of the mixin, the plain manifests, the chart's copies, and the tables of rights. Needs helm.
+# Generates the dashboards, the rules of the mixin, the plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)
+	$(BIN)/python -m deploy.dashboards
 	$(BIN)/python deploy/render.py
 
 # Builds the archives and the krew manifest of `kubectl kaishare` in dist/plugin.

@@ -40,7 +40,10 @@ EVERY_RIGHT: Final[Mapping[str, Any]] = {
 """Values with which the chart grants all optional rights."""
 
 _COPIED: Final = (
-    "dashboard/kaishare.json",
+    "dashboards/fleet.json",
+    "dashboards/namespace.json",
+    "dashboards/node.json",
+    "dashboards/webhook.json",
     "guard/bindings/enforce.yaml",
     "guard/bindings/vclusters.yaml",
     "guard/policies/keys.yaml",

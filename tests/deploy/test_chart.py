@@ -371,7 +371,7 @@ def test_each_service_can_be_left_out() -> None:
     shared = {(kind, name) for kind, name in webhook & agent if not name.startswith("kaishare-guard-")}
     assert shared == {
         ("PrometheusRule", "kaishare"),
-        ("ConfigMap", "kaishare-dashboard"),
+        *(("ConfigMap", f"kaishare-dashboard-{name}") for name in DASHBOARDS),
         ("ClusterRole", "kaishare-metrics-reader"),
     }
     assert rendered({**WEBHOOK, **AGENT}) == []
@@ -531,12 +531,47 @@ def test_monitors_keep_the_labels_that_attribute_memory() -> None:
         assert endpoint["honorLabels"] is True
 
 
-def test_the_charts_dashboard_equals_that_of_deploy() -> None:
-    dashboard = find_object(rendered({"dashboard": {"enabled": True}}), "ConfigMap", "kaishare-dashboard")
-    assert json.loads(dashboard["data"]["kaishare.json"]) == json.loads(
-        (DEPLOY / "dashboard" / "kaishare.json").read_text()
-    )
+DASHBOARDS = ("fleet", "namespace", "node", "webhook")
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_each_dashboard_is_one_config_map_for_grafanas_sidecar(name: str) -> None:
+    objects = rendered({"dashboard": {"enabled": True}})
+    dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
+    text = dashboard["data"][f"kaishare-{name}.json"]
+    assert text.strip() == (DEPLOY / "dashboards" / f"{name}.json").read_text().strip()
+    assert fits_an_annotation(dashboard)
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert dashboard["metadata"]["annotations"] == {"grafana_folder": "kaishare"}
+
+
+def fits_an_annotation(item: Object) -> bool:
+    """Whether `kubectl apply` can keep a copy of an object in an annotation, of at most 256 KiB."""
+    return len(json.dumps(item).encode()) < 250 << 10
+
+
+def test_the_dashboards_take_labels_and_annotations() -> None:
+    objects = rendered(
+        {"dashboard": {"enabled": True, "labels": {"board": "yes"}, "annotations": {"folder": "GPU"}}}
+    )
+    metadata = find_object(objects, "ConfigMap", "kaishare-dashboard-fleet")["metadata"]
+    assert metadata["labels"]["board"] == "yes"
+    assert metadata["annotations"]["folder"] == "GPU"
+
+
+@pytest.mark.parametrize("name", ["fleet", "webhook"])
+def test_dashboards_link_to_runbooks_where_the_chart_knows_their_address(name: str) -> None:
+    address = "https://in.house/"
+    objects = rendered({"alerts": {"runbooks": address}, "dashboard": {"enabled": True}})
+    dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
+    assert fits_an_annotation(dashboard)
+    linked = json.loads(dashboard["data"][f"kaishare-{name}.json"])
+    expected = json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
+    (variable,) = (item for item in expected["templating"]["list"] if item["name"] == "runbooks")
+    assert (variable["query"], variable["current"]["value"]) == ("", "")
+    variable["query"] = address
+    variable["current"] = {"selected": True, "text": address, "value": address}
+    assert linked == expected
 
 
 def guards(values: dict[str, Any]) -> list[Object]:
@@ -827,7 +862,7 @@ def test_the_notes_name_the_profile_that_a_hosts_network_needs(chart_with_notes:
 PLAIN = {
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
     "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
-    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
+    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "grafana_folder", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
 }  # fmt: skip
 
 

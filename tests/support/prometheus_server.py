@@ -44,8 +44,10 @@ class Prometheus:
         """Return the names of pending and firing alerts."""
         return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"]}
 
-    def instant(self, query: str) -> list[dict[str, Any]]:
-        samples: list[dict[str, Any]] = self.get("query", query=query)["result"]
+    def instant(self, query: str, at: float | None = None) -> list[dict[str, Any]]:
+        """Return the series of a query now, or at a time in Unix seconds."""
+        when = {} if at is None else {"time": str(at)}
+        samples: list[dict[str, Any]] = self.get("query", query=query, **when)["result"]
         return samples
 
     def lately(self, query: str, seconds: int = 30) -> list[dict[str, Any]]:
@@ -68,7 +70,7 @@ class Prometheus:
 @contextmanager
 def prometheus(folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any]) -> Iterator[Prometheus]:
     """Start Prometheus with kaishare's rules; `jobs` maps names to addresses, `others` are scrape
-    configurations."""
+    configurations. Blocks in the folder's `tsdb` are part of its data."""
     program = needed("prometheus")
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

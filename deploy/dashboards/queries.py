@@ -1,0 +1,90 @@
+"""PromQL that several dashboards share: selectors, one series for each GPU and pod, ratios and counters.
+
+- An aggregation keeps `cluster`, and a join matches on it. The label is absent where a Prometheus serves one
+  cluster: the matcher `cluster=~"$cluster"` selects such series too, because `$cluster` at All is `.*`.
+- `max by` over a GPU or a pod removes the labels of the scraped agent, so that an agent that replaces another
+  doubles nothing.
+- An unknown figure has no series. `known_or_zero` adds 0 only beside a series that proves the figure known.
+"""
+
+from typing import Final
+
+CLUSTER: Final = 'cluster=~"$cluster"'
+PODS: Final = f'{CLUSTER}, vcluster=~"$origin", vcluster=~"$vcluster"'
+"""Pods of the host and of vClusters: `$origin` is a regular expression for the presence of the label."""
+AGENT_UP: Final = f'up{{{CLUSTER}, job=~"$agent_job"}}'
+WEBHOOK_UP: Final = f'up{{{CLUSTER}, job=~"$webhook_job"}}'
+
+GPU_LABELS: Final = "cluster, node, gpu, gpu_uuid, model"
+POD_LABELS: Final = (
+    "cluster, namespace, pod, uid, vcluster, virtual_namespace, virtual_pod, queue, node, gpu, gpu_uuid"
+)
+POD_ON_GPU: Final = "cluster, uid, gpu_uuid"
+"""Identity of a pod on a GPU."""
+
+USED: Final = "kaishare_pod_gpu_memory_used_bytes"
+SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
+UTILIZATION: Final = "kaishare_pod_gpu_utilization_ratio"
+
+
+def join(*selectors: str) -> str:
+    """Join selectors, such as `CLUSTER` and `node="$node"`."""
+    return ", ".join(selectors)
+
+
+def gpu(figure: str, where: str = CLUSTER) -> str:
+    """Return one series for each GPU; `figure` is the middle of `kaishare_gpu_memory_…_bytes`."""
+    return f"max by ({GPU_LABELS}) (kaishare_gpu_memory_{figure}_bytes{{{where}}})"
+
+
+def pod(metric: str, where: str = PODS) -> str:
+    """Return one series for each pod and GPU."""
+    return f"max by ({POD_LABELS}) ({metric}{{{where}}})"
+
+
+def used(where: str = PODS) -> str:
+    """Return the used memory of each pod on each GPU."""
+    return pod(USED, where)
+
+
+def share(where: str = PODS) -> str:
+    """Return the share of each pod on each GPU."""
+    return pod(SHARE, where)
+
+
+def flagged(where: str = PODS) -> str:
+    """Return 1 or 0 for each pod, GPU and reason."""
+    return f"max by ({POD_LABELS}, reason) (kaishare_pod_flagged{{{where}}})"
+
+
+def known_or_zero(count: str, evidence: str, by: str = "cluster") -> str:
+    """Return a count, or 0 where it has no series and the evidence has one.
+
+    Args:
+        count: aggregated by `by`.
+        evidence: the series that exist if and only if the count is known.
+        by: labels of the result.
+    """
+    return f"({count}) or 0 * count by ({by}) ({evidence})"
+
+
+def ratio(part: str, whole: str, by: str = "cluster") -> str:
+    """Return sum(part) / sum(whole) over the series of which both are known."""
+    return f"sum by ({by}) (({part}) and ({whole})) / sum by ({by}) (({whole}) and ({part}))"
+
+
+def rate(metric: str, where: str = CLUSTER) -> str:
+    """Return the rate of a counter over Grafana's interval."""
+    return f"rate({metric}{{{where}}}[$__rate_interval])"
+
+
+def began_or_grew(metric: str, where: str, window: str) -> str:
+    """Return the growth of a counter that has no series before its first count.
+
+    `increase()` does not see the first count. The counter is new if the same target was scraped a window ago.
+    """
+    series = f"{metric}{{{where}}}"
+    return (
+        f"(increase({series}[{window}]) > 0 or ({series} unless {series} offset {window} "
+        f"and on (cluster, job, instance) up offset {window} == 1))"
+    )

@@ -1,0 +1,238 @@
+"""The files of the dashboards: equal to their builders, complete in Grafana's own model, and consistent."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import rjsonnet
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
+
+from deploy.dashboards.__main__ import main, outputs
+from tests.support import grafana, known_metrics
+from tests.support.grafana import FOLDER, NAMES, ROOT, Dashboard
+
+BOARDS = [grafana.load(name) for name in NAMES]
+_SERIES = re.compile(
+    r"(?<![\w:])((?:(?:queue|namespace):)?(?:kaishare|kai|apiserver|kube|process)_[\w:]+|ALERTS|up)\b(\{[^}]*\})?"
+)
+COMING = {"kaishare_pod_gpu_utilization_ratio"}
+"""Metrics of the contract that an agent exports from its next version on; panels with them are empty until then."""
+
+each_board = pytest.mark.parametrize("board", BOARDS, ids=NAMES)
+
+
+def test_the_files_are_those_of_the_builders() -> None:
+    written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+    assert written == outputs(), "run make manifests"
+    assert {path.stem for path in written} == set(NAMES)
+
+
+def test_the_program_takes_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 2
+    assert capsys.readouterr().err == "usage: python -m deploy.dashboards\n"
+
+
+@each_board
+def test_grafanas_own_model_keeps_the_whole_dashboard(board: Dashboard) -> None:
+    register_default_plugins()
+    again = json.loads(json.dumps(GrafanaDashboard.from_json(board.model), cls=JSONEncoder))
+    assert again == board.model
+
+
+def test_the_mixin_has_each_dashboard() -> None:
+    mixin = ROOT / "deploy" / "mixin" / "dashboards.libsonnet"
+    text = rjsonnet.evaluate_snippet("test.jsonnet", f"(import '{mixin}').grafanaDashboards")
+    assert json.loads(text) == {f"kaishare-{board.name}.json": board.model for board in BOARDS}
+
+
+@each_board
+def test_identity_and_time(board: Dashboard) -> None:
+    assert board.model["uid"] == f"kaishare-{board.name}"
+    assert "id" not in board.model
+    assert "kaishare" in board.model["tags"]
+    assert board.model["time"]["to"] == "now"
+
+
+@each_board
+def test_every_panel_has_a_question_and_a_meaning_of_its_colours(board: Dashboard) -> None:
+    for panel in board.panels():
+        description = panel["description"]
+        assert "?" in description, panel["title"]
+        for color in colors(panel):
+            if color in ("red", "orange"):
+                assert color in description.lower(), (panel["title"], color)
+
+
+def colors(panel: dict[str, Any]) -> set[str]:
+    """Return the colours of a panel's thresholds, without lines, whose limit is drawn."""
+    if panel["type"] == "timeseries":
+        return set()
+    config = panel["fieldConfig"]
+    steps = list(config["defaults"].get("thresholds", {}).get("steps", ()))
+    for override in config["overrides"]:
+        for item in override["properties"]:
+            if item["id"] == "thresholds":
+                steps += [
+                    step for step in item["value"]["steps"] if override["matcher"]["options"] != "flagged"
+                ]
+    return {step["color"] for step in steps}
+
+
+@each_board
+def test_runbooks_that_are_named_exist(board: Dashboard) -> None:
+    sections = set(
+        re.findall(r"^## (Kaishare\w+)", (ROOT / "docs" / "runbooks.md").read_text(), flags=re.MULTILINE)
+    )
+    named = {name for panel in board.panels() for name in re.findall(r"\bKaishare\w+", panel["description"])}
+    assert named <= sections
+
+
+@each_board
+def test_every_panel_has_its_own_id_place_and_data_source(board: Dashboard) -> None:
+    ids = [panel["id"] for panel in itertools.chain(board.panels(), rows(board))]
+    assert len(set(ids)) == len(ids)
+    titles = [panel["title"] for panel in board.panels()]
+    assert len(set(titles)) == len(titles)
+    for panel in board.panels():
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+    for panels in [board.model["panels"], *(row["panels"] for row in rows(board))]:
+        for first, second in itertools.combinations(panels, 2):
+            assert apart(first["gridPos"], second["gridPos"]), (first["title"], second["title"])
+
+
+def rows(board: Dashboard) -> Iterator[dict[str, Any]]:
+    yield from (panel for panel in board.model["panels"] if panel["type"] == "row")
+
+
+def apart(a: dict[str, int], b: dict[str, int]) -> bool:
+    return (
+        a["x"] + a["w"] <= b["x"]
+        or b["x"] + b["w"] <= a["x"]
+        or a["y"] + a["h"] <= b["y"]
+        or b["y"] + b["h"] <= a["y"]
+    )
+
+
+@each_board
+def test_the_overview_is_open_and_the_details_are_collapsed(board: Dashboard) -> None:
+    kinds = [panel["type"] == "row" for panel in board.model["panels"]]
+    assert kinds == sorted(kinds)
+    assert all(row["collapsed"] and row["panels"] for row in rows(board))
+
+
+@each_board
+def test_every_selector_of_every_query_filters_the_cluster(board: Dashboard) -> None:
+    for query in queries(board):
+        for metric, selector in re.findall(_SERIES, query):
+            if query == "label_values(kaishare_build_info, cluster)" or re.search(
+                r"\) up offset \w+ == 1", query
+            ):
+                continue  # the variable itself, and a join on cluster
+            assert 'cluster=~"$cluster"' in selector, (metric, query)
+
+
+@each_board
+def test_every_join_matches_the_cluster(board: Dashboard) -> None:
+    for query in queries(board):
+        for labels in re.findall(r"\bon \(([^)]*)\)", query) + re.findall(r"\bby \(([^)]*)\)", query):
+            assert "cluster" in labels.split(", "), query
+        assert not re.search(r"\b(sum|max|min|avg|count|group) ?\(", query), query
+
+
+def queries(board: Dashboard) -> Iterator[str]:
+    for panel in board.panels():
+        for target in panel["targets"]:
+            yield target["expr"]
+    for variable in board.model["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]["query"]
+    for annotation in board.model["annotations"]["list"]:
+        yield annotation["expr"]
+
+
+@each_board
+def test_the_dashboard_names_only_metrics_that_exist(board: Dashboard) -> None:
+    assert known_metrics.unknown(queries(board)) <= COMING
+
+
+def test_the_dashboards_show_every_metric() -> None:
+    text = " ".join(query for board in BOARDS for query in queries(board))
+    hidden = {name for name in known_metrics.documented() | COMING if name not in text}
+    assert hidden <= {
+        "kaishare_webhook_request_duration_seconds",  # its buckets and its count are shown
+        "kaishare_webhook_request_duration_seconds_sum",
+        "kaishare_agent_sample_duration_seconds_count",
+        "kaishare_agent_sample_duration_seconds_sum",
+    }
+
+
+@each_board
+def test_queries_use_only_variables_of_the_dashboard(board: Dashboard) -> None:
+    text = json.dumps(board.model)
+    used = {name for pair in re.findall(r"\$(?:\{(\w+)|(\w+))", text) for name in pair if name}
+    builtin = {name for name in used if name.startswith("__") or name.isdigit()}
+    assert used - builtin - board.variables.keys() == set()
+    assert board.variables.keys() - used == set()
+
+
+@each_board
+def test_what_tenants_can_multiply_is_never_drawn_in_full(board: Dashboard) -> None:
+    """Tenants make pods and sizes. A panel that repeats for each, or a line for each, would stop the browser."""
+    for panel in board.panels():
+        if "repeat" in panel:
+            assert not board.variables[panel["repeat"]]["includeAll"]
+        drawn = [target["expr"] for target in panel["targets"] if "{{pod}}" in target.get("legendFormat", "")]
+        assert board.name == "node" or all(query.startswith("topk by (cluster)") for query in drawn)
+
+
+@each_board
+def test_links_lead_to_dashboards_and_variables_that_exist(board: Dashboard) -> None:
+    targets = {f"kaishare-{other.name}": other for other in BOARDS}
+    for panel in board.panels():
+        for override in panel["fieldConfig"]["overrides"]:
+            for link in (
+                link for item in override["properties"] if item["id"] == "links" for link in item["value"]
+            ):
+                if not link["url"].startswith("/d/"):
+                    continue
+                uid, _, query = link["url"].removeprefix("/d/").partition("?")
+                for name in re.findall(r"(?:var-|\$\{)(\w+)(?:=|:queryparam)", query):
+                    assert name in targets[uid].variables, link
+                assert "${cluster:queryparam}" in query
+    (menu,) = board.model["links"]
+    assert (menu["type"], menu["tags"], menu["includeVars"]) == ("dashboards", ["kaishare"], True)
+
+
+@each_board
+def test_the_data_source_is_a_variable(board: Dashboard) -> None:
+    first, second, *_ = board.model["templating"]["list"]
+    assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
+    assert (second["name"], second["allValue"]) == ("cluster", ".*")
+    assert "__inputs" not in board.model
+
+
+def test_the_table_of_questions_names_panels_that_exist() -> None:
+    page = (ROOT / "docs" / "dashboards.md").read_text()
+    text = page.partition("## Questions")[2].partition("## Installing")[0]
+    table = re.findall(r"^\| [^|]+ \| (\w+) \| ([^|]+) \|$", text, flags=re.MULTILINE)
+    boards = {board.name: board for board in BOARDS}
+    named = {
+        (name.lower(), title)
+        for name, titles in table
+        for title in titles.strip().split("; ")
+        if name != "dashboard"
+    }
+    assert len(named) >= 20
+    existing = {
+        (name, panel["title"].replace("${share:text}", "0.25").replace("$size", "small"))
+        for name, board in boards.items()
+        for panel in board.panels()
+    }
+    assert named <= existing, named - existing
