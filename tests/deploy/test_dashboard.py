@@ -68,9 +68,15 @@ EAST: dict[str, Any] = {
         },
     ],
     "processes": [
-        {"pid": 4001, "gpu": 0, "pod": "training/train", "memory": {0: "9Gi", 2: "13Gi"}},
-        {"pid": 4002, "gpu": 0, "pod": "inference/classify", "memory": "4500Mi"},
-        {"pid": 4003, "gpu": 1, "pod": "tenant-a/llm-x-models-x-team", "memory": "15500Mi"},
+        {"pid": 4001, "gpu": 0, "pod": "training/train", "memory": {0: "9Gi", 2: "13Gi"}, "utilization": 50},
+        {"pid": 4002, "gpu": 0, "pod": "inference/classify", "memory": "4500Mi", "utilization": 50},
+        {
+            "pid": 4003,
+            "gpu": 1,
+            "pod": "tenant-a/llm-x-models-x-team",
+            "memory": "15500Mi",
+            "utilization": 50,
+        },
         {"pid": 812, "gpu": 1, "name": "nv-hostengine", "memory": "90Mi"},
     ],
 }
@@ -98,6 +104,7 @@ PLAIN: dict[str, Any] = {
             "gpu": 0,
             "pod": "inference/classify",
             "memory": {4 * step: ("1Gi", "6Gi")[step % 2] for step in range(200)},
+            "utilization": 50,
         }
     ],
 }
@@ -158,15 +165,6 @@ DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-east-0"} 25
 """
 
 
-def utilization(metrics: str) -> str:
-    """Return the series of utilisation for the pods in an agent's metrics.
-
-    The simulated driver of these nodes reports none.
-    """
-    used = re.findall(r"kaishare_pod_gpu_memory_used_bytes(\{.*\}) ", metrics)
-    return "".join(f"kaishare_pod_gpu_utilization_ratio{labels} 0.5\n" for labels in used)
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Run two agents, a webhook under load, and a Prometheus that scrapes them.
@@ -183,12 +181,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         agent(folder / "east.log", "--gpus", f"simulated:{scenarios['east']}", *options) as east,
         agent(folder / "plain.log", "--gpus", f"simulated:{scenarios['plain']}", *options) as plain,
         webhook(folder) as ops,
-        page(
-            lambda scrape: (
-                OTHERS.format(scrape=scrape, started=time.time()) + utilization(plain.get("/metrics")[1])
-            )
-        ) as others,
-        page(lambda _: OTHERS_EAST + utilization(east.get("/metrics")[1])) as east_others,
+        page(lambda scrape: OTHERS.format(scrape=scrape, started=time.time())) as others,
+        page(lambda _: OTHERS_EAST) as east_others,
         prometheus(
             folder,
             {"kaishare-webhook": ops, "others": others},

@@ -20,9 +20,6 @@ BOARDS = [grafana.load(name) for name in NAMES]
 _SERIES = re.compile(
     r"(?<![\w:])((?:(?:queue|namespace):)?(?:kaishare|kai|apiserver|kube|process)_[\w:]+|ALERTS|up)\b(\{[^}]*\})?"
 )
-COMING = {"kaishare_pod_gpu_utilization_ratio"}
-"""Metrics of the contract that an agent exports from its next version on; panels with them are empty until then."""
-
 each_board = pytest.mark.parametrize("board", BOARDS, ids=NAMES)
 
 
@@ -159,12 +156,12 @@ def queries(board: Dashboard) -> Iterator[str]:
 
 @each_board
 def test_the_dashboard_names_only_metrics_that_exist(board: Dashboard) -> None:
-    assert known_metrics.unknown(queries(board)) <= COMING
+    assert known_metrics.unknown(queries(board)) == set()
 
 
 def test_the_dashboards_show_every_metric() -> None:
     text = " ".join(query for board in BOARDS for query in queries(board))
-    hidden = {name for name in known_metrics.documented() | COMING if name not in text}
+    hidden = {name for name in known_metrics.documented() if name not in text}
     assert hidden <= {
         "kaishare_webhook_request_duration_seconds",  # its buckets and its count are shown
         "kaishare_webhook_request_duration_seconds_sum",
