@@ -1,0 +1,125 @@
+"""Renders the page by the templates beside this module, once for each evaluation.
+
+Jinja2 escapes every value, and the headers forbid inline styles and scripts.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
+from gpuagent.server.page.model import flag_count, gpu_sections, page_content
+from gpuagent.server.page.rows import COLOURS, Context
+from gpuagent.server.page.words import clock_time, safe
+from gpuagent.status import Status
+from service.tasks import LoopYield
+from service.text import counted
+from service.units import duration
+from service.version import version
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
+    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+STATIC: Final = Path(__file__).parent / "static"
+"""Folder of `page.css` and `page.js`."""
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+
+_Key = tuple[object, ...]
+
+
+class PageRenderer:
+    """Renders the page. Not thread-safe: use it in the event loop.
+
+    The content is rendered once for each evaluation, and the page around it once for each second of its age.
+    All viewers get the same bytes.
+    """
+
+    def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
+        """Compile the templates; `interval` is the number of seconds between two reloads."""
+        environment = Environment(
+            loader=FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        environment.globals |= {
+            "share_at": f"{SHARE_AT:.2f}%",
+            "past_height": PAST_HEIGHT,
+            "colours": COLOURS,
+        }
+        self._content_template = environment.get_template("content.html")
+        self._page_template = environment.get_template("page.html")
+        self._node = safe(node)
+        self._is_simulated = is_simulated
+        self._interval = max(interval, 1.0)
+        self._content: tuple[_Key, Markup] | None = None
+        self._page: tuple[_Key, bytes] | None = None
+
+    async def page(self, status: Status, *, now: float) -> bytes:
+        """Return the page at a Unix time; other tasks run while it is rendered."""
+        loop_yield = LoopYield()
+        pieces = []
+        if self._content is None or self._content[0] != _content_key(status):
+            for piece in self._pieces(status):
+                pieces.append(piece)
+                await loop_yield.maybe_yield()
+        return self._page_of(status, pieces, now)
+
+    def render(self, status: Status, *, now: float) -> bytes:
+        """Return the page at a Unix time, without a pause."""
+        return self._page_of(status, list(self._pieces(status)), now)
+
+    def _pieces(self, status: Status) -> Iterator[str]:
+        """Yield the content in pieces; the first ones are empty, while the sections are prepared."""
+        context = Context(status)
+        sections = []
+        for section in gpu_sections(context):
+            sections.append(section)
+            yield ""
+        yield from self._content_template.generate(content=page_content(context, sections))
+
+    def _page_of(self, status: Status, pieces: list[str], now: float) -> bytes:
+        """Return the page with the pieces of its content, or without any with the last content."""
+        content_key = _content_key(status)
+        if pieces or self._content is None:
+            self._content = content_key, Markup("".join(pieces))  # noqa: S704 - the template's output
+        sampled_at = status.good_wall_time
+        age = 0 if sampled_at is None else int(max(now - sampled_at, 0))
+        key = (*content_key, age)
+        if self._page is not None and self._page[0] == key:
+            return self._page[1]
+        text = self._page_template.render(
+            node=self._node,
+            is_simulated=self._is_simulated,
+            interval=f"{self._interval:g}",
+            age=age,
+            age_text="no sample yet" if sampled_at is None else f"as of {duration(age)} ago",
+            sampled_at="" if sampled_at is None else clock_time(sampled_at, now),
+            title=_title(status, self._node),
+            flags=None if status.snapshot is None else counted(flag_count(status), "flag"),
+            driver=safe(status.driver_version),
+            version=version(),
+            content=self._content[1],
+        )
+        self._page = key, text.encode(errors="replace")
+        return self._page[1]
+
+
+def _title(status: Status, node: str) -> str:
+    return f"{node}: {counted(flag_count(status), 'flag')}" if status.snapshot else f"{node}: no figures"
+
+
+def _content_key(status: Status) -> _Key:
+    """Identify the content without a reference to the snapshot, which may be large."""
+    snapshot = status.snapshot
+    sample = None if snapshot is None else (snapshot.taken_at, snapshot.wall_time)
+    return sample, status.problems, status.attribution_ok, status.lost_gpus, len(status.verdicts.by_key)
