@@ -218,7 +218,7 @@ def _without_holding(
             continue
         for uuid in pod_share.gpu_uuids:
             if uuid in lost:
-                on_lost.setdefault(uuid, []).append(Entry(pod_share, uuid, note="the GPU does not respond"))
+                on_lost.setdefault(uuid, []).append(Entry(pod_share, uuid, note="no figures"))
             elif uuid not in known:
                 note = f"its reservation names {safe(uuid)}, which has not responded since the agent started"
                 without_gpu.append(Entry(pod_share, uuid, note=note))
@@ -258,6 +258,7 @@ def _gpu_section(account: GpuAccount, entries: list[Entry], context: Context) ->
         notes.append("This GPU is in MIG mode (Multi-Instance GPU): its pods are reported, not judged.")
     if gpu.memory_unknown:
         notes.append(f"Its memory is unknown: {safe(gpu.memory_unknown, LONGEST_TEXT)}.")
+    parts = _parts(account, rows, ordered)
     no_figures = no_utilization(rows, is_mig=gpu.mig)
     if no_figures:
         notes.append(f"Utilisation is absent: {no_figures}.")
@@ -269,8 +270,8 @@ def _gpu_section(account: GpuAccount, entries: list[Entry], context: Context) ->
         alerts=tuple(alerts),
         notes=tuple(notes),
         summary=", ".join(words),
-        bar=gpu_bar(_parts(account, rows, ordered), total=total, used=gpu.used_bytes, promised=promised),
-        legend=_legend(account),
+        bar=gpu_bar(parts, total=total, used=gpu.used_bytes, promised=promised),
+        legend=_legend(account, parts),
         rows=rows,
         hidden_rows=len(ordered) - len(rows),
         nothing="" if rows else "No pod uses this GPU, and none has a share of it.",
@@ -304,7 +305,7 @@ def _parts(account: GpuAccount, rows: Sequence[PodRow], ordered: Sequence[Entry]
     return parts
 
 
-def _legend(account: GpuAccount) -> tuple[LegendItem, ...]:
+def _legend(account: GpuAccount, parts: Iterable[Part]) -> tuple[LegendItem, ...]:
     gpu = account.gpu
     figures = (gpu.total_bytes, gpu.used_bytes, gpu.reserved_bytes)
     free = None
@@ -316,6 +317,11 @@ def _legend(account: GpuAccount) -> tuple[LegendItem, ...]:
         LegendItem(kind="host", name="host processes", amount=size(account.host_bytes)),
         LegendItem(kind="unattributed", name="unattributed", amount=size(account.unattributed_bytes)),
         LegendItem(kind="reserved", name="reserved by the driver", amount=size(figures[2])),
+        *(
+            LegendItem(kind=part.kind, name=part.title, amount=size(part.bytes))
+            for part in parts
+            if part.kind in ("unknown", "others") and (part.bytes or 0) > 0
+        ),
         LegendItem(kind="free", name="free", amount=size(free)),
     ]
     return tuple(items)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
 from gpuagent.server.page.model import flag_count, gpu_sections, page_content
@@ -61,14 +60,14 @@ class PageRenderer:
         self._node = safe(node)
         self._is_simulated = is_simulated
         self._interval = max(interval, 1.0)
-        self._content: tuple[_Key, Markup] | None = None
+        self._content: tuple[_Key, str] | None = None
         self._page: tuple[_Key, bytes] | None = None
 
     async def page(self, status: Status, *, now: float) -> bytes:
         """Return the page at a Unix time; other tasks run while it is rendered."""
         loop_yield = LoopYield()
         pieces = []
-        if self._content is None or self._content[0] != _content_key(status):
+        if not self._is_rendered(status):
             for piece in self._pieces(status):
                 pieces.append(piece)
                 await loop_yield.maybe_yield()
@@ -76,7 +75,10 @@ class PageRenderer:
 
     def render(self, status: Status, *, now: float) -> bytes:
         """Return the page at a Unix time, without a pause."""
-        return self._page_of(status, list(self._pieces(status)), now)
+        return self._page_of(status, [] if self._is_rendered(status) else list(self._pieces(status)), now)
+
+    def _is_rendered(self, status: Status) -> bool:
+        return self._content is not None and self._content[0] == _content_key(status)
 
     def _pieces(self, status: Status) -> Iterator[str]:
         """Yield the content in pieces; the first ones are empty, while the sections are prepared."""
@@ -91,7 +93,7 @@ class PageRenderer:
         """Return the page with the pieces of its content, or without any with the last content."""
         content_key = _content_key(status)
         if pieces or self._content is None:
-            self._content = content_key, Markup("".join(pieces))  # noqa: S704 - the template's output
+            self._content = content_key, "".join(pieces)
         sampled_at = status.good_wall_time
         age = 0 if sampled_at is None else int(max(now - sampled_at, 0))
         key = (*content_key, age)
@@ -106,6 +108,7 @@ class PageRenderer:
             sampled_at="" if sampled_at is None else clock_time(sampled_at, now),
             title=_title(status, self._node),
             flags=None if status.snapshot is None else counted(flag_count(status), "flag"),
+            has_flags=bool(flag_count(status)),
             driver=safe(status.driver_version),
             version=version(),
             content=self._content[1],
