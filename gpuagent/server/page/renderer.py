@@ -124,5 +124,5 @@ def _title(status: Status, node: str) -> str:
 def _content_key(status: Status) -> _Key:
     """Identify the content without a reference to the snapshot, which may be large."""
     snapshot = status.snapshot
-    sample = None if snapshot is None else (snapshot.taken_at, snapshot.wall_time)
+    sample = None if snapshot is None else (id(snapshot), snapshot.taken_at, snapshot.wall_time)
     return sample, status.problems, status.attribution_ok, status.lost_gpus, len(status.verdicts.by_key)
