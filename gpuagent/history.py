@@ -8,14 +8,14 @@ import heapq
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
-from gpuagent.verdicts.judge import Verdict, Verdicts
+from gpuagent.verdicts.judge import Verdicts
 
 WINDOW_SECONDS: Final = 900.0
 """Length of the recorded past."""
@@ -122,21 +122,23 @@ class History:
     def record(self, snapshot: Snapshot, verdicts: Verdicts) -> None:
         """Record a sample. Usage that is unknown, or whose verdicts are suspended, leaves a gap."""
         self._advance(math.floor(snapshot.taken_at / self.bucket_seconds))
-        self._lost = {gpu.scope: self._lost.get(gpu.scope, snapshot.wall_time) for gpu in snapshot.lost_gpus}
+        wall_time = snapshot.wall_time
+        self._lost = {gpu.scope: self._lost.get(gpu.scope, wall_time) for gpu in snapshot.lost_gpus}
+        standings = _standings(verdicts)
         current = {(holding.pod_share.pod.uid, holding.gpu_uuid): holding for holding in snapshot.holdings}
-        verdicts_by_series: defaultdict[SeriesKey, list[Verdict]] = defaultdict(list)
-        for verdict in verdicts.by_key.values():
-            verdicts_by_series[verdict.key.uid, verdict.key.gpu_uuid].append(verdict)
-        self._forget(snapshot, current.keys() | verdicts_by_series.keys())
+        self._forget(snapshot, current.keys() | standings.keys())
         suspension = Suspension.of(snapshot.problems, {account.gpu.uuid for account in snapshot.gpus})
         for key, holding in current.items():
-            series = self._series.get(key) or self._open(key, holding.gpu_index, snapshot.wall_time)
-            if series is not None and not suspension.covers(holding.gpu_uuid):
-                self._add(series, holding)
-        for key in verdicts_by_series.keys() - current.keys():
-            _ = self._series.get(key) or self._open(key, _NO_INDEX, snapshot.wall_time)
+            series = self._series.get(key) or self._open(key, holding.gpu_index, wall_time)
+            if series is not None and not suspension.covers(key[1]):
+                self._add(series, holding, key[1])
+        for key in standings.keys() - current.keys():
+            if key not in self._series:
+                self._open(key, _NO_INDEX, wall_time)
         for key, series in self._series.items():
-            _update_state(series, verdicts_by_series.get(key, ()), snapshot)
+            state, over_since = standings.get(key, _NOT_JUDGED)
+            if state is not series.state or state is PodState.OVER:
+                _change_state(series, state, over_since, snapshot)
 
     def of(self, uid: str, gpu_uuid: str) -> PodHistory | None:
         """Return the past of a pod on a GPU; None if it has none."""
@@ -176,16 +178,16 @@ class History:
                     series.mebibytes[place] = _UNKNOWN
         self._newest = number
 
-    def _add(self, series: _Series, holding: Holding) -> None:
-        share, used = holding.pod_share.shares.get(holding.gpu_uuid), holding.used_bytes
+    def _add(self, series: _Series, holding: Holding, gpu_uuid: str) -> None:
+        share, used = holding.pod_share.shares.get(gpu_uuid), holding.used_bytes
         if share is not None:
             series.share = share.bytes
         if used is None:
             return
         if series.mebibytes is None:
             series.mebibytes = self._empty[:]
-        place = self._newest % self._buckets
-        series.mebibytes[place] = max(series.mebibytes[place], min(-(-used // _MIB), _MAX_MIB))
+        place, rounded = self._newest % self._buckets, min(-(-used // _MIB), _MAX_MIB)
+        series.mebibytes[place] = max(series.mebibytes[place], rounded)
         if series.peak is None or used > series.peak:
             series.peak = used
 
@@ -196,15 +198,17 @@ class History:
         self._series[key] = series
         return series
 
-    def _forget(self, snapshot: Snapshot, current: Iterable[SeriesKey]) -> None:
+    def _forget(self, snapshot: Snapshot, current: Set[SeriesKey]) -> None:
         """Remove the series of pods that ended, and at the limit those without current usage."""
-        kept = set(current)
+        idle = self._series.keys() - current
+        if not idle:
+            return
         if any(problem.cause is Cause.PODS_STALE for problem in snapshot.problems):
             return  # whether a pod has ended is unknown
-        is_full = len(self._series.keys() | kept) > self._max_series
-        for key in [
-            key for key in self._series if key not in kept and (is_full or key[0] not in snapshot.pod_uids)
-        ]:
+        is_full = len(idle) + len(current) > self._max_series
+        for key in idle:
+            if not is_full and key[0] in snapshot.pod_uids:
+                continue
             series = self._series.pop(key)
             slots = self._slots[series.scope]
             slots.give_back(series.slot)
@@ -215,26 +219,37 @@ class History:
 _NO_INDEX: Final = -1
 """Scope of the slots of pods whose GPU is unknown."""
 
+_Standing = tuple[PodState, float | None]
+"""State of a pod on a GPU, and the start of its violation in monotonic seconds."""
+_NOT_JUDGED: Final[_Standing] = (PodState.NOT_JUDGED, None)
+_WITHIN: Final[_Standing] = (PodState.WITHIN, None)
 
-def _update_state(series: _Series, verdicts: Iterable[Verdict], snapshot: Snapshot) -> None:
-    state, over_since = PodState.NOT_JUDGED, None
-    for verdict in verdicts:
+
+def _standings(verdicts: Verdicts) -> dict[SeriesKey, _Standing]:
+    """Return the worst state of each pod on each GPU."""
+    standings: dict[SeriesKey, _Standing] = {}
+    for key, verdict in verdicts.by_key.items():
+        place = (key.uid, key.gpu_uuid)
+        since = verdict.since
         if verdict.is_flagged:
-            state = PodState.FLAGGED
-        elif verdict.is_over and state is not PodState.FLAGGED:
-            state = PodState.OVER
-        elif state is PodState.NOT_JUDGED:
-            state = PodState.WITHIN
-        if verdict.since is not None:
-            over_since = verdict.since if over_since is None else min(over_since, verdict.since)
+            standings[place] = PodState.FLAGGED, since
+        elif since is not None:
+            state, earlier = standings.get(place, _WITHIN)
+            if state is not PodState.FLAGGED:
+                standings[place] = PodState.OVER, since if earlier is None else min(since, earlier)
+        elif place not in standings:
+            standings[place] = _WITHIN
+    return standings
+
+
+def _change_state(series: _Series, state: PodState, over_since: float | None, snapshot: Snapshot) -> None:
     if state is PodState.FLAGGED:
-        series.flagged_at = series.since = (
-            snapshot.wall_time if series.flagged_at is None else series.flagged_at
-        )
-    elif state is not PodState.NOT_JUDGED:
-        series.flagged_at = None
-    if state is PodState.OVER and over_since is not None:
+        series.since = snapshot.wall_time if series.flagged_at is None else series.flagged_at
+        series.flagged_at = series.since
+    elif state is PodState.OVER and over_since is not None:
         series.since = snapshot.wall_time - max(0.0, snapshot.taken_at - over_since)
-    elif state is not series.state and state is not PodState.FLAGGED:
+    else:
         series.since = snapshot.wall_time
+    if state not in (PodState.FLAGGED, PodState.NOT_JUDGED):
+        series.flagged_at = None
     series.state = state
