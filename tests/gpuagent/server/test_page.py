@@ -14,7 +14,7 @@ from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.page.model import MAX_FLAGS, MAX_PROBLEMS, MAX_ROWS, RUNBOOKS
+from gpuagent.server.page.model import MAX_FLAGS, MAX_PROBLEMS, MAX_ROWS, RUNBOOKS, page_content
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.page.rows import COLOURS
 from gpuagent.shares.pod_shares import Candidate, PodShare, ShareSource
@@ -366,9 +366,14 @@ def test_an_id_stands_for_one_element() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_viewers_of_one_evaluation_get_the_same_bytes() -> None:
+def test_viewers_of_one_evaluation_get_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     renderer = PageRenderer(node="node-1", is_simulated=False, interval=5)
     status = judged(over_share(0.0))
+    contents = []
+    monkeypatch.setattr(
+        "gpuagent.server.page.renderer.page_content",
+        lambda *arguments: contents.append(page_content(*arguments)) or contents[-1],
+    )
 
     async def viewed(status: Status, now: float) -> bytes:
         return await renderer.page(status, now=now)
@@ -378,6 +383,7 @@ def test_viewers_of_one_evaluation_get_the_same_bytes() -> None:
     later = asyncio.run(viewed(status, NOW + 7))
     assert b'data-age="7"' in later
     assert later.partition(b"<main>")[2] == first.partition(b"<main>")[2]
+    assert len(contents) == 1
     assert asyncio.run(viewed(judged(over_share(0.0), over_share(180.0)), NOW + 180)) != later
     problem = Problem(Cause.SAMPLE_STALE, "", "old")
     assert b"sample-stale" in asyncio.run(viewed(replace(status, problems=(problem,)), NOW + 7))
