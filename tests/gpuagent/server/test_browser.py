@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 LONG = "a-pod-with-a-name-as-long-as-kubernetes-permits-" + "x" * 205
-WIDTHS = (390, 768, 1440, 1920)
+WIDTHS = (390, 768, 1215, 1217, 1280, 1440, 1920)
 SCHEMES = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
@@ -115,7 +115,10 @@ async def test_the_page_overflows_no_screen(browser: Browser, url: str, is_dark:
         needed = await browser.evaluate("document.documentElement.scrollWidth")
         outside = await browser.evaluate(
             """[...document.querySelectorAll("#page *")].filter(each => !each.closest("svg, thead, .aside")
-            && each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+            && (each.getBoundingClientRect().right > document.documentElement.clientWidth + 1))
+            .concat([...document.querySelectorAll("th, td")].filter(each => !each.closest(".aside")
+            && getComputedStyle(each.closest("table").tHead).position !== "absolute"
+            && each.scrollWidth > each.clientWidth + 1))
             .map(each => each.outerHTML.slice(0, 100))"""
         )
         if needed > width or outside:
