@@ -4,9 +4,9 @@ The number of rows, flags and problems has a limit, since tenants can cause any 
 how many are left out; `/api/v1/shares` has all of them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from gpuagent.gpus.reading import LostGpu
 from gpuagent.ledger.snapshot import GpuAccount, Holding
@@ -122,8 +122,13 @@ class PageContent:
     """Why there are no figures; empty if there are."""
 
 
-def gpu_sections(context: Context) -> Iterator[GpuSection]:
-    """Yield the section of each GPU by index, and one for the pods whose GPU is unknown."""
+_T = TypeVar("_T")
+_Steps = Generator[None, None, _T]
+"""Work that pauses after each row, so that a caller can let other tasks run."""
+
+
+def gpu_sections(context: Context) -> Iterator[GpuSection | None]:
+    """Yield the section of each GPU by index, and one for pods of unknown GPUs; None after each row."""
     snapshot = context.snapshot
     placed: dict[str, list[Entry]] = {}
     for holding in snapshot.holdings if snapshot else ():
@@ -141,12 +146,15 @@ def gpu_sections(context: Context) -> Iterator[GpuSection]:
     indices = {account.gpu.index for account in accounts}
     for index, gpu in sorted(sections, key=lambda section: section[0]):
         if isinstance(gpu, LostGpu):
-            yield _lost_section(gpu, on_lost.get(gpu.uuid, []), context, is_reused=index in indices)
+            yield (
+                yield from _lost_section(gpu, on_lost.get(gpu.uuid, []), context, is_reused=index in indices)
+            )
         else:
             uuids = (gpu.gpu.uuid, *(instance.uuid for instance in gpu.gpu.instances))
-            yield _gpu_section(gpu, [entry for uuid in uuids for entry in placed.get(uuid, ())], context)
+            entries = [entry for uuid in uuids for entry in placed.get(uuid, ())]
+            yield (yield from _gpu_section(gpu, entries, context))
     if without_gpu:
-        yield _unknown_section(without_gpu, context)
+        yield (yield from _unknown_section(without_gpu, context))
 
 
 def page_content(context: Context, gpus: Sequence[GpuSection]) -> PageContent:
@@ -229,18 +237,19 @@ def _without_holding(
     return on_lost, without_gpu
 
 
-def _rows(entries: Iterable[Entry], context: Context) -> tuple[tuple[PodRow, ...], list[Entry]]:
+def _rows(entries: Iterable[Entry], context: Context) -> _Steps[tuple[tuple[PodRow, ...], list[Entry]]]:
     """Return the rows that are shown, and the entries of all rows in their order."""
     ordered = in_order(entries, context)
-    shown_rows = tuple(
-        pod_row(entry, number, context) for number, entry in enumerate(ordered[:MAX_ROWS], start=1)
-    )
-    return shown_rows, ordered
+    rows = []
+    for number, entry in enumerate(ordered[:MAX_ROWS], start=1):
+        rows.append(pod_row(entry, number, context))
+        yield
+    return tuple(rows), ordered
 
 
-def _gpu_section(account: GpuAccount, entries: list[Entry], context: Context) -> GpuSection:
+def _gpu_section(account: GpuAccount, entries: list[Entry], context: Context) -> _Steps[GpuSection]:
     gpu = account.gpu
-    rows, ordered = _rows(entries, context)
+    rows, ordered = yield from _rows(entries, context)
     total, promised = gpu.total_bytes, account.promised_bytes
     flagged = sum(bool(context.flags(entry.key)) for entry in ordered)
     alerts, notes, words = [], [], []
@@ -327,7 +336,9 @@ def _legend(account: GpuAccount, parts: Iterable[Part]) -> tuple[LegendItem, ...
     return tuple(items)
 
 
-def _lost_section(gpu: LostGpu, entries: list[Entry], context: Context, *, is_reused: bool) -> GpuSection:
+def _lost_section(
+    gpu: LostGpu, entries: list[Entry], context: Context, *, is_reused: bool
+) -> _Steps[GpuSection]:
     since, now = context.lost_since(gpu.scope), context.wall_time
     at = f"at {clock_time(since, now)} UTC" if since is not None else "at an unknown time"
     notes = []
@@ -339,7 +350,7 @@ def _lost_section(gpu: LostGpu, entries: list[Entry], context: Context, *, is_re
         notes.append("Its UUID is unknown, so its pods are among those whose GPU is unknown.")
     if is_reused:
         notes.append(f"Another GPU has the index {gpu.index} now.")
-    rows, ordered = _rows(entries, context)
+    rows, ordered = yield from _rows(entries, context)
     nothing = "No pod has a share of it." if context.snapshot else "Its pods are unknown without a sample."
     return GpuSection(
         anchor=anchor("gpu", gpu.scope),
@@ -356,8 +367,8 @@ def _lost_section(gpu: LostGpu, entries: list[Entry], context: Context, *, is_re
     )
 
 
-def _unknown_section(entries: list[Entry], context: Context) -> GpuSection:
-    rows, ordered = _rows(entries, context)
+def _unknown_section(entries: list[Entry], context: Context) -> _Steps[GpuSection]:
+    rows, ordered = yield from _rows(entries, context)
     flagged = sum(bool(context.flags(entry.key)) for entry in ordered)
     return GpuSection(
         anchor=anchor("gpu", ""),

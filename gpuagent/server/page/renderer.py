@@ -4,6 +4,7 @@ Jinja2 escapes every value, and the headers forbid inline styles and scripts.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -41,20 +42,8 @@ class PageRenderer:
     """
 
     def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
-        """Compile the templates; `interval` is the number of seconds between two reloads."""
-        environment = Environment(
-            loader=FileSystemLoader(_TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        environment.globals |= {
-            "share_at": f"{SHARE_AT:.2f}%",
-            "past_height": PAST_HEIGHT,
-            "colours": COLOURS,
-        }
+        """Compile the templates, if this is the first renderer; `interval` is the seconds between reloads."""
+        environment = _environment()
         self._content_template = environment.get_template("content.html")
         self._page_template = environment.get_template("page.html")
         self._node = safe(node)
@@ -85,7 +74,8 @@ class PageRenderer:
         context = Context(status)
         sections = []
         for section in gpu_sections(context):
-            sections.append(section)
+            if section is not None:
+                sections.append(section)
             yield ""
         yield from self._content_template.generate(content=page_content(context, sections))
 
@@ -115,6 +105,27 @@ class PageRenderer:
         )
         self._page = key, text.encode(errors="replace")
         return self._page[1]
+
+
+@cache
+def _environment() -> Environment:
+    """Return the compiled templates."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.globals |= {
+        "share_at": f"{SHARE_AT:.2f}%",
+        "past_height": PAST_HEIGHT,
+        "colours": COLOURS,
+    }
+    for name in environment.list_templates():
+        environment.get_template(name)  # an included template would be compiled for the first viewer
+    return environment
 
 
 def _title(status: Status, node: str) -> str:
