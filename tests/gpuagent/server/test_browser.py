@@ -114,11 +114,16 @@ async def test_the_page_overflows_no_screen(browser: Browser, url: str, is_dark:
         await browser.open(url)
         needed = await browser.evaluate("document.documentElement.scrollWidth")
         outside = await browser.evaluate(
-            """[...document.querySelectorAll("#page *")].filter(each => !each.closest("svg, thead, .aside")
+            """globalThis.textOf = each => {
+              const range = document.createRange();
+              range.selectNodeContents(each);
+              return range.getBoundingClientRect();
+            };
+            [...document.querySelectorAll("#page *")].filter(each => !each.closest("svg, thead, .aside")
             && (each.getBoundingClientRect().right > document.documentElement.clientWidth + 1))
             .concat([...document.querySelectorAll("th, td")].filter(each => !each.closest(".aside")
             && getComputedStyle(each.closest("table").tHead).position !== "absolute"
-            && each.scrollWidth > each.clientWidth + 1))
+            && (each.scrollWidth > each.clientWidth + 1 || textOf(each).left < each.getBoundingClientRect().left - 1)))
             .map(each => each.outerHTML.slice(0, 100))"""
         )
         if needed > width or outside:
