@@ -85,6 +85,18 @@ class LegendItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SectionOutline:
+    """What the list of GPUs and the links to rows need of a section."""
+
+    anchor: str
+    title: str
+    summary: str
+    """A few words for the list of GPUs."""
+    rows: frozenset[str]
+    """Anchors of the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSection:
     """One GPU with its table, or the pods whose GPU is unknown."""
 
@@ -105,10 +117,16 @@ class GpuSection:
     nothing: str = ""
     """Why the table is empty; empty if it is not."""
 
+    @property
+    def outline(self) -> SectionOutline:
+        """The section without its rows and drawings."""
+        rows = frozenset(row.anchor for row in self.rows)
+        return SectionOutline(anchor=self.anchor, title=self.title, summary=self.summary, rows=rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageContent:
-    """Everything of the page but the age of its figures."""
+class PageTop:
+    """Everything above the sections of the GPUs, but the age of the figures."""
 
     flags: tuple[FlagItem, ...]
     hidden_flags: int
@@ -117,7 +135,7 @@ class PageContent:
     hidden_problems: int
     is_suspended: bool
     notes: tuple[str, ...]
-    gpus: tuple[GpuSection, ...]
+    gpus: tuple[SectionOutline, ...]
     nothing: str
     """Why there are no figures; empty if there are."""
 
@@ -157,8 +175,8 @@ def gpu_sections(context: Context) -> Iterator[GpuSection | None]:
         yield (yield from _unknown_section(without_gpu, context))
 
 
-def page_content(context: Context, gpus: Sequence[GpuSection]) -> PageContent:
-    """Return the page's content, given its sections."""
+def page_top(context: Context, gpus: Sequence[SectionOutline]) -> PageTop:
+    """Return the top of the page, given the outlines of its sections."""
     status = context.status
     names = {account.gpu.uuid: f"GPU {account.gpu.index}" for account in _accounts(status)}
     names |= {gpu.scope: f"GPU {gpu.index}" for gpu in status.lost_gpus}
@@ -166,10 +184,10 @@ def page_content(context: Context, gpus: Sequence[GpuSection]) -> PageContent:
         (verdict for verdict in status.verdicts.by_key.values() if verdict.is_flagged),
         key=lambda verdict: (-verdict_seconds(verdict, context.taken_at), verdict.pod_share.pod.key),
     )
-    rows = {row.anchor: section.anchor for section in gpus for row in section.rows}
+    rows = frozenset[str]().union(*(section.rows for section in gpus))
     harmless = [problem for problem in status.problems if problem.cause in SUSPENDS_NOTHING]
     others = [problem for problem in status.problems if problem.cause not in SUSPENDS_NOTHING]
-    return PageContent(
+    return PageTop(
         flags=tuple(_flag(verdict, names, rows, context) for verdict in flags[:MAX_FLAGS]),
         hidden_flags=max(len(flags) - MAX_FLAGS, 0),
         problems=tuple(_problem(problem, names) for problem in others[:MAX_PROBLEMS]),
@@ -386,7 +404,7 @@ def _problem(problem: Problem, names: dict[str, str]) -> ProblemItem:
     return ProblemItem(cause=problem.cause, scope=scope, detail=safe(problem.detail, LONGEST_TEXT))
 
 
-def _flag(verdict: Verdict, names: dict[str, str], rows: dict[str, str], context: Context) -> FlagItem:
+def _flag(verdict: Verdict, names: dict[str, str], rows: frozenset[str], context: Context) -> FlagItem:
     key, pod_share = verdict.key, verdict.pod_share
     row = anchor("pod", key.uid, key.gpu_uuid)
     figures = ""

@@ -11,7 +11,7 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
-from gpuagent.server.page.model import flag_count, gpu_sections, page_content
+from gpuagent.server.page.model import flag_count, gpu_sections, page_top
 from gpuagent.server.page.rows import COLOURS, Context
 from gpuagent.server.page.words import clock_time, safe
 from gpuagent.status import Status
@@ -32,61 +32,69 @@ STATIC: Final = Path(__file__).parent / "static"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
 _Key = tuple[object, ...]
+_PLACE: Final = "\0"
+"""Stands for the content in the page around it. No text contains it, since it is not printable."""
 
 
 class PageRenderer:
     """Renders the page. Not thread-safe: use it in the event loop.
 
     The content is rendered once for each evaluation, and the page around it once for each second of its age.
-    All viewers get the same bytes.
+    All viewers get the same bytes. Sections are rendered one after the other, so that the rows of one GPU are
+    in memory at a time.
     """
 
     def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
         """Compile the templates, if this is the first renderer; `interval` is the seconds between reloads."""
         environment = _environment()
-        self._content_template = environment.get_template("content.html")
         self._page_template = environment.get_template("page.html")
+        self._top_template = environment.get_template("top.html")
+        self._gpu_template = environment.get_template("gpu.html")
+        self._key = environment.get_template("key.html").render().encode()
         self._node = safe(node)
         self._is_simulated = is_simulated
         self._interval = max(interval, 1.0)
-        self._content: tuple[_Key, str] | None = None
+        self._content: tuple[_Key, bytes] | None = None
         self._page: tuple[_Key, bytes] | None = None
 
     async def page(self, status: Status, *, now: float) -> bytes:
         """Return the page at a Unix time; other tasks run while it is rendered."""
         loop_yield = LoopYield()
-        pieces = []
-        if not self._is_rendered(status):
-            for piece in self._pieces(status):
-                pieces.append(piece)
-                await loop_yield.maybe_yield()
-        return self._page_of(status, pieces, now)
+        for _ in self._steps(status):
+            await loop_yield.maybe_yield()
+        return self._page_at(status, now)
 
     def render(self, status: Status, *, now: float) -> bytes:
         """Return the page at a Unix time, without a pause."""
-        return self._page_of(status, [] if self._is_rendered(status) else list(self._pieces(status)), now)
+        for _ in self._steps(status):
+            pass
+        return self._page_at(status, now)
 
-    def _is_rendered(self, status: Status) -> bool:
-        return self._content is not None and self._content[0] == _content_key(status)
-
-    def _pieces(self, status: Status) -> Iterator[str]:
-        """Yield the content in pieces; the first ones are empty, while the sections are prepared."""
+    def _steps(self, status: Status) -> Iterator[None]:
+        """Render the content step by step, unless this evaluation has been rendered."""
+        key = _content_key(status)
+        if self._content is not None and self._content[0] == key:
+            return
+        self._content = self._page = None
         context = Context(status)
-        sections = []
+        outlines, sections = [], bytearray()
         for section in gpu_sections(context):
-            if section is not None:
-                sections.append(section)
-            yield ""
-        yield from self._content_template.generate(content=page_content(context, sections))
+            yield
+            if section is None:
+                continue
+            outlines.append(section.outline)
+            for piece in self._gpu_template.generate(gpu=section):
+                sections += _encoded(piece)
+                yield
+        top = _encoded(self._top_template.render(top=page_top(context, outlines)))
+        self._content = key, b"".join((top, sections, self._key))
 
-    def _page_of(self, status: Status, pieces: list[str], now: float) -> bytes:
-        """Return the page with the pieces of its content, or without any with the last content."""
-        content_key = _content_key(status)
-        if pieces or self._content is None:
-            self._content = content_key, "".join(pieces)
+    def _page_at(self, status: Status, now: float) -> bytes:
+        """Return the page with the rendered content."""
+        content_key, content = self._content or (None, b"")
         sampled_at = status.good_wall_time
         age = 0 if sampled_at is None else int(max(now - sampled_at, 0))
-        key = (*content_key, age)
+        key = (content_key, age)
         if self._page is not None and self._page[0] == key:
             return self._page[1]
         text = self._page_template.render(
@@ -101,9 +109,10 @@ class PageRenderer:
             has_flags=bool(flag_count(status)),
             driver=safe(status.driver_version),
             version=version(),
-            content=self._content[1],
+            content=_PLACE,
         )
-        self._page = key, text.encode(errors="replace")
+        before, _, after = text.partition(_PLACE)
+        self._page = key, b"".join((_encoded(before), content, _encoded(after)))
         return self._page[1]
 
 
@@ -126,6 +135,10 @@ def _environment() -> Environment:
     for name in environment.list_templates():
         environment.get_template(name)  # an included template would be compiled for the first viewer
     return environment
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="replace")
 
 
 def _title(status: Status, node: str) -> str:

@@ -14,7 +14,7 @@ from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.page.model import MAX_FLAGS, MAX_PROBLEMS, MAX_ROWS, RUNBOOKS, page_content
+from gpuagent.server.page.model import MAX_FLAGS, MAX_PROBLEMS, MAX_ROWS, RUNBOOKS, page_top
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.page.rows import COLOURS
 from gpuagent.shares.pod_shares import Candidate, PodShare, ShareSource
@@ -371,8 +371,8 @@ def test_viewers_of_one_evaluation_get_the_same_bytes(monkeypatch: pytest.Monkey
     status = judged(over_share(0.0))
     contents = []
     monkeypatch.setattr(
-        "gpuagent.server.page.renderer.page_content",
-        lambda *arguments: contents.append(page_content(*arguments)) or contents[-1],
+        "gpuagent.server.page.renderer.page_top",
+        lambda *arguments: contents.append(page_top(*arguments)) or contents[-1],
     )
 
     async def viewed(status: Status, now: float) -> bytes:
