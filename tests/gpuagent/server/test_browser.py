@@ -20,6 +20,7 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
+from gpuagent.shares.pod_shares import Amount, LimitSource
 from gpuagent.status import Status
 from gpuagent.verdicts.judge import Judge
 from service.http.listeners import Address
@@ -100,6 +101,8 @@ def _sampled(number: int, at: float) -> Snapshot:
     long = pod("long", name=LONG, namespace="n" * 63, uid=shares[-1].pod.uid)
     shares[-1] = replace(shares[-1], pod=long)
     lost = pod_share("lost", GIB, gpus=(B,))
+    shares[1] = replace(pod_share(names[1]), limits={A: Amount(GIB, LimitSource.HAMI_CORE)})
+    shares[2] = replace(shares[2], limits={A: Amount(GIB, LimitSource.HAMI_CORE)})
     busy = gpu(*used.items(), uuid=A, total_bytes=28 * GIB)
     origins = {index: in_pod(name) for index, name in enumerate(names, 1)}
     snapshot = snapshot_of(sample(busy, origins=origins, at=at), *shares, lost)
