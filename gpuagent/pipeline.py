@@ -1,4 +1,4 @@
-"""Processes each sample in the event loop: attribution, pod shares, snapshot, verdicts and status."""
+"""Processes each sample in the event loop: attribution, shares, snapshot, verdicts, history and status."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuagent.actions.log import TransitionLog
+from gpuagent.history import History
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.pods.inventory import Inventory, PodSource
@@ -55,6 +56,7 @@ class SamplePipeline:
         self._on_evaluation = on_evaluation
         self.transitions: Counter[tuple[FlagReason, Change]] = Counter()
         """Number of transitions so far, by reason and change."""
+        self.history = History(interval=interval)
         self._started_at = clock()
         self._evaluation: Evaluation | None = None
         self._last_good: tuple[float | None, float | None] = None, None
@@ -79,13 +81,18 @@ class SamplePipeline:
             errors=errors,
             is_simulated=self._is_simulated,
         )
-        if inventory is not None:
-            conflicts = self._reservations.problems(inventory, snapshot)
-            snapshot = replace(snapshot, problems=(*snapshot.problems, *conflicts)) if conflicts else snapshot
+        conflicts = self._reservations.problems(inventory, snapshot) if inventory is not None else ()
+        snapshot = replace(
+            snapshot,
+            problems=(*snapshot.problems, *conflicts),
+            lost_gpus=sample.reading.lost,
+            labelled_gpus=inventory.labelled_gpus if inventory is not None else None,
+        )
         graces = {
             uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
         }
         verdicts, transitions = self._judge.judge(snapshot, graces)
+        self.history.record(snapshot, verdicts)
         if snapshot.is_good:
             self._last_good = snapshot.taken_at, snapshot.wall_time
         good_at, good_wall_time = self._last_good
@@ -97,6 +104,7 @@ class SamplePipeline:
             reservation_uids=inventory.reservation_uids if inventory else frozenset(),
             good_at=good_at,
             good_wall_time=good_wall_time,
+            history=self.history,
         )
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
+from gpuagent.gpus.reading import LostGpu
+from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem, Suspension
 from gpuagent.verdicts.judge import Transition, Verdicts
@@ -33,6 +35,8 @@ class Evaluation:
     """Time of the last sample for which the driver responded, in monotonic seconds; None before the first."""
     good_wall_time: float | None = None
     """Unix time of the same moment."""
+    history: History | None = None
+    """The past up to this sample or a later one; None without a record."""
 
     @cached_property
     def held_by_uid(self) -> frozenset[tuple[str, str]]:
@@ -60,6 +64,10 @@ class Status:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of failed driver calls by (call, error). The counts stay when the snapshot is gone."""
     driver_version: str = ""
+    lost_gpus: tuple[LostGpu, ...] = ()
+    """GPUs that did not respond in the newest sample, even if that sample is stale."""
+    history: History | None = None
+    """The past up to the newest sample, for the page; None without a record."""
     unready: tuple[str, ...] = ()
     """Why the agent is not ready, one line each; empty once the driver responds and the pods are listed."""
 
@@ -105,6 +113,8 @@ def status_at(
         good_wall_time=evaluation.good_wall_time if evaluation else None,
         errors=snapshot.errors if snapshot else {},
         driver_version=snapshot.driver_version if snapshot else "",
+        lost_gpus=snapshot.lost_gpus if snapshot else (),
+        history=evaluation.history if evaluation else None,
         unready=_unready(snapshot, problems.values()) if is_known else ("no sample yet",),
     )
 

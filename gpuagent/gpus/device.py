@@ -88,6 +88,11 @@ class Device:
         """The position, as `index-3`."""
         return f"index-{self._index}"
 
+    @property
+    def index(self) -> int:
+        """The place in the driver's list."""
+        return self._index
+
     def _attach(self) -> None:
         handle = self._driver.open(self._index)
         uuid = self._driver.uuid(handle)

@@ -1,6 +1,6 @@
 """Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from gpuagent.gpus.device import Device
@@ -12,7 +12,7 @@ from gpuagent.gpus.driver import (
     NotPermitted,
     explained,
 )
-from gpuagent.gpus.reading import Gpu, GpuReading
+from gpuagent.gpus.reading import Gpu, GpuReading, LostGpu
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
@@ -38,7 +38,8 @@ class GpuReader:
         self._driver = driver
         self._clock = clock
         self._devices: list[Device] | None = None
-        self._known: dict[str, int] = {}
+        self._known: dict[str, LostGpu] = {}
+        """Every GPU that has responded, by UUID, as it is reported if it gets lost."""
         self._version = ""
         self._retry = Backoff()
         self._nothing = GpuReading(gpus=())
@@ -72,6 +73,7 @@ class GpuReader:
             reading = GpuReading(
                 gpus=(),
                 problems=(Problem(Cause.NVML, "", explained(failed)),),
+                lost=_by_index(self._known.values()),
                 driver_version=self._version,
                 restart_may_help=not isinstance(failed, DriverGone) and self._may_be_mended(failed),
             )
@@ -99,7 +101,7 @@ class GpuReader:
             raise
         except CallFailed:  # the version is optional
             self._version = ""
-        by_index = {index: uuid for uuid, index in self._known.items()}
+        by_index = {gpu.index: uuid for uuid, gpu in self._known.items()}
         devices = [
             Device(driver=self._driver, index=index, uuid=by_index.get(index, ""))
             for index in range(self._driver.count())
@@ -170,7 +172,7 @@ class GpuReader:
             else:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
-                self._known[gpu.uuid] = gpu.index
+                self._known[gpu.uuid] = LostGpu(gpu.index, gpu.uuid, gpu.model)
         # Indices move when a GPU is removed: a GPU that responds at another index is not the one that failed.
         problems.extend(
             device.problem(device.place if device.uuid in gpus else device.scope) for device in failed
@@ -181,16 +183,35 @@ class GpuReader:
             for uuid in self._known
             if uuid not in listed
         )
+        lost = self._lost(failed, gpus)
         if not gpus:
-            return self._without_gpus(devices)
-        return GpuReading(gpus=tuple(gpus.values()), problems=tuple(problems), driver_version=self._version)
+            return self._without_gpus(devices, lost)
+        return GpuReading(
+            gpus=tuple(gpus.values()), problems=tuple(problems), lost=lost, driver_version=self._version
+        )
 
-    def _without_gpus(self, devices: list[Device]) -> GpuReading:
+    def _lost(self, failed: list[Device], gpus: Collection[str]) -> tuple[LostGpu, ...]:
+        """Return the GPUs that did not respond, given the devices that failed and the UUIDs that responded.
+
+        A failed device takes the UUID of the GPU that last responded at its index. If that GPU responds at
+        another index, the UUID of the failed device is unknown.
+        """
+        lost = [
+            self._known.get(device.uuid, LostGpu(device.index, device.uuid))
+            if device.uuid not in gpus
+            else LostGpu(device.index)
+            for device in failed
+        ]
+        named = {gpu.uuid for gpu in lost} | set(gpus)
+        return _by_index([*lost, *(gpu for uuid, gpu in self._known.items() if uuid not in named)])
+
+    def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
         failures = [(device.scope, device.failure) for device in devices if device.failure]
         why = "; ".join(f"{scope}: {explained(failure)}" for scope, failure in failures)
         return GpuReading(
             gpus=(),
             problems=(Problem(Cause.NVML, "", why or "the driver lists no GPU"),),
+            lost=lost,
             driver_version=self._version,
             restart_may_help=any(self._may_be_mended(failure) for _, failure in failures)
             or bool(self._known and not failures),
@@ -201,3 +222,7 @@ class GpuReader:
         if isinstance(failure, NotPermitted):
             return bool(self._known)  # the container had device files before, so a new one may get them again
         return not isinstance(failure, NotOffered)
+
+
+def _by_index(gpus: Iterable[LostGpu]) -> tuple[LostGpu, ...]:
+    return tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))

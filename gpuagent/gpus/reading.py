@@ -57,12 +57,31 @@ class Gpu:
     """Why the driver does not report the utilisation, in one line; empty while it does."""
 
 
+@dataclass(frozen=True, slots=True)
+class LostGpu:
+    """A GPU that does not respond, or that the driver no longer lists."""
+
+    index: int
+    """Its index at its last response; without any response, its place in the driver's list."""
+    uuid: str = ""
+    """Empty if the GPU has not responded since the agent started."""
+    model: str = ""
+
+    @property
+    def scope(self) -> str:
+        """The `gpu_uuid` of its problem: the UUID, or `index-3` if the UUID is unknown."""
+        return self.uuid or f"index-{self.index}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """Result of reading all GPUs once. Lost GPUs appear only in `problems`."""
+    """Result of reading all GPUs once. Lost GPUs appear in `problems` and `lost`."""
 
     gpus: tuple[Gpu, ...]
     problems: tuple[Problem, ...] = ()
+    lost: tuple[LostGpu, ...] = ()
+    """GPUs that did not respond, by index. A GPU that the agent has never seen, and that the driver does not
+    list, is not known to be lost."""
     driver_version: str = ""
     restart_may_help: bool = False
     """Whether no GPU responds although the driver is loaded; a new process may then see the GPUs."""

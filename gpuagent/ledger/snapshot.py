@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuagent.gpus.reading import Gpu
+from gpuagent.gpus.reading import Gpu, LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_shares import PodShare
 
@@ -50,6 +50,10 @@ class Snapshot:
     wall_time: float
     """Unix time."""
     gpus: tuple[GpuAccount, ...]
+    lost_gpus: tuple[LostGpu, ...] = ()
+    """GPUs that did not respond; they have no account and no holdings."""
+    labelled_gpus: int | None = None
+    """Number of GPUs by the node's label `nvidia.com/gpu.count`; None if unknown."""
     holdings: tuple[Holding, ...]
     """Every pod on every GPU that it uses or that is assigned to it, without reservation pods."""
     pod_shares: tuple[PodShare, ...]

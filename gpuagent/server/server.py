@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuagent.server.api import shares_json
 from gpuagent.server.metrics import Metrics
-from gpuagent.server.page import HEADERS, STATIC, page
+from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.status import Status
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
@@ -55,7 +55,7 @@ class HttpServer:
         self._metrics = metrics
         self._node = node
         self._is_simulated = is_simulated
-        self._interval = interval
+        self._renderer = PageRenderer(node=node, is_simulated=is_simulated, interval=interval)
         self._server = PageServer(
             {
                 "/": self._page,
@@ -99,14 +99,7 @@ class HttpServer:
         await self._server.stop(_FINISH_SECONDS)
 
     async def _page(self) -> Page:
-        text = page(
-            self._status(),
-            node=self._node,
-            is_simulated=self._is_simulated,
-            now=time.time(),
-            interval=self._interval,
-        )
-        return Page(body=text.encode(), headers=_HTML)
+        return Page(body=await self._renderer.page(self._status(), now=time.time()), headers=_HTML)
 
     async def _scrape(self) -> Page:
         return Page(body=self._metrics.text(), headers=_PROMETHEUS)

@@ -258,6 +258,8 @@ def test_the_agent_serves_from_a_read_only_root_as_an_unprivileged_user(
     with running([*in_a_sandbox(folder, node, scratch=True), *command], tmp_path / "log") as program:
         assert read(f"http://127.0.0.1:{port}/readyz", program)
         assert "kaishare_pod_gpu_memory_used_bytes{" in read(f"http://127.0.0.1:{port}/metrics", program)
+        assert "train-resnet" in read(f"http://127.0.0.1:{port}/", program)
+        assert ":root" in read(f"http://127.0.0.1:{port}/page.css", program)
 
 
 def test_the_agent_needs_no_place_to_write_to(images: dict[str, Image]) -> None:

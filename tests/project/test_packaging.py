@@ -63,6 +63,14 @@ def test_the_wheel_requires_what_the_commands_import(wheel: Path) -> None:
     assert "kaishare = console.cli:main" in commands
 
 
+def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
+    folder = ROOT / "gpuagent" / "server" / "page"
+    files = [file for part in ("static", "templates") for file in (folder / part).iterdir()]
+    assert {file.suffix for file in files} == {".css", ".html", ".js"}
+    with zipfile.ZipFile(wheel) as archive:
+        assert {file.relative_to(ROOT).as_posix() for file in files} <= set(archive.namelist())
+
+
 @pytest.mark.parametrize("group", OF_SERVICE)
 def test_an_image_gets_what_its_service_imports(group: str) -> None:
     packages = [package for package in PACKAGES if package not in (OF_SERVICE[group], "console")]

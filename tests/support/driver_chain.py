@@ -16,7 +16,7 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.server.api import shares_json
 from gpuagent.server.metrics import Metrics
-from gpuagent.server.page import page
+from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.shares.pod_shares import ShareResolver
 from gpuagent.verdicts.judge import Judge
 from service.log import JsonLog
@@ -59,6 +59,7 @@ class Chain:
             clock=self.clock,
             transition_log=TransitionLog(JsonLog(self.log)),
         )
+        self.renderer = PageRenderer(node="node-1", is_simulated=False, interval=5)
         self.metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
 
     def sample(self) -> Series:
@@ -75,7 +76,7 @@ class Chain:
         self.answer: dict[str, Any] = json.loads(
             shares_json(self.books.status(), node="node-1", is_simulated=False)
         )
-        self.page = page(self.books.status(), node="node-1", is_simulated=False, now=now, interval=5)
+        self.page = self.renderer.render(self.books.status(), now=now).decode()
         return series_of(self.metrics.text().decode())
 
     @property

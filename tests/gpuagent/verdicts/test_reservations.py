@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuagent.actions.eviction_rules import candidates
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.page import page
+from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.verdicts.reservations import Reservations
 from kai.own_labels import OVER_SHARE
 from tests.support.inventories import built, inventory
@@ -173,7 +173,8 @@ class TestConflicts:
         assert (problem["reason"], problem["gpuUuid"]) == ("reservation-conflict", GPU_0)
         assert seen.api_shares["attributionOk"] is True
         status = seen.books.status()
-        text = page(status, node="n", is_simulated=False, now=0.0, interval=5.0)
+        renderer = PageRenderer(node="n", is_simulated=False, interval=5.0)
+        text = renderer.render(status, now=0.0).decode()
         assert "reservation-conflict" in text
         assert EVIL in text
         assert "Verdicts are suspended" not in text

@@ -1,0 +1,255 @@
+"""The past of each pod on each GPU: its peaks in the last 15 minutes, and since when its state lasts. Pure.
+
+The history is kept in memory only, so a restart of the agent starts with an empty one. Times are those of the
+samples: monotonic seconds for intervals, Unix seconds for display.
+"""
+
+import heapq
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gpuagent.ledger.snapshot import Holding, Snapshot
+from gpuagent.problems import Cause, Suspension
+from gpuagent.verdicts.judge import Verdicts
+
+WINDOW_SECONDS: Final = 900.0
+"""Length of the recorded past."""
+MAX_SERIES: Final = 2048
+"""Largest number of pods on GPUs with a history. One series takes about 0.7 KiB."""
+
+_BUCKET_SECONDS: Final = 15.0
+_INTERVALS_IN_A_BUCKET: Final = 1.5
+"""Smallest width of a bucket. Samples are at most 1.4 intervals apart, since their jitter is 20 %."""
+_MIB: Final = 1 << 20
+_UNKNOWN: Final = -1
+_MAX_MIB: Final = (1 << 31) - 1
+
+SeriesKey = tuple[str, str]
+"""Pod UID and GPU UUID; the latter is empty if the pod's GPU is unknown."""
+
+
+class PodState(StrEnum):
+    """The state of a pod on one GPU, from its verdicts."""
+
+    FLAGGED = "flagged"
+    OVER = "over"
+    """In violation, within the grace."""
+    WITHIN = "within"
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodHistory:
+    """The past of one pod on one GPU."""
+
+    peaks: tuple[int | None, ...]
+    """Bytes, the peak of each bucket of `bucket_seconds`, oldest first; None while the usage was unknown, and
+    before the pod was first seen."""
+    bucket_seconds: float
+    peak_bytes: int | None
+    """Peak since `first_seen`; None if the usage has never been known."""
+    first_seen: float
+    """Unix time of the first sample with this pod on this GPU."""
+    share_bytes: int | None
+    """The last known share on this GPU."""
+    state: PodState
+    since: float
+    """Unix time at which the state began. A flag lasts through times in which its pod is not judged."""
+    slot: int
+    """A small number that no other pod on the same GPU has; it stays the same while the pod lives."""
+
+
+@dataclass(slots=True)
+class _Series:
+    slot: int
+    scope: int
+    """Index of the GPU at which the slot is taken."""
+    first_seen: float
+    since: float
+    state: PodState = PodState.NOT_JUDGED
+    flagged_at: float | None = None
+    peak: int | None = None
+    share: int | None = None
+    mebibytes: "array[int] | None" = None
+    """A ring of peaks in MiB, rounded up; None before the first known usage."""
+
+
+@dataclass(slots=True)
+class _Slots:
+    """Hands out the smallest free number."""
+
+    free: list[int] = field(default_factory=list)
+    used: int = 0
+
+    def take(self) -> int:
+        if self.free:
+            return heapq.heappop(self.free)
+        self.used += 1
+        return self.used - 1
+
+    def give_back(self, slot: int) -> None:
+        heapq.heappush(self.free, slot)
+
+
+class History:
+    """Records each evaluated sample. Not thread-safe: use it in the event loop.
+
+    Its memory is bounded: a series ends with its pod, and there are at most `MAX_SERIES`. At the limit a new
+    pod takes the place of a series without current usage, or else has no history.
+    """
+
+    def __init__(self, *, interval: float, max_series: int = MAX_SERIES) -> None:
+        """Set the seconds between samples; a bucket is at least 1.5 times as wide."""
+        self.bucket_seconds = max(_BUCKET_SECONDS, interval * _INTERVALS_IN_A_BUCKET)
+        self._buckets = max(1, math.ceil(WINDOW_SECONDS / self.bucket_seconds))
+        self._max_series = max_series
+        self._empty = array("i", [_UNKNOWN]) * self._buckets
+        self._newest = 0
+        """Number of the newest bucket since the clock's zero; its place in a ring is the remainder."""
+        self._series: dict[SeriesKey, _Series] = {}
+        self._slots: defaultdict[int, _Slots] = defaultdict(_Slots)
+        self._lost: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """Return the number of series."""
+        return len(self._series)
+
+    def record(self, snapshot: Snapshot, verdicts: Verdicts) -> None:
+        """Record a sample. Usage that is unknown, or whose verdicts are suspended, leaves a gap."""
+        self._advance(math.floor(snapshot.taken_at / self.bucket_seconds))
+        wall_time = snapshot.wall_time
+        self._lost = {gpu.scope: self._lost.get(gpu.scope, wall_time) for gpu in snapshot.lost_gpus}
+        standings = _standings(verdicts)
+        current = {(holding.pod_share.pod.uid, holding.gpu_uuid): holding for holding in snapshot.holdings}
+        self._forget(snapshot, current.keys() | standings.keys())
+        suspension = Suspension.of(snapshot.problems, {account.gpu.uuid for account in snapshot.gpus})
+        for key, holding in current.items():
+            series = self._series.get(key) or self._open(key, holding.gpu_index, wall_time)
+            if series is not None and not suspension.covers(key[1]):
+                self._add(series, holding, key[1])
+        for key in standings.keys() - current.keys():
+            if key not in self._series:
+                self._open(key, _NO_INDEX, wall_time)
+        for key, series in self._series.items():
+            state, over_since = standings.get(key, _NOT_JUDGED)
+            if state is not series.state or state is PodState.OVER:
+                _change_state(series, state, over_since, snapshot)
+
+    def of(self, uid: str, gpu_uuid: str) -> PodHistory | None:
+        """Return the past of a pod on a GPU; None if it has none."""
+        series = self._series.get((uid, gpu_uuid))
+        if series is None:
+            return None
+        return PodHistory(
+            peaks=tuple(self._peaks(series)),
+            bucket_seconds=self.bucket_seconds,
+            peak_bytes=series.peak,
+            first_seen=series.first_seen,
+            share_bytes=series.share,
+            state=series.state,
+            since=series.since,
+            slot=series.slot,
+        )
+
+    def lost_since(self, scope: str) -> float | None:
+        """Return the Unix time of the first sample without a GPU, by `LostGpu.scope`; None if present."""
+        return self._lost.get(scope)
+
+    def _peaks(self, series: _Series) -> Iterator[int | None]:
+        ring, start = series.mebibytes or self._empty, self._newest + 1
+        for number in range(start, start + self._buckets):
+            peak = ring[number % self._buckets]
+            yield None if peak == _UNKNOWN else peak * _MIB
+
+    def _advance(self, number: int) -> None:
+        """Move on to a bucket, and mark it and the skipped ones as unknown."""
+        skipped = range(max(self._newest + 1, number - self._buckets + 1), number + 1)
+        if not skipped:
+            return
+        places = [skipped_number % self._buckets for skipped_number in skipped]
+        for series in self._series.values():
+            if series.mebibytes is not None:
+                for place in places:
+                    series.mebibytes[place] = _UNKNOWN
+        self._newest = number
+
+    def _add(self, series: _Series, holding: Holding, gpu_uuid: str) -> None:
+        share, used = holding.pod_share.shares.get(gpu_uuid), holding.used_bytes
+        if share is not None:
+            series.share = share.bytes
+        if used is None:
+            return
+        if series.mebibytes is None:
+            series.mebibytes = self._empty[:]
+        place, rounded = self._newest % self._buckets, min(-(-used // _MIB), _MAX_MIB)
+        series.mebibytes[place] = max(series.mebibytes[place], rounded)
+        if series.peak is None or used > series.peak:
+            series.peak = used
+
+    def _open(self, key: SeriesKey, scope: int, wall_time: float) -> _Series | None:
+        if len(self._series) >= self._max_series:
+            return None
+        series = _Series(self._slots[scope].take(), scope, first_seen=wall_time, since=wall_time)
+        self._series[key] = series
+        return series
+
+    def _forget(self, snapshot: Snapshot, current: Set[SeriesKey]) -> None:
+        """Remove the series of pods that ended, and at the limit those without current usage."""
+        idle = self._series.keys() - current
+        if not idle:
+            return
+        if any(problem.cause is Cause.PODS_STALE for problem in snapshot.problems):
+            return  # whether a pod has ended is unknown
+        is_full = len(idle) + len(current) > self._max_series
+        for key in idle:
+            if not is_full and key[0] in snapshot.pod_uids:
+                continue
+            series = self._series.pop(key)
+            slots = self._slots[series.scope]
+            slots.give_back(series.slot)
+            if len(slots.free) == slots.used:
+                del self._slots[series.scope]
+
+
+_NO_INDEX: Final = -1
+"""Scope of the slots of pods whose GPU is unknown."""
+
+_Standing = tuple[PodState, float | None]
+"""State of a pod on a GPU, and the start of its violation in monotonic seconds."""
+_NOT_JUDGED: Final[_Standing] = (PodState.NOT_JUDGED, None)
+_WITHIN: Final[_Standing] = (PodState.WITHIN, None)
+
+
+def _standings(verdicts: Verdicts) -> dict[SeriesKey, _Standing]:
+    """Return the worst state of each pod on each GPU."""
+    standings: dict[SeriesKey, _Standing] = {}
+    for key, verdict in verdicts.by_key.items():
+        place = (key.uid, key.gpu_uuid)
+        since = verdict.since
+        if verdict.is_flagged:
+            standings[place] = PodState.FLAGGED, since
+        elif since is not None:
+            state, earlier = standings.get(place, _WITHIN)
+            if state is not PodState.FLAGGED:
+                standings[place] = PodState.OVER, since if earlier is None else min(since, earlier)
+        elif place not in standings:
+            standings[place] = _WITHIN
+    return standings
+
+
+def _change_state(series: _Series, state: PodState, over_since: float | None, snapshot: Snapshot) -> None:
+    if state is PodState.FLAGGED:
+        series.since = snapshot.wall_time if series.flagged_at is None else series.flagged_at
+        series.flagged_at = series.since
+    elif state is PodState.OVER and over_since is not None:
+        series.since = snapshot.wall_time - max(0.0, snapshot.taken_at - over_since)
+    else:
+        series.since = snapshot.wall_time
+    if state not in (PodState.FLAGGED, PodState.NOT_JUDGED):
+        series.flagged_at = None
+    series.state = state

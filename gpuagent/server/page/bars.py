@@ -1,0 +1,173 @@
+"""Geometry of the page's drawings: a GPU's bar, a pod's bar, and the past of a pod. Pure.
+
+Places and widths are percentages of the drawing, so that nothing in it is stretched. The past is a path in
+units of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from gpuagent.history import PodHistory
+from gpuagent.server.page.words import amount
+from service.units import duration, size
+
+SHARE_AT: Final = 200 / 3
+"""Where the share ends in a pod's bar, in percent. The bar ends at 150 % of the share."""
+_NARROWEST_DIGIT: Final = 2.6
+"""Percent of the bar for each digit of a number within a segment."""
+
+PAST_HEIGHT: Final = 20
+_PAST_TOP: Final = 2
+"""The largest amount of the past is drawn at this height."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of a GPU's bar."""
+
+    kind: str
+    """CSS class."""
+    title: str
+    at: str
+    width: str
+    middle: str
+    number: str = ""
+    """Number of the pod's row; empty if the segment has no room for it."""
+    is_flagged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a GPU's memory before it is placed in the bar."""
+
+    kind: str
+    title: str
+    bytes: int | None
+    number: str = ""
+    is_flagged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBar:
+    """The memory of a GPU. Its scale ends at the larger of the memory and the promised shares."""
+
+    label: str
+    segments: tuple[Segment, ...]
+    end: str
+    """Where the GPU's memory ends."""
+    promised: str
+    """Where the promised shares end; empty if unknown or none."""
+    excess_width: str
+    """Width of the promised shares beyond the memory; empty without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareBar:
+    """A pod's memory against its share."""
+
+    label: str
+    within: str
+    beyond: str
+    """Width of the part beyond the share; empty without one."""
+    is_clipped: bool
+    """Whether the pod uses more than the bar can show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A pod's memory in the last 15 minutes."""
+
+    label: str
+    width: int
+    path: str
+    """SVG path of horizontal steps, interrupted where the memory is unknown."""
+    share_y: str
+    """Height of the share; empty without one."""
+
+
+def gpu_bar(parts: Sequence[Part], *, total: int | None, used: int | None, promised: int | None) -> GpuBar:
+    """Place the parts of a GPU's memory side by side, in their order."""
+    scale = max(total or 0, promised or 0)
+    label = f"{amount(used)} of {amount(total)} in use, {amount(promised)} promised"
+    if not total or not scale:
+        return GpuBar(label=label, segments=(), end=_percentage(100), promised="", excess_width="")
+    segments, at, end = [], 0.0, total / scale * 100
+    for part in parts:
+        width = min(max(part.bytes or 0, 0) / scale * 100, end - at)
+        if width <= 0:
+            continue
+        has_room = width >= _NARROWEST_DIGIT * max(len(part.number), 1)
+        segments.append(
+            Segment(
+                kind=part.kind,
+                title=f"{part.title}: {amount(part.bytes)}",
+                at=_percentage(at),
+                width=_percentage(width),
+                middle=_percentage(at + width / 2),
+                number=part.number if has_room else "",
+                is_flagged=part.is_flagged,
+            )
+        )
+        at += width
+    return GpuBar(
+        label=label,
+        segments=tuple(segments),
+        end=_percentage(end),
+        promised=_percentage(promised / scale * 100) if promised else "",
+        excess_width=_percentage(100 - end) if promised and promised > total else "",
+    )
+
+
+def share_bar(used: int | None, share: int | None) -> ShareBar | None:
+    """Return a pod's bar; None if its share or its memory is unknown, or the share is 0."""
+    if used is None or not share:
+        return None
+    ratio = max(used / share, 0.0)
+    beyond = min(ratio - 1, 0.5) * SHARE_AT
+    return ShareBar(
+        label=f"{size(used)} of the share of {size(share)}",
+        within=_percentage(min(ratio, 1) * SHARE_AT),
+        beyond=_percentage(beyond) if beyond > 0 else "",
+        is_clipped=ratio > 1.5,
+    )
+
+
+def past(history: PodHistory | None) -> Past | None:
+    """Return the drawing of a pod's past; None if nothing is known of it."""
+    known = [peak for peak in history.peaks if peak is not None] if history is not None else []
+    if history is None or not known:
+        return None
+    share, count = history.share_bytes, len(history.peaks)
+    largest = max(*known, share or 0, 1)
+    steps: list[str] = []
+    at = 0
+    for height, run in groupby(None if peak is None else _height(peak, largest) for peak in history.peaks):
+        length = len(list(run))
+        if height is not None:
+            is_joined = bool(steps) and steps[-1].startswith(_JOINED)
+            steps.append(f"V{height}h{length}" if is_joined else f"M{at} {height}h{length}")
+        else:
+            steps.append("")
+        at += length
+    unknown = (count - len(known)) * history.bucket_seconds
+    gaps = f"; unknown for {duration(unknown)}" if unknown else ""
+    return Past(
+        label=f"last 15 minutes: from {size(min(known))} to {size(max(known))}{gaps}",
+        width=count,
+        path="".join(steps),
+        share_y=f"{_height(share, largest)}" if share else "",
+    )
+
+
+_JOINED: Final = ("M", "V")
+
+
+def _height(amount_bytes: int, largest: int) -> int:
+    """Return the height of an amount, from the top."""
+    return round(PAST_HEIGHT - 1 - amount_bytes / largest * (PAST_HEIGHT - 1 - _PAST_TOP))
+
+
+def _percentage(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".") + "%"

@@ -1,0 +1,152 @@
+"""Renders the page by the templates beside this module, once for each evaluation.
+
+Jinja2 escapes every value, and the headers forbid inline styles and scripts.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
+from gpuagent.server.page.model import flag_count, gpu_sections, page_top
+from gpuagent.server.page.rows import COLOURS, Context
+from gpuagent.server.page.words import clock_time, safe
+from gpuagent.status import Status
+from service.tasks import LoopYield
+from service.text import counted
+from service.units import duration
+from service.version import version
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
+    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+STATIC: Final = Path(__file__).parent / "static"
+"""Folder of `page.css` and `page.js`."""
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+
+_Key = tuple[object, ...]
+_PLACE: Final = "\0"
+"""Stands for the content in the page around it. No text contains it, since it is not printable."""
+
+
+class PageRenderer:
+    """Renders the page. Not thread-safe: use it in the event loop.
+
+    The content is rendered once for each evaluation, and the page around it once for each second of its age.
+    All viewers get the same bytes. Sections are rendered one after the other, so that the rows of one GPU are
+    in memory at a time.
+    """
+
+    def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
+        """Compile the templates, if this is the first renderer; `interval` is the seconds between reloads."""
+        environment = _environment()
+        self._page_template = environment.get_template("page.html")
+        self._top_template = environment.get_template("top.html")
+        self._gpu_template = environment.get_template("gpu.html")
+        self._key = environment.get_template("key.html").render().encode()
+        self._node = safe(node)
+        self._is_simulated = is_simulated
+        self._interval = max(interval, 1.0)
+        self._content: tuple[_Key, bytes] | None = None
+        self._page: tuple[_Key, bytes] | None = None
+
+    async def page(self, status: Status, *, now: float) -> bytes:
+        """Return the page at a Unix time; other tasks run while it is rendered."""
+        loop_yield = LoopYield()
+        for _ in self._steps(status):
+            await loop_yield.maybe_yield()
+        return self._page_at(status, now)
+
+    def render(self, status: Status, *, now: float) -> bytes:
+        """Return the page at a Unix time, without a pause."""
+        for _ in self._steps(status):
+            pass
+        return self._page_at(status, now)
+
+    def _steps(self, status: Status) -> Iterator[None]:
+        """Render the content step by step, unless this evaluation has been rendered."""
+        key = _content_key(status)
+        if self._content is not None and self._content[0] == key:
+            return
+        self._content = self._page = None
+        context = Context(status)
+        outlines, sections = [], bytearray()
+        for section in gpu_sections(context):
+            yield
+            if section is None:
+                continue
+            outlines.append(section.outline)
+            for piece in self._gpu_template.generate(gpu=section):
+                sections += _encoded(piece)
+                yield
+        top = _encoded(self._top_template.render(top=page_top(context, outlines)))
+        self._content = key, b"".join((top, sections, self._key))
+
+    def _page_at(self, status: Status, now: float) -> bytes:
+        """Return the page with the rendered content."""
+        content_key, content = self._content or (None, b"")
+        sampled_at = status.good_wall_time
+        age = 0 if sampled_at is None else int(max(now - sampled_at, 0))
+        key = (content_key, age)
+        if self._page is not None and self._page[0] == key:
+            return self._page[1]
+        text = self._page_template.render(
+            node=self._node,
+            is_simulated=self._is_simulated,
+            interval=f"{self._interval:g}",
+            age=age,
+            age_text="no sample yet" if sampled_at is None else f"as of {duration(age)} ago",
+            sampled_at="" if sampled_at is None else clock_time(sampled_at, now),
+            title=_title(status, self._node),
+            flags=None if status.snapshot is None else counted(flag_count(status), "flag"),
+            has_flags=bool(flag_count(status)),
+            driver=safe(status.driver_version),
+            version=version(),
+            content=_PLACE,
+        )
+        before, _, after = text.partition(_PLACE)
+        self._page = key, b"".join((_encoded(before), content, _encoded(after)))
+        return self._page[1]
+
+
+@cache
+def _environment() -> Environment:
+    """Return the compiled templates."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.globals |= {
+        "share_at": f"{SHARE_AT:.2f}%",
+        "past_height": PAST_HEIGHT,
+        "colours": COLOURS,
+    }
+    for name in environment.list_templates():
+        environment.get_template(name)  # an included template would be compiled for the first viewer
+    return environment
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="replace")
+
+
+def _title(status: Status, node: str) -> str:
+    return f"{node}: {counted(flag_count(status), 'flag')}" if status.snapshot else f"{node}: no figures"
+
+
+def _content_key(status: Status) -> _Key:
+    """Identify the content without a reference to the snapshot, which may be large."""
+    snapshot = status.snapshot
+    sample = None if snapshot is None else (id(snapshot), snapshot.taken_at, snapshot.wall_time)
+    return sample, status.problems, status.attribution_ok, status.lost_gpus, len(status.verdicts.by_key)

@@ -1,0 +1,60 @@
+"""A lost GPU is reported with its index, and with its UUID and model as far as they are known."""
+
+from gpuagent.gpus.reading import LostGpu
+from tests.support.scenarios import GIB, A, B, node
+
+C = "GPU-cccccccc-0000-0000-0000-000000000000"
+LOST = "fail nvmlDeviceGetHandleByIndex 1 15"
+
+
+def gpu(index: int, uuid: str) -> str:
+    return f"gpu {index} {uuid} {16 * GIB} 0 {GIB} NVIDIA A10"
+
+
+def test_a_gpu_that_stops_responding_keeps_index_uuid_and_model(driven, clock) -> None:
+    gpus, answers = driven(node())
+    assert gpus.read().lost == ()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
+    for _ in range(3):
+        clock.now += 5
+        assert gpus.read().lost == (LostGpu(1, B, "NVIDIA A10"),)
+    answers.write([gpu(0, A), gpu(1, B)])
+    clock.now += 600
+    assert gpus.read().lost == ()
+
+
+def test_a_gpu_that_leaves_the_count_keeps_its_last_index(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, B)])
+    clock.now += 60
+    reading = gpus.read()
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
+    assert reading.lost == (LostGpu(0, A, "NVIDIA A10"),)
+
+
+def test_after_a_restart_of_the_agent_the_uuid_is_unknown(driven) -> None:
+    gpus, answers = driven(node())
+    answers.write([gpu(0, A), gpu(1, B), LOST])
+    assert gpus.read().lost == (LostGpu(1),)
+    assert LostGpu(1).scope == "index-1"
+
+
+def test_a_failing_index_has_no_uuid_if_its_former_gpu_responds_elsewhere(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST])
+    clock.now += 60
+    assert gpus.read().lost == (LostGpu(1),)
+
+
+def test_all_gpus_are_lost_while_the_driver_does_not_respond(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 0 15", "fail * 1 15"])
+    clock.now += 5
+    reading = gpus.read()
+    assert reading.gpus == ()
+    assert [lost.index for lost in reading.lost] == [0, 1]
+    clock.now += 0.1  # within the back-off
+    assert [lost.index for lost in gpus.read().lost] == [0, 1]
