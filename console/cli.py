@@ -5,8 +5,6 @@ cannot be read.
 """
 
 import argparse
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from console.cluster import (
     use_own_kubeconfig,
 )
 from console.kubectl_completion import COMMAND, write_candidates
+from console.top import command as top
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, read_by, run_command
@@ -156,13 +155,9 @@ def _policies(arguments: argparse.Namespace) -> int:
 
 
 def _add_top(commands: Any) -> None:
-    """Add the command `top` if its module is installed."""
-    if importlib.util.find_spec("console.top") is None:
-        return
-    command = importlib.import_module("console.top.command")
     watching = commands.add_parser("top", help="show the agents of the cluster in one interactive view")
-    command.add_arguments(watching)
-    watching.set_defaults(run=command.run)
+    top.add_arguments(watching)
+    watching.set_defaults(run=top.run)
 
 
 def _add_completion(commands: Any) -> None:

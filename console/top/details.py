@@ -6,7 +6,7 @@ from console.top.arrange import AgentLine, GroupLine, Line
 from console.top.cells import NONE, amount, percent, plain
 from console.top.cluster import AgentState, Cluster
 from console.top.columns import agent_text, group_text
-from console.top.rows import Row, known_bytes
+from console.top.rows import Row, known_bytes, known_ratio
 from gpuagent.api_types import ApiAmount, ApiPod, ApiVerdict
 from service.text import counted
 from service.units import duration
@@ -70,8 +70,9 @@ def _on_gpu(pod: ApiPod, uuid: str) -> Iterator[str]:
     if holding is not None:
         processes = counted(holding.processes, "process", "processes")
         yield f"  used         {amount(known_bytes(holding.used_bytes))}, {processes}"
-        if holding.utilization_ratio is not None:
-            yield f"  utilization  {percent(holding.utilization_ratio)}"
+        utilization = known_ratio(holding.utilization_ratio)
+        if utilization is not None:
+            yield f"  utilization  {percent(utilization)}"
     yield f"  share        {_amount(pod.shares.get(uuid))}"
     yield f"  limit        {_amount(pod.limits.get(uuid))}"
     for verdict in [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid][:_MOST]:

@@ -214,7 +214,7 @@ def _row(
         share=share,
         share_is_unknown=share is None and (amount is not None or pod.has_unsized_gpus),
         ratio=ratio,
-        utilization=holding.utilization_ratio if holding else None,
+        utilization=known_ratio(holding.utilization_ratio) if holding else None,
         over_seconds=over_seconds,
         pod=names.name,
         namespace=names.namespace,
@@ -237,6 +237,11 @@ def _rank(tier: Tier, figure: float | None) -> float:
 def known_bytes(value: int | None) -> int | None:
     """Return an amount that a GPU can have; None, for unknown, in place of an implausible one."""
     return value if value is not None and 0 <= value < _IMPLAUSIBLE else None
+
+
+def known_ratio(value: float | None) -> float | None:
+    """Return a ratio from 0 to 1; None, for unknown, in place of an impossible one."""
+    return value if value is not None and 0 <= value <= 1 else None
 
 
 def _index(number: int) -> str:

@@ -386,3 +386,14 @@ def test_the_utilisation_of_an_agents_own_answer_is_a_column() -> None:
     heading, *lines = as_text(cluster, Arrangement(), 0.0).splitlines()[-3:]
     end = heading.index("UTIL") + len("UTIL")
     assert {line.split()[-3]: line[end - 4 : end].strip() for line in lines} == {"busy": "7%", "idle": "0%"}
+
+
+@pytest.mark.parametrize("ratio", [-0.5, 1.01, 1e300])
+def test_an_impossible_utilisation_is_unknown(ratio: float) -> None:
+    shares = document("node-1", pod("liar", "node-1"))
+    body = json.loads(shares)
+    body["pods"][0]["gpus"][0]["utilizationRatio"] = ratio
+    cluster = cluster_of({"node-1": json.dumps(body).encode()})
+    (row,) = cluster.agents["agent-of-node-1"].rows
+    assert row.utilization is None
+    assert not any("utilization" in line for line in details_of(row, cluster, 0.0))
