@@ -99,7 +99,7 @@ class HttpServer:
         await self._server.stop(_FINISH_SECONDS)
 
     async def _page(self) -> Page:
-        return Page(body=await self._renderer.page(self._status(), now=time.time()), headers=_HTML)
+        return Page(body=await self._renderer.page(self._status, now=time.time), headers=_HTML)
 
     async def _scrape(self) -> Page:
         return Page(body=self._metrics.text(), headers=_PROMETHEUS)

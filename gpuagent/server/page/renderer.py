@@ -3,7 +3,8 @@
 Jinja2 escapes every value, and the headers forbid inline styles and scripts.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -40,8 +41,8 @@ class PageRenderer:
     """Renders the page. Not thread-safe: use it in the event loop.
 
     The content is rendered once for each evaluation, and the page around it once for each second of its age.
-    All viewers get the same bytes. Sections are rendered one after the other, so that the rows of one GPU are
-    in memory at a time.
+    All viewers get the same bytes, also those that ask at the same time. Sections are rendered one after the
+    other, so that the rows of one GPU are in memory at a time.
     """
 
     def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
@@ -56,13 +57,22 @@ class PageRenderer:
         self._interval = max(interval, 1.0)
         self._content: tuple[_Key, bytes] | None = None
         self._page: tuple[_Key, bytes] | None = None
+        self._lock = asyncio.Lock()
+        """Held while the content is rendered; concurrent viewers wait for it."""
 
-    async def page(self, status: Status, *, now: float) -> bytes:
-        """Return the page at a Unix time; other tasks run while it is rendered."""
-        loop_yield = LoopYield()
-        for _ in self._steps(status):
-            await loop_yield.maybe_yield()
-        return self._page_at(status, now)
+    async def page(self, status: Callable[[], Status], *, now: Callable[[], float]) -> bytes:
+        """Return the page; other tasks run while it is rendered.
+
+        Args:
+            status: returns the current status. It is called after the wait for another viewer's rendering.
+            now: returns Unix seconds.
+        """
+        async with self._lock:
+            current = status()
+            loop_yield = LoopYield()
+            for _ in self._steps(current):
+                await loop_yield.maybe_yield()
+            return self._page_at(current, now())
 
     def render(self, status: Status, *, now: float) -> bytes:
         """Return the page at a Unix time, without a pause."""

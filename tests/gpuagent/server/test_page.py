@@ -376,7 +376,7 @@ def test_viewers_of_one_evaluation_get_the_same_bytes(monkeypatch: pytest.Monkey
     )
 
     async def viewed(status: Status, now: float) -> bytes:
-        return await renderer.page(status, now=now)
+        return await renderer.page(lambda: status, now=lambda: now)
 
     first = asyncio.run(viewed(status, NOW + 1.2))
     assert asyncio.run(viewed(replace(status), NOW + 1.8)) is first
@@ -387,6 +387,23 @@ def test_viewers_of_one_evaluation_get_the_same_bytes(monkeypatch: pytest.Monkey
     assert asyncio.run(viewed(judged(over_share(0.0), over_share(180.0)), NOW + 180)) != later
     problem = Problem(Cause.SAMPLE_STALE, "", "old")
     assert b"sample-stale" in asyncio.run(viewed(replace(status, problems=(problem,)), NOW + 7))
+
+
+async def test_concurrent_viewers_cost_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = PageRenderer(node="node-1", is_simulated=False, interval=5)
+    evaluations = [judged(crowd(64)), judged(crowd(64, at=5.0))]
+    contents = []
+    monkeypatch.setattr(
+        "gpuagent.server.page.renderer.page_top",
+        lambda *arguments: contents.append(page_top(*arguments)) or contents[-1],
+    )
+    status = evaluations[0]
+    viewers = [asyncio.create_task(renderer.page(lambda: status, now=lambda: NOW)) for _ in range(100)]
+    await asyncio.sleep(0)  # the first viewer has begun
+    status = evaluations[1]
+    pages = await asyncio.gather(*viewers)
+    assert len(set(pages)) == 2
+    assert len(contents) == 2, "those who waited got the newer evaluation"
 
 
 async def test_other_tasks_run_while_a_large_page_is_rendered() -> None:
@@ -401,7 +418,7 @@ async def test_other_tasks_run_while_a_large_page_is_rendered() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    await renderer.page(status, now=NOW)
+    await renderer.page(lambda: status, now=lambda: NOW)
     counting.cancel()
     assert turns > 5
 
