@@ -143,9 +143,21 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     last_good_sample_timestamp: float | None = None
     """Unix time, on the agent's clock."""
     attribution_ok: bool | None = None
+    flag_transitions: dict[str, dict[str, int]] = {}
+    """Flags raised, cleared and dropped since the agent started, by reason; empty from an agent that does not
+    count them."""
     problems: list[ApiProblem] = []
     gpus: list[ApiGpu] = []
     pods: list[ApiPod] = []
+
+
+def transitions_text(response: AgentResponse) -> str:
+    """Return how many flags were raised, cleared and dropped since the agent started; empty if none was."""
+    sums = {
+        change: sum(counts.get(change, 0) for counts in response.flag_transitions.values())
+        for change in ("raised", "cleared", "dropped")
+    }
+    return ", ".join(f"{count} {change}" for change, count in sums.items()) if any(sums.values()) else ""
 
 
 _answer = msgspec.json.Decoder(AgentResponse)

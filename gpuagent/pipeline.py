@@ -54,8 +54,7 @@ class SamplePipeline:
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_evaluation = on_evaluation
-        self.transitions: Counter[tuple[FlagReason, Change]] = Counter()
-        """Number of transitions so far, by reason and change."""
+        self._transition_counts: Counter[tuple[FlagReason, Change]] = Counter()
         self.history = History(interval=interval)
         self._started_at = clock()
         self._evaluation: Evaluation | None = None
@@ -95,6 +94,9 @@ class SamplePipeline:
         self.history.record(snapshot, verdicts)
         if snapshot.is_good:
             self._last_good = snapshot.taken_at, snapshot.wall_time
+        self._transition_counts.update(
+            (transition.verdict.key.reason, transition.change) for transition in transitions
+        )
         good_at, good_wall_time = self._last_good
         self._evaluation = evaluation = Evaluation(
             snapshot=snapshot,
@@ -105,12 +107,11 @@ class SamplePipeline:
             good_at=good_at,
             good_wall_time=good_wall_time,
             history=self.history,
+            transition_counts=dict(self._transition_counts),
         )
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
         self._transition_log.transitions(transitions)
-        for transition in transitions:
-            self.transitions[transition.verdict.key.reason, transition.change] += 1
         self.log_problems()
         self._on_evaluation(evaluation)
 

@@ -255,7 +255,6 @@ async def _serve_cluster(
         is_simulated=node.source.is_simulated,
         watch=pods.watch if isinstance(pods, ClusterPods) else None,
         counts=Counts(
-            transitions=pipeline.transitions,
             events=actions.events if actions else {},
             evictions=actions.evictions if actions else {},
         ),

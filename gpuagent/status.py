@@ -10,7 +10,7 @@ from gpuagent.gpus.reading import LostGpu
 from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem, Suspension
-from gpuagent.verdicts.judge import Transition, Verdicts
+from gpuagent.verdicts.judge import Transition, TransitionCounts, Verdicts
 from gpuagent.verdicts.over_share import OverSharePolicy
 
 INTERVALS_UNTIL_STALE: Final = 3
@@ -37,6 +37,8 @@ class Evaluation:
     """Unix time of the same moment."""
     history: History | None = None
     """The past up to this sample or a later one; None without a record."""
+    transition_counts: TransitionCounts = field(default_factory=dict)
+    """Transitions since the agent started, with those of this sample."""
 
     @cached_property
     def held_by_uid(self) -> frozenset[tuple[str, str]]:
@@ -66,6 +68,8 @@ class Status:
     driver_version: str = ""
     lost_gpus: tuple[LostGpu, ...] = ()
     """GPUs that did not respond in the newest sample, even if that sample is stale."""
+    transitions: TransitionCounts = field(default_factory=dict)
+    """Flags raised, cleared and dropped since the agent started."""
     history: History | None = None
     """The past up to the newest sample, for the page; None without a record."""
     unready: tuple[str, ...] = ()
@@ -114,6 +118,7 @@ def status_at(
         errors=snapshot.errors if snapshot else {},
         driver_version=snapshot.driver_version if snapshot else "",
         lost_gpus=snapshot.lost_gpus if snapshot else (),
+        transitions=evaluation.transition_counts if evaluation else {},
         history=evaluation.history if evaluation else None,
         unready=_unready(snapshot, problems.values()) if is_known else ("no sample yet",),
     )

@@ -7,7 +7,7 @@ from console.top.cells import NONE, amount, percent, plain
 from console.top.cluster import AgentState, Cluster
 from console.top.columns import agent_text, group_text
 from console.top.rows import Row, known_bytes, known_ratio
-from gpuagent.api_types import ApiAmount, ApiPod, ApiVerdict
+from gpuagent.api_types import ApiAmount, ApiPod, ApiVerdict, transitions_text
 from service.text import counted
 from service.units import duration
 
@@ -50,6 +50,8 @@ def _row(row: Row) -> Iterator[str]:
     yield f"phase       {plain(pod.phase, 64) or NONE}"
     yield f"queue       {row.queue or NONE}"
     yield f"size        {row.size or NONE}"
+    workload = pod.workload
+    yield f"workload    {plain(f'{workload.kind} {workload.name}') if workload else NONE}"
     yield f"GPU groups  {', '.join(plain(group, 64) for group in pod.gpu_groups[:_MOST]) or NONE}"
     yield ""
     for uuid in _uuids(pod):
@@ -138,6 +140,7 @@ def _agent(agent: AgentState, now: float) -> Iterator[str]:
         answer, age = agent.received.answer, agent.received.age_at(now)
         yield f"sample      {f'{duration(age)} old' if age is not None else 'none'}"
         yield f"driver      {plain(answer.driver_version or NONE, 64)}"
+        yield f"flags       {transitions_text(answer) or 'none raised'} since the agent started"
     if agent.is_simulated:
         yield "simulated   these figures are synthetic"
     if agent.is_suspended:

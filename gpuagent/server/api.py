@@ -9,7 +9,8 @@ from gpuagent.ledger.snapshot import GpuAccount, Holding
 from gpuagent.problems import Problem
 from gpuagent.shares.pod_shares import Amount, Candidate, PodShare
 from gpuagent.status import Status
-from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Change, Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
 
 Json = dict[str, Any]
@@ -26,11 +27,20 @@ def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:
             "sampleTimestamp": snapshot.wall_time if snapshot else None,
             "lastGoodSampleTimestamp": status.good_wall_time,
             "attributionOk": status.attribution_ok,
+            "flagTransitions": _transitions(status),
             "problems": [_problem(problem) for problem in status.problems],
             "gpus": [_gpu(account) for account in snapshot.gpus] if snapshot else [],
             "pods": _pods(status),
         }
     )
+
+
+def _transitions(status: Status) -> dict[str, dict[str, int]]:
+    """Return the number of transitions since the agent started, by reason and change."""
+    return {
+        reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
+        for reason in FlagReason
+    }
 
 
 def _problem(problem: Problem) -> Json:

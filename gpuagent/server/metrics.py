@@ -18,15 +18,11 @@ from gpuagent.verdicts.judge import Change
 from kube.watch import Watch
 from service.version import version
 
-_CHANGES: Final = {Change.FLAGGED: "raised", Change.CLEARED: "cleared", Change.DROPPED: "dropped"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Counts that other parts of the agent keep; they may grow."""
 
-    transitions: Mapping[tuple[FlagReason, Change], int] = field(default_factory=dict)
-    """By reason and change."""
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By reason and result."""
     evictions: Mapping[str, int] = field(default_factory=dict)
@@ -141,11 +137,9 @@ class Metrics:
         for (call, error), count in sorted(status.errors.items()):
             page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
         for flag_reason in FlagReason:
-            for change, name in _CHANGES.items():
-                labels = _labels(Family.FLAG_TRANSITIONS, flag_reason, name)
-                page.add(
-                    Family.FLAG_TRANSITIONS, labels, self._counts.transitions.get((flag_reason, change), 0)
-                )
+            for change in Change:
+                labels = _labels(Family.FLAG_TRANSITIONS, flag_reason, change.label)
+                page.add(Family.FLAG_TRANSITIONS, labels, status.transitions.get((flag_reason, change), 0))
         for (reason, result), count in sorted(self._counts.events.items()):
             page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
         for result, count in sorted(self._counts.evictions.items()):

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuagent.api_types import AgentResponse, ApiAmount, ApiGpu, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.api_types import (
+    AgentResponse,
+    ApiAmount,
+    ApiGpu,
+    ApiHolding,
+    ApiPod,
+    ApiVerdict,
+    transitions_text,
+)
 from gpuagent.top.client import Received
 from service.text import counted, listed, one_line
 from service.units import duration, size, time_over
@@ -40,6 +48,10 @@ class PodLine:
     tenant: str
     """The pod's name in its vCluster; empty outside of one."""
     queue: str
+    size: str
+    """Name of the size; empty without one."""
+    workload: str
+    """Kind and name; empty without one."""
     used: str
     share: str
     source: str
@@ -89,6 +101,8 @@ def board_of(received: Received, *, now: float, silence: str = "") -> Board:
     notes = [f"as of {duration(age)} ago" if age is not None else "no sample yet"]
     if answer.gpus or answer.pods:
         notes.append("no flags" if not flagged else f"{flagged} flag{'s' if flagged > 1 else ''}")
+        if transitions := transitions_text(answer):
+            notes.append(f"since the agent started {transitions}")
     if silence:
         notes.insert(0, f"NO RESPONSE FROM THE AGENT FOR {duration(max(now - received.at, 0.0))} ({silence})")
     return Board(
@@ -218,6 +232,8 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
         pod=f"{one_line(pod.namespace)}/{one_line(pod.name)}",
         tenant=one_line(f"{tenant.name}: {tenant.namespace}/{tenant.pod}") if tenant else "",
         queue=one_line(pod.queue or ""),
+        size=one_line(pod.size or ""),
+        workload=one_line(f"{pod.workload.kind} {pod.workload.name}") if pod.workload else "",
         used=size(used) if holding or uuid else NOTHING,
         share=size(None) if share is None and pod.has_unsized_gpus else _amount(share),
         source=one_line(share.source) if share else NOTHING,

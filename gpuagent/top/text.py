@@ -32,7 +32,7 @@ def _lines(board: Board) -> Iterator[str]:
 GPU_HEADINGS = ("GPU", "MODEL", "USED", "TOTAL", "PROMISED", "HOST", "UNATTRIBUTED")
 POD_HEADINGS = (
     *("", "GPU", "POD", "USED", "SHARE", "SOURCE", "OVER", "LIMIT", "UTIL"),
-    *("PROCESSES", "QUEUE", "IN VCLUSTER", "STATE"),
+    *("PROCESSES", "QUEUE", "SIZE", "WORKLOAD", "IN VCLUSTER", "STATE"),
 )
 
 
@@ -49,6 +49,8 @@ def _pod_cells(line: PodLine) -> tuple[str, ...]:
             line.utilization,
             line.processes,
             line.queue or NOTHING,
+            line.size or NOTHING,
+            line.workload or NOTHING,
             line.tenant or NOTHING,
             state(line),
         ),

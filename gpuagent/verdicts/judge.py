@@ -66,6 +66,15 @@ class Change(StrEnum):
     DROPPED = "dropped"
     """The pod or GPU is gone, or the reason no longer applies; the violation may not have ended."""
 
+    @property
+    def label(self) -> str:
+        """The word of metrics and API: raised, cleared or dropped."""
+        return "raised" if self is Change.FLAGGED else self.value
+
+
+TransitionCounts = Mapping[tuple[FlagReason, Change], int]
+"""Number of transitions by reason and change; a pair without an entry has none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:

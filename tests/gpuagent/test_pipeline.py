@@ -139,7 +139,7 @@ def test_a_flag_of_a_deleted_pod_is_logged_as_dropped() -> None:
     desk.pods.inventory = inventory()
     desk.process(node(2 * GIB, 15))
     assert [line["message"] for line in desk.new_log_lines()] == ["flag dropped"]
-    assert desk.books.transitions == {
+    assert desk.books.status().transitions == {
         (FlagReason.OVER_SHARE, Change.FLAGGED): 1,
         (FlagReason.OVER_SHARE, Change.DROPPED): 1,
     }

@@ -4,6 +4,7 @@ The number of rows, flags and problems has a limit, since tenants can cause any 
 how many are left out; `/api/v1/shares` has all of them.
 """
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -27,7 +28,7 @@ from gpuagent.server.page.words import LONGEST_TEXT, amount, anchor, clock_time,
 from gpuagent.shares.pod_shares import PodShare
 from gpuagent.status import Status
 from gpuagent.verdicts.grounds import FlagReason
-from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.judge import Change, Verdict
 from service.text import counted
 from service.units import duration, size
 
@@ -136,6 +137,8 @@ class PageTop:
     is_suspended: bool
     notes: tuple[str, ...]
     gpus: tuple[SectionOutline, ...]
+    transitions: str
+    """Numbers of flags raised, cleared and dropped since the agent started."""
     nothing: str
     """Why there are no figures; empty if there are."""
 
@@ -196,8 +199,16 @@ def page_top(context: Context, gpus: Sequence[SectionOutline]) -> PageTop:
         is_suspended=status.attribution_ok is False,
         notes=tuple(_node_notes(status)),
         gpus=tuple(gpus),
+        transitions=_transitions(status),
         nothing=_why_nothing(status),
     )
+
+
+def _transitions(status: Status) -> str:
+    sums = Counter[str]()
+    for (_, change), count in status.transitions.items():
+        sums[change.label] += count
+    return ", ".join(f"{sums[change.label]} {change.label}" for change in Change)
 
 
 def flag_count(status: Status) -> int:

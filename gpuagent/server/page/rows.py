@@ -45,7 +45,7 @@ class PodRow:
     name: str
     namespace: str
     more: tuple[str, ...]
-    """Queue, size, number of processes, MIG device."""
+    """Queue, size, workload, number of processes, MIG device."""
     tenant: str
     """The pod's names in its vCluster; empty outside of one."""
     bar: ShareBar | None
@@ -152,6 +152,8 @@ def pod_row(entry: Entry, number: int, context: Context) -> PodRow:
         more.append(f"queue {safe(pod_share.queue)}")
     if pod_share.size:
         more.append(f"size {safe(pod_share.size)}")
+    if pod_share.workload.name:
+        more.append(safe(f"{pod_share.workload.kind} {pod_share.workload.name}"))
     if holding is not None:
         more.append(counted(holding.processes, "process", "processes"))
         if holding.is_mig:

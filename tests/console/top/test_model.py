@@ -203,6 +203,8 @@ def test_details_have_every_source_of_the_share() -> None:
     cluster = busy()
     row = arrange(cluster, Arrangement(words=("flagged-short",)))[0]
     text = "\n".join(details_of(row, cluster, 5.0))
+    assert "workload    " in text
+    assert "since the agent started" in text
     for part in (
         "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0Gi, 1 process\n",
         "2.0Gi (bind-request)", "over-share: FLAGGED for 3 min", "bind-request: portion 0.25 = 2.0Gi",

@@ -261,10 +261,14 @@ def test_transitions_are_counted_by_reason_and_change_from_0_on() -> None:
     assert len(from_start) == 3 * len(FlagReason)
     assert set(from_start.values()) == {0}
     counts = Counter({(FlagReason.OVER_SHARE, Change.FLAGGED): 2, (FlagReason.OVER_SHARE, Change.DROPPED): 1})
-    later = series(text_of(OVER, counts=Counts(transitions=counts)), name)
+    later = series(text_of(replace(OVER, transitions=counts)), name)
     assert later['reason="over-share",change="raised"'] == 2
     assert later['reason="over-share",change="dropped"'] == 1
     assert later['reason="over-share",change="cleared"'] == 0
+    answer = json.loads(shares_json(replace(OVER, transitions=counts), node="n", is_simulated=False))
+    assert set(answer["flagTransitions"]) == set(FlagReason)
+    assert answer["flagTransitions"]["over-share"] == {"raised": 2, "cleared": 0, "dropped": 1}
+    assert answer["flagTransitions"]["no-share"] == {"raised": 0, "cleared": 0, "dropped": 0}
 
 
 def test_events_are_counted_by_reason_and_result() -> None:

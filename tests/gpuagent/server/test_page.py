@@ -13,6 +13,7 @@ from gpuagent.gpus.reading import LostGpu, MigInstance
 from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
+from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.page.model import MAX_FLAGS, MAX_PROBLEMS, MAX_ROWS, RUNBOOKS, page_top
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
@@ -20,7 +21,7 @@ from gpuagent.server.page.rows import COLOURS
 from gpuagent.shares.pod_shares import Candidate, PodShare, ShareSource
 from gpuagent.status import Status
 from gpuagent.verdicts.grounds import FlagReason, Key
-from gpuagent.verdicts.judge import Judge, Verdict, Verdicts
+from gpuagent.verdicts.judge import Change, Judge, Verdict, Verdicts
 from service.units import duration, size
 from tests.support.html_tree import Element, HtmlTree
 from tests.support.samples import DENIED, GIB, HOST, A, B, gpu, in_pod, pod_share, sample, snapshot_of
@@ -335,6 +336,21 @@ def test_mig_and_simulated_are_named() -> None:
     assert "not judged MIG" in seen.row("a").text
     assert "the driver does not report it for MIG devices" in seen.text
     assert "simulated: these figures are synthetic" in seen.text
+
+
+def test_the_page_has_the_workload_and_the_flags_since_the_start() -> None:
+    snapshot = snapshot_of(
+        sample(gpu((1, GIB)), origins={1: in_pod("a")}),
+        replace(pod_share("a", GIB), size="train", workload=Workload("CronJob", "night<b>ly")),
+    )
+    counts = {
+        (FlagReason.OVER_SHARE, Change.FLAGGED): 2,
+        (FlagReason.NO_SHARE, Change.FLAGGED): 1,
+        (FlagReason.OVER_SHARE, Change.DROPPED): 1,
+    }
+    seen = parsed_page(status_of(snapshot, transitions=counts))
+    assert "size train · CronJob night<b>ly" in seen.row("a").text
+    assert "Flags since the agent started: 3 raised, 0 cleared, 1 dropped." in seen.text
 
 
 def crowd(pods: int, *, at: float = 0.0) -> Snapshot:

@@ -28,6 +28,7 @@ from gpuagent.cli import main
 from gpuagent.gpus.reading import MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
+from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
@@ -36,7 +37,8 @@ from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.client import Agent, NoAnswer, Received
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
-from gpuagent.verdicts.judge import Judge, Verdicts
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Change, Judge, Verdicts
 from service.text import width
 from tests.support.free_ports import free_port
 from tests.support.samples import GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
@@ -310,6 +312,19 @@ def with_utilization(status: Status, *ratios: float | None) -> Status:
         for index, holding in enumerate(status.snapshot.holdings)
     )
     return replace(status, snapshot=replace(status.snapshot, holdings=holdings))
+
+
+def test_size_workload_and_flags_since_the_start() -> None:
+    snapshot = snapshot_of(
+        sample(gpu((1, GIB)), origins={1: in_pod("a")}),
+        replace(pod_share("a", GIB), size="train", workload=Workload("CronJob", "nightly")),
+    )
+    text = as_text(board(status_of(snapshot)))
+    assert "CronJob nightly" in text
+    assert re.search(r"\btrain\b", text)
+    assert "since the agent started" not in text
+    raised = replace(status_of(snapshot), transitions={(FlagReason.OVER_SHARE, Change.FLAGGED): 2})
+    assert "no flags, since the agent started 2 raised, 0 cleared, 0 dropped" in as_text(board(raised))
 
 
 def test_the_utilisation_is_a_column_if_the_driver_reports_it() -> None:
