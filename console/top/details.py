@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from console.top.arrange import AgentLine, GroupLine, Line
-from console.top.cells import NONE, amount, percent, plain
+from console.top.cells import NONE, UNKNOWN, amount, percent, plain
 from console.top.cluster import AgentState, Cluster
 from console.top.columns import agent_text, group_text
 from console.top.rows import Row, known_bytes, known_ratio
@@ -140,7 +140,8 @@ def _agent(agent: AgentState, now: float) -> Iterator[str]:
         answer, age = agent.received.answer, agent.received.age_at(now)
         yield f"sample      {f'{duration(age)} old' if age is not None else 'none'}"
         yield f"driver      {plain(answer.driver_version or NONE, 64)}"
-        yield f"flags       {transitions_text(answer) or 'none raised'} since the agent started"
+        flags = (transitions_text(answer) or "none raised") if answer.flag_transitions else UNKNOWN
+        yield f"flags       {flags} since the agent started"
     if agent.is_simulated:
         yield "simulated   these figures are synthetic"
     if agent.is_suspended:

@@ -34,6 +34,7 @@ from deploy.dashboards.panels import (
     red_from,
     rows,
 )
+from deploy.dashboards.pods import pod_columns
 from deploy.dashboards.queries import (
     AGENT_UP,
     CLUSTER,
@@ -572,17 +573,7 @@ def _pods() -> list[model.Panel]:
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), links.to_node())),
             *largest(
                 50,
-                Column(
-                    title="use of share",
-                    expr=f"{used(_PODS)} / {share(_PODS)}",
-                    unit=RATIO,
-                    limits=red_from(1.05),
-                ),
-                Column(title="used", expr=used(_PODS), unit=BYTES),
-                Column(title="share", expr=share(_PODS), unit=BYTES),
-                Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-                Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
-                Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
+                *pod_columns(_PODS, has_time_over=False),
             ),
             height=10,
         ),

@@ -21,9 +21,9 @@ from deploy.dashboards.panels import (
     red_from,
     rows,
 )
+from deploy.dashboards.pods import pod_columns
 from deploy.dashboards.queries import (
     CLUSTER,
-    POD_LABELS,
     POD_ON_GPU,
     USED,
     UTILIZATION,
@@ -92,7 +92,6 @@ def contents() -> Contents:
 
 
 def _overview() -> list[model.Panel]:
-    over = f"kaishare_pod_over_share_seconds_total{{{_PODS}}}"
     return [
         number(
             "Pods",
@@ -149,22 +148,7 @@ def _overview() -> list[model.Panel]:
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node(),)),
             *largest(
                 100,
-                Column(
-                    title="use of share",
-                    expr=f"{used(_PODS)} / {share(_PODS)}",
-                    unit=RATIO,
-                    limits=red_from(1.05),
-                ),
-                Column(title="used", expr=used(_PODS), unit=BYTES),
-                Column(title="share", expr=share(_PODS), unit=BYTES),
-                Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-                Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
-                Column(
-                    title="time over share",
-                    expr=f"max by ({POD_LABELS}) (increase({over}[$__range]))",
-                    unit=SECONDS,
-                ),
-                Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
+                *pod_columns(_PODS),
             ),
             height=10,
         ),

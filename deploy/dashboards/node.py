@@ -22,10 +22,10 @@ from deploy.dashboards.panels import (
     red_from,
     rows,
 )
+from deploy.dashboards.pods import pod_columns
 from deploy.dashboards.queries import (
     CLUSTER,
     GPU_LABELS,
-    POD_LABELS,
     PODS,
     UTILIZATION,
     flagged,
@@ -189,23 +189,7 @@ def _overview() -> list[model.Panel]:
             "more than 5 %. flagged is empty while the pod is not evaluated; the reason is in the table "
             "Flags. utilisation is empty where the driver does not report it.",
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(),)),
-            Column(
-                title="use of share",
-                expr=f"{used(_PODS)} / {share(_PODS)}",
-                unit=RATIO,
-                limits=red_from(1.05),
-            ),
-            Column(title="used", expr=used(_PODS), unit=BYTES),
-            Column(title="share", expr=share(_PODS), unit=BYTES),
-            Column(title="limit", expr=pod("kaishare_pod_gpu_memory_limit_bytes", _PODS), unit=BYTES),
-            Column(title="utilisation", expr=pod(UTILIZATION, _PODS), unit=RATIO),
-            Column(
-                title="time over share",
-                expr=f"max by ({POD_LABELS}) "
-                f"(increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range]))",
-                unit=SECONDS,
-            ),
-            Column(title="flagged", expr=pod("kaishare_pod_flagged", _PODS), limits=red_from(1)),
+            *pod_columns(_PODS),
             height=10,
         ),
         rows(

@@ -192,6 +192,14 @@ def test_agents_that_are_gone_leave() -> None:
     assert list(cluster.agents) == ["agent-of-node-a"]
 
 
+@pytest.mark.parametrize(("raised", "text"), [(0, "none raised"), (2, "2 raised, 0 cleared, 0 dropped")])
+def test_details_have_the_flags_since_the_start(raised: int, text: str) -> None:
+    counts = {"over-share": {"raised": raised, "cleared": 0, "dropped": 0}}
+    cluster = cluster_of({"n": document("n", pod("a", "n"), flagTransitions=counts)})
+    (row,) = cluster.agents["agent-of-n"].rows
+    assert f"flags       {text} since the agent started" in list(details_of(row, cluster, 0.0))
+
+
 def test_unknown_is_never_zero() -> None:
     cluster = cluster_of({"n": document("n", pod("blind", "n", None), gpus=[gpu("n", usedBytes=None)])})
     line = next(line for line in as_text(cluster, Arrangement(), 0.0).splitlines() if "blind" in line)
@@ -204,7 +212,7 @@ def test_details_have_every_source_of_the_share() -> None:
     row = arrange(cluster, Arrangement(words=("flagged-short",)))[0]
     text = "\n".join(details_of(row, cluster, 5.0))
     assert "workload    " in text
-    assert "since the agent started" in text
+    assert "flags       ? since the agent started" in text, "these agents do not count them"
     for part in (
         "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0Gi, 1 process\n",
         "2.0Gi (bind-request)", "over-share: FLAGGED for 3 min", "bind-request: portion 0.25 = 2.0Gi",
