@@ -86,9 +86,9 @@ class KubeClient:
         text, at = self._dated
         try:
             date = parsedate_to_datetime(text)
-        except ValueError:
+            return date.replace(tzinfo=date.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
+        except (ValueError, OverflowError):  # OverflowError: a number of too many digits, a year above 9999
             return None
-        return date.replace(tzinfo=date.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from service.text import LONGEST_LINE, MALFORMED, one_line
 
@@ -14,7 +14,14 @@ class ApiError(Exception):
     """The API server refused a request; the message is one line with the request and the reason."""
 
     def __init__(
-        self, status: int, reason: str, message: str, request_line: str, *, retry_after: float | None = None
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        request_line: str,
+        *,
+        retry_after: float | None = None,
+        causes: frozenset[str] = frozenset(),
     ) -> None:
         text = f"{request_line}: {status} {reason}"
         super().__init__(f"{text}: {message}" if message else text)
@@ -24,6 +31,8 @@ class ApiError(Exception):
         self.message = message
         self.retry_after = retry_after
         """Seconds to wait before the next request; None if the server does not say."""
+        self.causes = causes
+        """Causes of the Status object, such as `NamespaceTerminating`."""
 
 
 class Unreachable(Exception):
@@ -53,17 +62,27 @@ def expect_kind(body: bytes, kind: str, request_line: str) -> None:
         raise Unreachable(f"{request_line}: expected {kind}, got {one_line(actual)}")
 
 
+class _Cause(Struct):
+    reason: str | None = None
+
+
+class _Details(Struct):
+    causes: list[_Cause] | None = None
+
+
 class _Status(Struct):
     code: int | None = None
     reason: str | None = None
     message: str | None = None
+    details: Raw = Raw(b"null")
 
 
 _status = msgspec.json.Decoder(_Status)
+_details = msgspec.json.Decoder(_Details | None)
 
 
 def status_error(
-    body: bytes | msgspec.Raw,
+    body: bytes | Raw,
     request_line: str,
     *,
     http_status: int = 0,
@@ -88,7 +107,17 @@ def status_error(
         one_line(status.reason or http_reason or "no reason given"),
         one_line(status.message or ""),
         request_line,
+        causes=_causes(status.details),
         retry_after=min(float(retry_after), _LONGEST_WAIT)
         if retry_after.isascii() and retry_after.isdigit()
         else None,
     )
+
+
+def _causes(text: Raw) -> frozenset[str]:
+    try:
+        details = _details.decode(text)
+    except MALFORMED:
+        return frozenset()
+    causes = (details and details.causes) or ()
+    return frozenset(cause.reason for cause in causes if cause.reason)

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from kube.shallow import shallow_object
+from service.json_depth import DEEPEST
 from service.text import MALFORMED, one_line
 
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
@@ -15,9 +17,6 @@ LONGEST_OBJECT: Final = 16 * 1024 * 1024
 
 _LONGEST_ENVELOPE: Final = 64 * 1024
 """Maximum size of the list without its objects, in bytes. It has some hundred bytes in practice."""
-_DEEPEST: Final = 500
-"""Maximum nesting of objects and arrays, far above that of any Kubernetes schema."""
-
 # Possessive quantifiers never backtrack, so that matching takes linear time: about 40 ms per MiB.
 _string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)
@@ -63,13 +62,16 @@ class ListSplitter:
     """Yields the elements of the top-level key `items` as bytes; other keys may come before or after it.
 
     The splitter finds the end of an object by its brackets and strings. The caller decodes the object and
-    thereby checks that it is valid JSON.
+    thereby checks that it is valid JSON. An object that is nested too deep for a decoder is shortened: any
+    user who may create one of the objects could otherwise make the whole list unreadable.
     """
 
     def __init__(self) -> None:
         self._place = _Place.ENVELOPE
         self._depth = 0
         """Number of open brackets, in the envelope or in the current object."""
+        self._is_deep = False
+        """Whether the current object is nested too deep for a decoder."""
         self._in_string = False
         self._is_escaped = False
         """Whether the last byte was a backslash in a string."""
@@ -101,7 +103,7 @@ class ListSplitter:
                         self._place = _Place.AFTER_OBJECT
                         whole = bytes(self._object)
                         self._object = bytearray()
-                        yield whole
+                        yield shallow_object(whole) if self._is_deep else whole
                 case _:
                     at = self._read_between(chunk, at)
 
@@ -134,7 +136,7 @@ class ListSplitter:
                 self._in_string = True
                 self._string_start = len(self._envelope) - 1
             elif byte in _OPENERS:
-                self._open()
+                self._open_in_envelope()
                 if self._depth == 2 and byte == ord("[") and self._is_items():
                     self._place = _Place.FIRST_OBJECT
                     return here + 1
@@ -143,6 +145,11 @@ class ListSplitter:
             elif not self._depth and byte not in b" \t\r\n":
                 raise MalformedList("not a JSON object")
         return len(chunk)
+
+    def _open_in_envelope(self) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise MalformedList(f"more than {DEEPEST} nested values")
 
     def _read_in_string(self, byte: int) -> None:
         if self._is_escaped:
@@ -176,6 +183,7 @@ class ListSplitter:
         if byte == ord("{") and self._place is not _Place.AFTER_OBJECT:
             self._place = _Place.OBJECT
             self._depth = 0
+            self._is_deep = False
             return at
         if byte == ord("]") and self._place is not _Place.AFTER_COMMA:
             self._envelope.append(byte)
@@ -202,7 +210,9 @@ class ListSplitter:
             if byte == _QUOTE:
                 self._in_string = True
             elif byte in _OPENERS:
-                self._open()
+                self._depth += 1
+                if self._depth > DEEPEST:
+                    self._is_deep = True
             else:
                 self._depth -= 1
                 if not self._depth:
@@ -221,11 +231,6 @@ class ListSplitter:
                 self._is_escaped = True
             at += 1
         return at
-
-    def _open(self) -> None:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise MalformedList(f"more than {_DEEPEST} nested values")
 
 
 def _end(match: re.Match[bytes] | None, at: int) -> int:

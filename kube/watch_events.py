@@ -7,6 +7,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from kube.errors import Unreachable, status_error
+from kube.shallow import shallow_object
+from service.json_depth import decode_deep
 from service.text import MALFORMED, one_line
 
 _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
@@ -61,7 +63,7 @@ class WatchEvent:
 
 
 def read_event(line: bytes, request_line: str) -> WatchEvent:
-    """Decode a line of a watch.
+    """Decode a line of a watch. An object that is nested too deep for a decoder is shortened.
 
     Args:
         line: the line, without its line end.
@@ -72,12 +74,12 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
         Unreachable: the line is not an event.
     """
     try:
-        event = _event.decode(line)
+        event = decode_deep(_event.decode, line)
     except MALFORMED as error:
         raise _malformed(request_line, "not an event", error) from None
     if event.type == "ERROR":
         raise status_error(event.object, request_line)
-    item = bytes(event.object)
+    item = shallow_object(event.object)
     if event.type == "BOOKMARK":
         return WatchEvent(
             metadata=read_metadata(item, request_line, is_bookmark=True),
@@ -95,7 +97,7 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
     """Decode an object's metadata.
 
     Args:
-        item: the object's JSON.
+        item: the object's JSON, not nested too deep.
         request_line: the request, for messages.
         is_bookmark: whether the object may lack a name.
 

@@ -32,6 +32,14 @@ class FileWatch:
         self._seen = now
         return True
 
+    def is_unchanged(self) -> bool:
+        """Whether no file has changed since the last call of `changed` that returned True, even just now.
+
+        Call it after reading the files: a file that was written meanwhile may have been read half written.
+        """
+        now, _ = self._look()
+        return now == self._seen
+
     def _look(self) -> tuple[_Look, int]:
         """Return the state of the files, and the time of the last change in nanoseconds since 1970."""
         states: _Look = {}

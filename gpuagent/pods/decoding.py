@@ -11,6 +11,7 @@ from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.launches import launches_of
 from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, Pod, decode_object
 from gpuagent.pods.reading import node_pod
+from kube.shallow import shallow_object
 from service.text import MALFORMED, one_line
 
 _Object = TypeVar("_Object", bound=KubernetesObject)
@@ -38,12 +39,13 @@ def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
     decode = msgspec.json.Decoder(type_).decode
 
     def read(data: bytes) -> _Object:
+        item = shallow_object(data)
         try:
-            decoded = decode(data)
+            decoded = decode(item)
         except MALFORMED as error:
-            raise ObjectError(_explain(data, kind, error)) from None
+            raise ObjectError(_explain(item, kind, error)) from None
         if not decoded.metadata.name:
-            raise ObjectError(_explain(data, kind, ValueError("no name")))
+            raise ObjectError(_explain(item, kind, ValueError("no name")))
         return decoded
 
     return read

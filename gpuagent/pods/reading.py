@@ -18,6 +18,7 @@ from gpuagent.pods.objects import ObjectError
 from kai import keys
 from kai.gpu_resources import names_gpu
 from kai.quantity import parse_quantity
+from service.text import quoted
 
 MOST_CONTAINER_IDS: Final = 128
 _MOST_CONFIG_MAPS: Final = 8
@@ -27,6 +28,8 @@ _NOTHING: Final = (None, "0", 0)
 """Amounts that request nothing; the API server writes every zero as "0"."""
 _LONGEST_CONTAINER_NAME: Final = 63
 _SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GROUP})
+_LARGE = re.compile(r"[1-9][0-9]*[eE][1-9][0-9]{2,}")
+"""A quantity of 10^100 or more, which takes long to compute."""
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
@@ -47,6 +50,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
     labels, annotations = LABELS.kept(metadata.labels), ANNOTATIONS.kept(metadata.annotations)
     ids, count = _container_ids(status)
     controller = metadata.controller
+    whole_gpus, notes_on_gpus = _whole_gpus(spec, where)
     return NodePod(
         namespace=namespace,
         name=name,
@@ -55,7 +59,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         labels=labels,
         annotations=annotations,
         container_ids=ids,
-        whole_gpus=_whole_gpus(spec, where),
+        whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
         launches=launches() if _requests_share(labels, annotations) else (),
@@ -67,7 +71,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         controller_name=bounded(controller.name),
         has_started=status.has_started,
         is_terminating=bool(metadata.deletion_timestamp),
-        notes=tuple(_notes(metadata, where, count)),
+        notes=(*notes_on_gpus, *_notes(metadata, where, count)),
     )
 
 
@@ -87,25 +91,40 @@ def _requests_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -
     )
 
 
-def _whole_gpus(spec: objects.PodSpec, where: str) -> int:
-    """Return the number of GPUs from the device plugin; an init container returns its GPUs when it ends."""
-    regular = sum(_gpus(spec.containers, where)) + sum(_gpus(spec.ephemeral_containers, where))
-    return max(regular, max(_gpus(spec.init_containers, where), default=0))
+def _whole_gpus(spec: objects.PodSpec, where: str) -> tuple[int, list[str]]:
+    """Return the number of GPUs from the device plugin, and why it may be incomplete, in at most one note.
+
+    An init container returns its GPUs when it ends.
+    """
+    notes: list[str] = []
+    regular = sum(_gpus(spec.containers, where, notes)) + sum(_gpus(spec.ephemeral_containers, where, notes))
+    return max(regular, max(_gpus(spec.init_containers, where, notes), default=0)), notes[:1]
 
 
-def _gpus(containers: list[objects.Container] | None, where: str) -> Iterator[int]:
+def _gpus(containers: list[objects.Container] | None, where: str, notes: list[str]) -> Iterator[int]:
     for container in containers or ():
         amount = container.resources.gpus if container.resources else None
         if amount is None:
             continue
+        place = f"{where}: container {container.name[:_LONGEST_CONTAINER_NAME]}: {keys.GPU_RESOURCE}"
         try:
-            yield _whole(amount)
+            number = _whole(amount)
         except ValueError as error:
-            name = container.name[:_LONGEST_CONTAINER_NAME]
-            raise ObjectError(f"{where}: container {name}: {keys.GPU_RESOURCE}: {error}") from None
+            raise ObjectError(f"{place}: {error}") from None
+        if number <= _MOST_GPUS:
+            yield number
+        elif not notes:
+            notes.append(f"{place}: {quoted(amount)} is more than any node has; ignored")
 
 
 def _whole(quantity: objects.Quantity) -> int:
+    """Return a number of GPUs; one above `_MOST_GPUS` may stand for an even larger number.
+
+    The API server stores larger ones, such as 1e99999 (seen on 1.36.3), and such a pod must stay visible.
+
+    Raises:
+        ValueError: the API server would refuse the quantity.
+    """
     if (
         isinstance(quantity, str)
         and quantity.isascii()
@@ -113,9 +132,11 @@ def _whole(quantity: objects.Quantity) -> int:
         and len(quantity) <= _SHORT_DIGITS
     ):
         return int(quantity)  # the API server's own format; a pod can have 10,000 amounts
+    if isinstance(quantity, str) and _LARGE.fullmatch(quantity):
+        return _MOST_GPUS + 1
     amount = parse_quantity(quantity)
-    if amount.denominator != 1 or not 0 <= amount <= _MOST_GPUS:
-        raise ValueError(f'"{str(quantity)[:40]}" is not a whole number from 0 to {_MOST_GPUS}')
+    if amount.denominator != 1 or amount < 0:
+        raise ValueError(f'"{str(quantity)[:40]}" is not a whole number')
     return int(amount)
 
 

@@ -28,7 +28,8 @@ _ALLOW: Final = {**_TEXT, "Allow": ", ".join(_METHODS)}
 class Page:
     """A rendered page."""
 
-    body: bytes
+    body: bytes | tuple[bytes, ...]
+    """The body, or its parts in order: the copy of a large body as one object would cost its size again."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: _TEXT)
 
@@ -176,22 +177,23 @@ class _SharedBody(Payload):
     client that does not read would hold a copy of the whole page.
     """
 
-    _value: bytes
+    _value: tuple[bytes, ...]
 
     @property
     def size(self) -> int:
         """Size of the body in bytes."""
-        return len(self._value)
+        return sum(map(len, self._value))
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Return the body as text."""
-        return self._value.decode(encoding, errors)
+        return b"".join(self._value).decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write a piece whenever the buffer has room."""
-        for start in range(0, len(self._value), _PIECE_BYTES):
-            await writer.write(self._value[start : start + _PIECE_BYTES])
-            await writer.drain()
+        for part in self._value:
+            for start in range(0, len(part), _PIECE_BYTES):
+                await writer.write(part[start : start + _PIECE_BYTES])
+                await writer.drain()
 
 
 def _refusal_page(refusal: AccessRefusal) -> Page:
@@ -206,7 +208,8 @@ def _refusal_page(refusal: AccessRefusal) -> Page:
 
 
 def _response(page: Page) -> web.Response:
-    return web.Response(body=_SharedBody(page.body), status=page.status, headers=page.headers)
+    parts = (page.body,) if isinstance(page.body, bytes) else page.body
+    return web.Response(body=_SharedBody(parts), status=page.status, headers=page.headers)
 
 
 def _refuse(status: int, problem: str) -> web.StreamResponse:

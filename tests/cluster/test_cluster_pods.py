@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuagent.pods import related as belongings
+from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.lookups import UnavailableReason
 from kube.client import KubeClient
 from kube.watch import WatchTiming
@@ -71,6 +72,29 @@ async def test_pods_of_other_nodes_are_not_followed(admin: Administrator) -> Non
     await admin.create(fraction())
     async with running(admin.client, **USUAL) as run:
         await until(lambda: run.names == {"half"})
+
+
+async def test_managed_fields_nested_too_deep_for_a_decoder_hide_no_pod(admin: Administrator) -> None:
+    """Any user who may create or edit a pod can write them."""
+    fields = '{"f:a":' * 2000 + "{}" + "}" * 2000
+    entry = (
+        '{"manager":"kubectl","operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:00Z",'
+        f'"fieldsType":"FieldsV1","fieldsV1":{fields}}}'
+    )
+    await admin.create(fraction())
+    async with running(admin.client) as run:
+        await until(lambda: run.names == {"half"})
+        patch = f'{{"metadata":{{"annotations":{{"gpu-fraction":"0.9"}},"managedFields":[{entry}]}}}}'
+        await admin.client.request(
+            "PATCH", POD, body=patch.encode(), content_type="application/merge-patch+json"
+        )
+        assert b'{"f:a":' * 2000 in await admin.client.get(POD)
+        await until(lambda: next(iter(run.inventory.pods.values())).annotations["gpu-fraction"] == "0.9")
+        assert run.pods.watch.restarts.keys() <= {"closed"}
+    async with running(admin.client) as run:
+        assert await until(lambda: run.names == {"half"}) < 1
+    async with admin.client.list_objects("/api/v1/namespaces/research/pods") as items:
+        assert [read_pod(item).name async for item in items] == ["half"]
 
 
 async def same(admin: Administrator, items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -100,6 +100,32 @@ async def test_the_pods_of_a_controller_get_the_same(
         await admin.delete(PODS.format(namespace))
 
 
+@pytest.mark.parametrize("levels", [2000, 9000])
+@pytest.mark.parametrize("namespace", ["managed", "enforced"])
+async def test_managed_fields_nested_too_deep_for_a_decoder_change_no_answer(
+    admin: Administrator, ours: Serving, namespace: str, levels: int
+) -> None:
+    """Any user who may create a pod can write them."""
+    fields = '{"f:a":' * levels + "{}" + "}" * levels
+    entry = {"manager": "kubectl", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    pod = bare_pod("deep", managedFields=[{**entry, "fieldsV1": "FIELDS"}])
+    body = json.dumps(pod).replace('"FIELDS"', fields).encode()
+    path = PODS.format(namespace)
+    try:
+        await admin.client.request("POST", path, body=body)
+        stored = await admin.client.get(f"{path}/deep")
+    finally:
+        await admin.delete(path)
+    assert b'{"f:a":' * levels in stored
+    read = json.loads(stored.replace(fields.encode(), b"null"))
+    shallow = await made(admin, namespace, bare_pod("deep"))
+    for pod in (read, shallow):
+        for key in ("managedFields", "uid", "resourceVersion", "creationTimestamp"):
+            del pod["metadata"][key]
+    assert read == shallow
+    assert read["metadata"]["labels"]["kai.scheduler/queue"] == "queue-a"
+
+
 async def test_an_unlabelled_namespace_costs_no_call(admin: Administrator, ours: Serving) -> None:
     await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "unmanaged"}})
     before = await ours.answered()

@@ -137,7 +137,7 @@ HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
         (HEAD + b'"items":[{}]', "truncated"),
         (HEAD + b'"items":[{}', "incomplete"),
         (HEAD + b'"items":[]}}', "malformed"),
-        (HEAD + b'"items":[' + b'{"a":' * 2000, "more than 500 nested values"),
+        (HEAD + b'"items":[' + b'{"a":' * 2000, "incomplete"),
         (HEAD + b'"more":' + b"[" * 2000, "more than 500 nested values"),
         (HEAD + b'"more":"' + b"x" * 100_000, "more than 65536 bytes beside its objects"),
     ],
@@ -150,6 +150,13 @@ def test_an_invalid_list_is_refused_with_the_reason(document: bytes, why: str) -
 @pytest.mark.parametrize("key", [b'"items"', b'"it\\u0065ms"'])
 def test_the_items_key_is_recognised_in_any_spelling(key: bytes) -> None:
     assert split(b'{"items2":["items",{}],' + HEAD[1:] + key + b' :\n[ {"a":[1]} ] }', [3])[0] == [{"a": [1]}]
+
+
+@pytest.mark.parametrize("levels", [499, 500, 9000])
+def test_an_object_of_many_levels_is_split_and_decodable(levels: int) -> None:
+    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
+    items, _ = split(HEAD + b'"items":[{"a":' + deep + b',"b":1},{"c":2}]}', [64])
+    assert [item.get("b", item.get("c")) for item in items] == [1, 2]
 
 
 def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,18 @@ def test_a_change_is_reported_once(tmp_path: Path, title: str, watched: str) -> 
     assert not watch.changed()
 
 
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("one")
+    watch = FileWatch(file)
+    assert watch.is_unchanged()
+    file.write_text("tw")
+    assert not watch.is_unchanged()
+    settle(file)
+    assert watch.changed()
+    assert watch.is_unchanged()
+
+
 def test_a_file_being_written_is_reported_when_it_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("one")

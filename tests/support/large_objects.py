@@ -68,6 +68,15 @@ def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
     }
 
 
+def object_with_deep_fields(piece: bytes, levels: int, *, depth: int = 2000, size: int = POD_BYTES) -> bytes:
+    """Return an object whose managedFields are deep, and are filled with pieces inside so many lists."""
+    pieces = b",".join([piece] * (size // (len(piece) + 1)))
+    fields = b'{"a":' + b"[" * depth + b"1" + b"]" * depth + b',"b":' + b"[" * levels + pieces + b"]" * levels
+    labels = b'"labels":{"kai.scheduler/queue":"queue-a"}'
+    metadata = b'"name":"a","uid":"u","resourceVersion":"7",' + labels
+    return b'{"metadata":{' + metadata + b',"managedFields":[{"fieldsV1":' + fields + b'}}]},"kind":"x"}'
+
+
 async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, Any]]) -> None:
     """Create objects, eight at a time; skip existing objects."""
     left = iter(items)

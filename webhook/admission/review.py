@@ -1,6 +1,9 @@
 """Decodes an AdmissionReview (admission.k8s.io/v1) and encodes its answer.
 
-The reviewed object stays raw bytes, because a typed round trip would drop fields that newer APIs add.
+The reviewed object stays raw bytes, because a typed round trip would drop fields that newer APIs add. An
+object that is nested too deep for a decoder loses its managedFields, which any user who may create a pod can
+write. With failurePolicy Ignore, a review without an answer is a pod without KAI. The API server stores no
+deep values in other fields of pods and namespaces (seen on Kubernetes 1.36.3).
 """
 
 import base64
@@ -12,6 +15,8 @@ import orjson
 from msgspec import Raw, Struct
 
 from kai.pod import explain_shape
+from kube.shallow import is_deep, without_managed_fields
+from service.json_depth import decode_deep
 from service.text import quoted
 from webhook.policy.patch import Operation
 
@@ -72,13 +77,14 @@ _LONGEST_UID: Final = 253
 
 
 def decode(body: bytes) -> Review:
-    """Decode a review.
+    """Decode a review. Objects that are nested too deep for a decoder lack their managedFields.
 
     Raises:
-        BadReview: the body is not JSON, not an AdmissionReview of v1, or lacks uid or operation.
+        BadReview: the body is not JSON, is not an AdmissionReview of v1, is nested deeper than an API server
+            stores it, or lacks uid or operation.
     """
     try:
-        envelope = _decoder.decode(body)
+        envelope = decode_deep(_decoder.decode, body)
     except msgspec.ValidationError as error:
         raise BadReview(f"no AdmissionReview: {explain_shape(error, 'the body')}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -94,7 +100,13 @@ def decode(body: bytes) -> Review:
         raise BadReview("no AdmissionReview: request.uid and request.operation must not be empty")
     if len(envelope.request.uid) > _LONGEST_UID:
         raise BadReview(f"no AdmissionReview: request.uid has more than {_LONGEST_UID} characters")
-    return envelope.request
+    request = envelope.request
+    request.object, request.oldObject = _readable(request.object), _readable(request.oldObject)
+    return request
+
+
+def _readable(document: Raw) -> Raw:
+    return Raw(without_managed_fields(document)) if is_deep(document) else document
 
 
 def allow(

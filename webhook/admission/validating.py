@@ -127,6 +127,8 @@ def _metadata(document: Raw, field: str) -> _Metadata:
         namespace = _namespace.decode(document)
     except msgspec.ValidationError as error:
         raise BadReview(f"{field}: {explain_shape(error, 'the namespace')}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # the review's decoder skips strings unchecked
+        raise BadReview(f"{field} is not JSON: {error}") from None
     except RecursionError:
         raise BadReview(f"{field} is nested too deep") from None
     return (namespace.metadata if namespace else None) or _Metadata()

@@ -11,6 +11,7 @@ from msgspec import Struct
 from kai import keys
 from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
+from service.json_depth import decode_deep
 from service.text import MALFORMED, one_line
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata
 
@@ -94,6 +95,6 @@ def _nameless_policy(
 
 def _decode(data: bytes) -> _Metadata:
     try:
-        return _namespace.decode(data).metadata
+        return decode_deep(_namespace.decode, data).metadata
     except MALFORMED as error:
         raise NamespaceError(f"not a Namespace: {one_line(str(error))}") from None

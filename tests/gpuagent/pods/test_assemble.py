@@ -102,12 +102,32 @@ def test_a_pod_without_identity_is_left_out(change: dict[str, Any], line: str) -
     assert list(made.inventory.pods) == [uid(2)]
 
 
-@pytest.mark.parametrize("gpus", ["one", "0.5", "-1", "99999999", "1e99", ""])
+@pytest.mark.parametrize("gpus", ["one", "0.5", "-1", "1e-3", ""])
 def test_a_count_of_gpus_that_no_api_server_takes(gpus: str) -> None:
     made = built(pod(gpus=gpus), pod("good", 2))
     (line,) = made.lines
     assert line.startswith("Pod research/half: container main: nvidia.com/gpu: ")
     assert list(made.inventory.pods) == [uid(2)]
+
+
+@pytest.mark.parametrize("gpus", ["65537", "99999999", "9223372036854775808", "10E", "10e99", "1e99999"])
+def test_a_count_of_gpus_that_no_node_has_hides_no_pod(gpus: str) -> None:
+    """The API server stores such a count (seen on 1.36.3)."""
+    (made,) = built(pod(gpus=gpus)).inventory.pods.values()
+    assert made.whole_gpus == 0
+    assert made.notes == (
+        f'Pod research/half: container main: nvidia.com/gpu: "{gpus}" is more than any node has; ignored',
+    )
+
+
+def test_counts_of_gpus_that_no_node_has_are_one_note() -> None:
+    containers = [
+        {"name": f"c{n}", "resources": {"limits": {"nvidia.com/gpu": "1e99999"}}} for n in range(5000)
+    ]
+    (made,) = built(
+        pod(containers=[*containers, {"name": "d", "resources": {"limits": {"nvidia.com/gpu": "1"}}}])
+    ).inventory.pods.values()
+    assert (made.whole_gpus, len(made.notes)) == (1, 1)
 
 
 def test_two_pods_with_one_uid() -> None:

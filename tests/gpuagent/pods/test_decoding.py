@@ -48,6 +48,15 @@ def test_megabytes_of_labels_and_data_are_not_kept() -> None:
     assert read_back.metadata.owner_references
 
 
+@pytest.mark.parametrize("levels", [400, *range(920, 1000), 9000])
+def test_a_pod_is_read_whatever_the_depth_of_its_managed_fields(levels: int) -> None:
+    made = fraction()
+    fields = '{"f:a":' * levels + "{}" + "}" * levels
+    made["metadata"]["managedFields"] = ["PLACE"]
+    data = json.dumps(made).replace('"PLACE"', f'{{"fieldsV1":{fields}}}').encode()
+    assert read_pod(data) == inventory(fraction()).pods[uid(1)]
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [

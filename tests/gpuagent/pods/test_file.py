@@ -133,6 +133,23 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
         FilePods(path=tmp_path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO()))
 
 
+def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DocumentError, match="pipe: not a regular file"):
+        FilePods(
+            path=tmp_path / "pipe", node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO())
+        )
+
+
+async def test_a_file_that_becomes_a_pipe_keeps_the_last_good_list(source: Source) -> None:
+    async with source.running():
+        source.path.unlink()
+        os.mkfifo(source.path)
+        await source.until(lambda: bool(source.warnings))
+        assert source.names == ["half"]
+        assert "not a regular file" in source.warnings[0]["error"]
+
+
 def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:
     bad = pod("bad", 1, annotations={"gpu-fraction": 0.5})
     source = Source(

@@ -230,6 +230,18 @@ async def test_a_namespace_that_cannot_be_read_is_a_bad_review(webhook: RunningW
     assert text.startswith(b"object: metadata.labels")
 
 
+@pytest.mark.parametrize("field", ["object", "oldObject"])
+async def test_bytes_that_are_not_utf_8_are_a_bad_review_and_no_internal_error(
+    webhook: RunningWebhook, field: str
+) -> None:
+    body = json.dumps(review(ours(mode="MARK"), ours(mode="MARK"))).encode()
+    start = body.index(f'"{field}"'.encode())
+    mark = body.index(b"MARK", start)
+    status, text = await webhook.post(body[:mark] + b"\xff" + body[mark + 4 :], PATH)
+    assert (status, text.startswith(f"{field} is not JSON: ".encode())) == (400, True)
+    assert b"traceback" not in webhook.stream.getvalue()
+
+
 async def test_an_internal_error_admits(webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")

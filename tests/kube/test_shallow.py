@@ -1,0 +1,59 @@
+"""Objects that are nested too deep for a decoder, as any user can store them."""
+
+import json
+import time
+
+import msgspec
+import pytest
+
+from kube.list_splitter import ListSplitter
+from kube.shallow import shallow_object
+from kube.watch_events import read_event
+from tests.support.large_objects import object_with_deep_fields
+
+
+@pytest.mark.parametrize(("piece", "levels"), [(b"[" * 8 + b"1" + b"]" * 8, 395), (b"[1]", 495), (b'"a"', 1)])
+def test_a_deep_object_costs_at_most_50_ms_for_each_mib(piece: bytes, levels: int) -> None:
+    item = object_with_deep_fields(piece, levels)
+    began = time.process_time()
+    event = read_event(b'{"type":"MODIFIED","object":' + item + b"}", "watch")
+    shallow_object(item)
+    assert time.process_time() - began < 2 * 0.05 * len(item) / (1 << 20)
+    assert json.loads(event.object) == {
+        "metadata": {
+            "name": "a",
+            "uid": "u",
+            "resourceVersion": "7",
+            "labels": {"kai.scheduler/queue": "queue-a"},
+        },
+        "kind": "x",
+    }
+
+
+def test_values_that_are_deep_elsewhere_are_null() -> None:
+    item = json.dumps({"metadata": {"name": "a"}, "spec": "DEEP"}).encode()
+    deep = b"[" * 2000 + b"1" + b"]" * 2000
+    shallow = shallow_object(item.replace(b'"DEEP"', deep))
+    assert msgspec.json.decode(shallow)["metadata"] == {"name": "a"}
+    assert len(shallow) < len(deep)
+
+
+@pytest.mark.parametrize(
+    "item", [b"", b"[", b"null", b'{"metadata":{"name":"a"}}', b"\xff", b'{"metadata":[]}']
+)
+def test_other_bytes_stay_as_they_are(item: bytes) -> None:
+    assert shallow_object(item) == item
+
+
+def test_an_object_of_any_depth_reaches_its_reader() -> None:
+    """Readers run deeper in the stack than the code that shortens objects."""
+
+    def read_below(functions: int, item: bytes) -> object:
+        return read_below(functions - 1, item) if functions else msgspec.json.decode(item)["kind"]
+
+    for depth in range(600, 1100):
+        item = object_with_deep_fields(b"1", 1, depth=depth, size=10)
+        assert read_below(100, read_event(b'{"type":"ADDED","object":' + item + b"}", "watch").object) == "x"
+        text = b'{"kind":"NamespaceList","metadata":{"resourceVersion":"1"},"items":[' + item + b"]}"
+        (listed,) = ListSplitter().feed(text)
+        assert read_below(100, listed) == "x"

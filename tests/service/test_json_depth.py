@@ -1,0 +1,75 @@
+"""JSON with values nested too deep becomes decodable; everything else stays as it is."""
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service import json_depth
+from service.json_depth import DEEPEST, decode_deep, without_deep_values
+
+_TEXT = st.text(max_size=6) | st.sampled_from(['"', "\\", '\\"', "]}", "{[", "[]"])
+_VALUES = st.recursive(
+    st.none() | st.integers() | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def shallow(value: Any, levels: int) -> Any:
+    """Return the value with None for each list and dict with contents inside so many others."""
+    if not isinstance(value, list | dict) or not value:
+        return value
+    if not levels:
+        return None
+    if isinstance(value, list):
+        return [shallow(item, levels - 1) for item in value]
+    return {key: shallow(item, levels - 1) for key, item in value.items()}
+
+
+@given(value=_VALUES, levels=st.integers(0, 4), indent=st.sampled_from([None, 1]))
+def test_values_inside_too_many_others_are_null_and_no_other_value_changes(
+    value: Any, levels: int, indent: int | None
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_depth, "DEEPEST", levels)
+        text = json.dumps(value, indent=indent).encode()
+        assert json.loads(without_deep_values(text)) == shallow(value, levels)
+
+
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]",:\\a', max_size=60).map(str.encode))
+def test_bytes_that_are_not_json_stay_so(text: bytes) -> None:
+    try:
+        json.loads(text)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"."):
+            json.loads(without_deep_values(text))
+
+
+@pytest.mark.parametrize("levels", [10, DEEPEST, 990, 9000, 200_000])
+def test_a_decoder_gets_the_rest_of_a_deep_text(levels: int) -> None:
+    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
+    decoded = msgspec.json.decode(without_deep_values(b'{"a":' + deep + b',"b":["]}",{}]}'))
+    assert decoded["b"] == ["]}", {}]
+
+
+@pytest.mark.parametrize("levels", [10, 990, 2000, 9990])
+def test_a_decoder_keeps_values_as_deep_as_an_api_server_stores_them(levels: int) -> None:
+    usual = sys.getrecursionlimit()
+    deep = b"[" * levels + b"]" * levels
+    decoded = decode_deep(msgspec.json.Decoder(dict[str, msgspec.Raw]).decode, b'{"a":' + deep + b"}")
+    assert bytes(decoded["a"]) == deep
+    assert sys.getrecursionlimit() == usual
+
+
+def test_an_incomplete_deep_text_is_an_error_of_the_decoder() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(without_deep_values(b"[" * 100_000))
+    with pytest.raises(RecursionError):
+        decode_deep(msgspec.json.decode, b"[" * 100_000)
+    with pytest.raises(msgspec.DecodeError):
+        decode_deep(msgspec.json.decode, b"[" * 5000)

@@ -1,0 +1,72 @@
+"""Reviews of objects that are nested too deep for a decoder."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from kai.pod import decode_pod
+from tests.support.hostile_reviews import review
+from webhook.admission.review import BadReview, decode
+
+FIELDS = '"FIELDS"'
+
+
+def deep(levels: int) -> str:
+    return '{"f:a":' * levels + "{}" + "}" * levels
+
+
+def body(document: dict[str, Any], levels: int, *, is_update: bool = False) -> bytes:
+    """Return the review of a document whose text FIELDS is replaced by deep JSON."""
+    text = json.dumps(document).replace(FIELDS, deep(levels)).encode()
+    return review(text, kind="Namespace" if is_update else "Pod", old=text if is_update else b"null")
+
+
+def document(**metadata: Any) -> dict[str, Any]:
+    entries = [{"manager": "kubectl", "fieldsV1": "FIELDS"}]
+    text = deep(2000)  # the same text as in the managed fields
+    return {
+        "metadata": {"name": "case", "annotations": {"note": text}, "managedFields": entries, **metadata},
+        "spec": {"containers": [{"name": "main", "image": "ü"}]},
+    }
+
+
+@pytest.mark.parametrize("is_update", [False, True])
+@pytest.mark.parametrize("levels", [990, 1000, 1500, 2000, 9990])
+def test_a_deep_object_loses_its_managed_fields_only(levels: int, is_update: bool) -> None:
+    usual = sys.getrecursionlimit()
+    request = decode(body(document(), levels, is_update=is_update))
+    assert sys.getrecursionlimit() == usual
+    expected = document()
+    del expected["metadata"]["managedFields"]
+    assert json.loads(bytes(request.object)) == expected
+    assert json.loads(bytes(request.oldObject)) == (expected if is_update else None)
+
+
+def test_an_object_of_any_depth_is_read_by_functions_that_run_deeper_in_the_stack() -> None:
+    def read_below(functions: int, pod: Any) -> str:
+        return read_below(functions - 1, pod) if functions else decode_pod(pod).name
+
+    for levels in range(600, 1100):
+        assert read_below(100, decode(body(document(), levels)).object) == "case"
+
+
+def test_an_object_deeper_than_an_api_server_stores_is_refused() -> None:
+    usual = sys.getrecursionlimit()
+    with pytest.raises(BadReview, match="nested too deep"):
+        decode(body(document(), 20_000))
+    assert sys.getrecursionlimit() == usual
+
+
+@pytest.mark.parametrize(
+    "text", ["[FIELDS]", '{"metadata":FIELDS}', '{"metadata":null,"x":FIELDS}', '{"x":FIELDS}']
+)
+def test_other_deep_values_stay_as_they_are(text: str) -> None:
+    text = text.replace("FIELDS", deep(2000))
+    assert bytes(decode(review(text.encode())).object) == text.encode()
+
+
+def test_an_invalid_object_behind_deep_managed_fields_is_refused() -> None:
+    with pytest.raises(BadReview, match="not JSON"):
+        decode(body(document(), 2000)[:-1])
