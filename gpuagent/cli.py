@@ -4,9 +4,12 @@ Exit status: 0 success, 1 a check failed, 2 invalid input or unusable output, 3 
 """
 
 import argparse
+import contextlib
 import os
+import re
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,7 +23,7 @@ from service.command import (
     UsageError,
     add_authentication,
     add_log_level,
-    names,
+    namespace_names,
     read_by,
     run_command,
 )
@@ -31,6 +34,7 @@ from service.units import parse_duration
 from service.version import version
 
 _SHORTEST_SECONDS: Final = 0.1
+_NODE_NAME: Final = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _SIMULATED: Final = "simulated:"
 _SIMULATED_CLUSTER: Final = "simulated:cluster"
 
@@ -122,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--exclude-namespaces",
-        type=names,
+        type=namespace_names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces where pods without a share are not flagged and no pod is evicted; replaces "
@@ -213,7 +217,10 @@ def _node_options() -> Parser:
         " -o json prints it (default cluster)",
     )
     options.add_argument(
-        "--node", metavar="NAME", help="name of this node's Node object (default $NODE_NAME)"
+        "--node",
+        type=read_by(_node_name),
+        metavar="NAME",
+        help="name of this node's Node object (default $NODE_NAME)",
     )
     options.add_argument(
         "--proc-root", type=Path, metavar="DIR", help="mount point of the host's /proc (default /proc)"
@@ -238,6 +245,29 @@ def _node_options() -> Parser:
     return options
 
 
+def _node_name(text: str) -> str:
+    """Check the name of a Node; an empty text stands for none.
+
+    Raises:
+        ValueError: no Node can have the name.
+    """
+    if text and not _NODE_NAME.fullmatch(text):
+        raise ValueError(f"{quoted(text)} is not the name of a Node; allowed: a-z, 0-9, - and .")
+    return text
+
+
+def _node_variable() -> str:
+    """Return the node's name from the environment; empty without one.
+
+    Raises:
+        UsageError: no Node can have the name.
+    """
+    try:
+        return _node_name(os.environ.get("NODE_NAME", ""))
+    except ValueError as error:
+        raise UsageError(f"NODE_NAME: {error}") from None
+
+
 def _duration(text: str) -> float:
     seconds = parse_duration(text)
     if seconds < _SHORTEST_SECONDS:
@@ -245,6 +275,17 @@ def _duration(text: str) -> float:
     return seconds
 
 
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Exit with 0 on SIGTERM before the server has its own handler; the kernel ignores SIGTERM for PID 1."""
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@_ending_on_sigterm()
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here: --help and a mistyped option need no server.
     from gpuagent.serve import Settings, run  # noqa: PLC0415
@@ -261,7 +302,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
     if arguments.authentication == TOKENS and not is_cluster:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    node = arguments.node or os.environ.get("NODE_NAME", "")
+    node = arguments.node or _node_variable()
     if scenario is None and not node:
         raise UsageError("--node is missing: set --node or NODE_NAME")
     try:
@@ -328,7 +369,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             simulates_cluster=simulates_cluster,
             pods=None if arguments.pods is None or is_cluster else Path(arguments.pods),
             needs_cluster=is_cluster or simulates_cluster,
-            node=node if scenario is not None else node or os.environ.get("NODE_NAME", ""),
+            node=node if scenario is not None else node or _node_variable(),
             proc_root=arguments.proc_root or Path("/proc"),
             reservation_namespace=arguments.reservation_namespace,
             reads_config_maps=arguments.read_kai_configmaps,

@@ -186,8 +186,9 @@ class History:
             return
         if series.mebibytes is None:
             series.mebibytes = self._empty[:]
-        place, rounded = self._newest % self._buckets, min(-(-used // _MIB), _MAX_MIB)
-        series.mebibytes[place] = max(series.mebibytes[place], rounded)
+        place, rounded = self._newest % self._buckets, -(-used // _MIB)
+        if rounded > series.mebibytes[place]:
+            series.mebibytes[place] = min(rounded, _MAX_MIB)
         if series.peak is None or used > series.peak:
             series.peak = used
 

@@ -35,6 +35,7 @@ from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
+from service.allocator import return_freed_memory
 from service.command import UsageError
 from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
@@ -109,6 +110,7 @@ def run(settings: Settings) -> int:
     Raises:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
+    return_freed_memory()
     with standard_error_log(settings.log_level) as log:
         node = _node(settings, log)
         try:
@@ -135,12 +137,12 @@ def _node(settings: Settings, log: JsonLog) -> _Node:
         return _simulated_cluster(settings, log)
     if settings.scenario is not None:
         from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
-        from gpuagent.simulation.source import SimulatedGpus  # noqa: PLC0415
+        from gpuagent.simulation.source import simulated_gpus  # noqa: PLC0415
 
         scenario = load_scenario(settings.scenario)
         if settings.node not in (None, scenario.node.name):
             raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
-        simulated = SimulatedGpus(scenario=scenario)
+        simulated = simulated_gpus(scenario)
         return _Node(
             source=simulated, name=simulated.node, pods=simulated.pods_file, proc_root=simulated.proc_root
         )

@@ -3,16 +3,18 @@
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
 from service.log_line import INFO, LEVELS
-from service.text import printable
+from service.text import printable, quoted
 
 T = TypeVar("T")
 
+_NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST_NOTE: Final = 4096
 """Maximum length of a line on standard error, in characters."""
 
@@ -188,6 +190,18 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
     return typed
 
 
-def names(text: str) -> frozenset[str]:
-    """Read a comma-separated list of names."""
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
+def namespace_names(text: str) -> frozenset[str]:
+    """Read a comma-separated list of namespaces, as an option's `type`; the list may be empty.
+
+    Raises:
+        argparse.ArgumentTypeError: an item is not a namespace's name. Such an item (`a b`) would exclude no
+            namespace.
+    """
+    items = frozenset(item.strip() for item in text.split(",") if item.strip())
+    for item in items:
+        if _NAMESPACE.fullmatch(item) is None:
+            raise argparse.ArgumentTypeError(
+                f"{quoted(item)} is not the name of a namespace; allowed: names of a-z, 0-9 and - with commas"
+                " between them"
+            )
+    return items

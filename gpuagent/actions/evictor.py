@@ -130,7 +130,8 @@ class Evictor:
             self._log_once(verdict, refusal, explained(refusal))
             return False
         if self._owners.is_backing_off(owner_of(verdict.pod_share), now):
-            self._log_once(verdict, "owner-backoff", "a pod of the same owner was evicted recently")
+            line = "the eviction of a pod of the same owner was requested recently"
+            self._log_once(verdict, "owner-backoff", line)
             return False
         if self._bucket.seconds_until_next() > 0:
             self._log_once(verdict, "budget", "the node's eviction budget is exhausted")
@@ -171,8 +172,11 @@ class Evictor:
         done = await self._evict_pod(pod, is_trial=False)
         if done.answer is EvictionAnswer.EVICTED:
             self._evicted(now, "evicted")
-        else:
-            self._refused(now, done)
+            return
+        if done.answer is EvictionAnswer.FAILED:
+            # Without the API server's answer the pod may be evicted all the same.
+            self._charge(now)
+        self._refused(now, done)
 
     async def _fresh_evaluation(self) -> Evaluation | None:
         """Return the evaluation of a sample that begins now; None after a timeout."""
@@ -187,9 +191,13 @@ class Evictor:
         except TimeoutError:
             return None
 
-    def _evicted(self, verdict: Verdict, result: str) -> None:
+    def _charge(self, verdict: Verdict) -> None:
+        """Count an eviction against the node's budget, and start the back-off of the pod's owner."""
         self._bucket.take()
         self._owners.fail(owner_of(verdict.pod_share), self._clock())
+
+    def _evicted(self, verdict: Verdict, result: str) -> None:
+        self._charge(verdict)
         self._done[verdict.key] = self._clock()
         self._log_decision(verdict, result, "")
 

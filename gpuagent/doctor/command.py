@@ -100,12 +100,12 @@ def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
 
         return NvmlGpus(), settings
     from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
-    from gpuagent.simulation.source import SimulatedGpus  # noqa: PLC0415
+    from gpuagent.simulation.source import simulated_gpus  # noqa: PLC0415
 
     scenario = load_scenario(settings.scenario)
     if settings.node not in ("", scenario.node.name):
         raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
-    source = SimulatedGpus(scenario=scenario)
+    source = simulated_gpus(scenario)
     return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
 
 

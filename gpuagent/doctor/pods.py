@@ -1,6 +1,6 @@
 """Checks of the node's pods, of their reservation pods, and of the owners of processes on GPUs. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuagent.doctor.probe import Observation, processes_of
@@ -8,7 +8,7 @@ from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult
-from gpuagent.shares.pod_shares import ShareResolver
+from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from kai import keys
 from kai.version import Version
 from service.check_results import CheckResult, ok, problem, unknown
@@ -42,8 +42,9 @@ def pod_findings(
         return
     yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
     yield from _owners(inventory, observation)
+    pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, observation.gpus)
     yield from _reservations(inventory, observation.gpus)
-    yield from _pod_shares(inventory, observation.gpus, kai_version)
+    yield from _pods_without_reservation(inventory, pod_shares)
     if inventory.node_labels is not None:
         yield _label(inventory.node_labels)
 
@@ -81,9 +82,6 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
         f"{group} of the vCluster in {namespace}": gpu
         for (namespace, group), gpu in inventory.tenant_reservations.items()
     }
-    if not gpu_by_group:
-        yield ok(_RESERVATIONS, "none: no pod on this node has a GPU share")
-        return
     nameless = [group for group, gpu in gpu_by_group.items() if not gpu]
     if nameless:
         yield problem(
@@ -109,10 +107,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
         yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
 
 
-def _pod_shares(
-    inventory: Inventory, gpus: tuple[Gpu, ...], kai_version: Version | None
-) -> Iterator[CheckResult]:
-    pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, gpus)
+def _pods_without_reservation(inventory: Inventory, pod_shares: Iterable[PodShare]) -> Iterator[CheckResult]:
     lacking = [
         f"{pod_share.pod.namespace}/{pod_share.pod.name}"
         for pod_share in pod_shares
@@ -124,6 +119,8 @@ def _pod_shares(
             f"no reservation pod for {_listed(lacking)}: KAI may give their GPU to others or delete them",
             "recreate these pods",
         )
+    elif not inventory.reservations and not inventory.tenant_reservations:
+        yield ok(_RESERVATIONS, "none: no pod on this node has a share in a GPU group")
 
 
 def _label(labels: Mapping[str, str]) -> CheckResult:

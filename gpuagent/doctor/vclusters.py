@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.tenants import tenant_of
 from kai import keys
@@ -58,10 +59,20 @@ async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_names
                     pod = read_pod(item)
                 except ObjectError:
                     continue  # the check of the node's pods reports it
-                tenant = tenant_of(pod)
-                if tenant and tenant.namespace == reservation_namespace and not pod.is_finished:
+                tenant = tenant_of(pod) if _may_reserve(pod) else None
+                if tenant and tenant.namespace == reservation_namespace:
                     vclusters.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
     return frozenset(vclusters)
+
+
+def _may_reserve(pod: NodePod) -> bool:
+    """Whether a pod can be a reservation pod of KAI's.
+
+    KAI creates them with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0). Every tenant
+    can write the labels and the namespace, and the advice must not follow from these alone.
+    """
+    is_of_binder = pod.is_bound and pod.scheduler_name == keys.DEFAULT_SCHEDULER
+    return is_of_binder and pod.whole_gpus > 0 and not pod.is_finished
 
 
 async def serves_bind_requests(client: KubeClient) -> bool:

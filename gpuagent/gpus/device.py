@@ -1,6 +1,6 @@
 """One GPU over time: its handle, its figures, and retries while it does not respond."""
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from gpuagent.gpus.driver import (
     NO_INSTANCE,
@@ -17,7 +17,7 @@ from gpuagent.gpus.driver import (
     explained,
 )
 from gpuagent.gpus.memory import MemoryReader
-from gpuagent.gpus.process_lists import EntryKey, Merged, ProcessLists
+from gpuagent.gpus.process_lists import Merged, ProcessLists
 from gpuagent.gpus.reading import Gpu, MigInstance
 from gpuagent.gpus.utilization import Percents, UtilizationReader
 from gpuagent.problems import Cause, Problem
@@ -25,6 +25,10 @@ from service.backoff import Backoff
 
 _MOST_MIG_PLACES: Final = 256
 """Upper bound of MIG devices to read per GPU; A100 and H100 have at most 7."""
+
+
+_EntryKey: TypeAlias = tuple[int, int, int]
+"""PID, GPU instance and compute instance."""
 
 
 class Device:
@@ -123,7 +127,11 @@ class Device:
             self._read_instances(parts, now, problems)
         used, total = (memory.used, memory.total) if memory else (None, None)
         merged = self._readers.lists.read(
-            self._handle, used=used, total=total, now=now, is_elsewhere=parts.has
+            self._handle,
+            used=used,
+            total=total,
+            now=now,
+            is_elsewhere=None if is_mig is False else parts.has,
         )
         processes = merged.processes
         if processes is None and memory is None and not parts.instances and not parts.is_complete:
@@ -219,7 +227,7 @@ class Device:
         used, total = (memory.used, memory.total) if memory else (None, None)
         merged = readers.lists.read(handle, used=used, total=total, now=now)
         parts.is_complete &= merged.processes is not None
-        parts.entries |= merged.entries
+        parts.entries.update(map(_key, merged.entries))
         why = readers.memory.failure
         parts.instances.append(
             MigInstance(
@@ -270,7 +278,7 @@ class _Assembly:
 
     def __init__(self, *, is_complete: bool) -> None:
         self.instances: list[MigInstance] = []
-        self.entries: set[EntryKey] = set()
+        self.entries: set[_EntryKey] = set()
         """The entries of all process lists that were read."""
         self.is_complete = is_complete
         """Whether the GPU is in MIG mode, and every MIG device and its processes were read."""
@@ -282,11 +290,12 @@ class _Assembly:
         """
         if entry.gpu_instance == NO_INSTANCE:
             return False
-        keys = (
-            (entry.pid, entry.gpu_instance, entry.compute_instance),
-            (entry.pid, NO_INSTANCE, NO_INSTANCE),
-        )
+        keys = _key(entry), (entry.pid, NO_INSTANCE, NO_INSTANCE)
         return self.is_complete or any(key in self.entries for key in keys)
+
+
+def _key(entry: ListedProcess) -> _EntryKey:
+    return entry.pid, entry.gpu_instance, entry.compute_instance
 
 
 def _is_refused_whole(merged: Merged) -> bool:

@@ -21,6 +21,7 @@ from gpuagent.gpus.driver import (
     ProcessList,
     UtilizationSample,
 )
+from gpuagent.gpus.process_list_call import ProcessListCall
 from gpuagent.gpus.reader import GpuReader
 from gpuagent.gpus.reading import DriverReplaced
 
@@ -38,22 +39,8 @@ _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotOffered,
 }
 
-# Newest first. pynvml's names without a suffix are not used: they call the newest version, and with an older
-# library they raise an exception that is not an NVMLError.
-_LISTS: Final[dict[ProcessList, list[Callable[..., Any]]]] = {
-    ProcessList.COMPUTE: [
-        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
-        pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
-    ],
-    ProcessList.GRAPHICS: [
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-    ],
-    ProcessList.MPS: [
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
-    ],
-}
+_LIST_VERSIONS: Final[tuple[str, ...]] = ("_v3", "_v2")
+"""Versions of the process lists, newest first. Their entries have the same layout."""
 _MOST_ATTEMPTS_AT_SIZE: Final = 4
 _PROCESSES_UTILIZATION_INFO: Final = "nvmlDeviceGetProcessesUtilizationInfo"
 _MOST_SAMPLES: Final = 1 << 14
@@ -80,7 +67,8 @@ class NvmlDriver:
 
     def __init__(self) -> None:
         self.errors = ErrorCounts()
-        self._lists = dict(_LISTS)
+        self._list_call = ProcessListCall()
+        self._list_versions = dict.fromkeys(ProcessList, _LIST_VERSIONS)
 
     def start(self) -> None:
         """Initialise NVML."""
@@ -129,24 +117,20 @@ class NvmlDriver:
         return DeviceMemory(total=info.total, free=info.free, reserved=None)
 
     def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
-        """Return one process list, by the newest version of the call in this library.
-
-        The binding first asks for the size of the list. If more processes start in between, the driver
-        returns InsufficientSize, and the call is repeated.
-        """
-        newest, *older = self._lists[which]
+        """Return one process list, by the newest version of the call in this library."""
+        newest, *older = self._list_versions[which]
         try:
-            entries = self._sized(which.value, newest, device.handle)
+            return self._list(which, newest, device)
         except NotOffered as missing:
             if not older:
                 raise
-            entries = self._sized(which.value, older[0], device.handle)
+            entries = self._list(which, older[0], device)
             if missing.error == "FunctionNotFound":  # a loaded library does not gain symbols
-                self._lists[which] = older
-        return [
-            ListedProcess(entry.pid, entry.usedGpuMemory, entry.gpuInstanceId, entry.computeInstanceId)
-            for entry in entries
-        ]
+                self._list_versions[which] = tuple(older)
+            return entries
+
+    def _list(self, which: ProcessList, version: str, device: _Device) -> list[ListedProcess]:
+        return self._sized(which.value, self._list_call.read, which.value + version, device.handle)
 
     def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
         """Return the utilisation samples after a time, by the older of two calls or else by the newer one.
@@ -196,7 +180,7 @@ class NvmlDriver:
     def _sized(
         self, name: str, function: Callable[..., Any], *arguments: Any, expected: tuple[str, ...] = ()
     ) -> list[Any]:
-        """Return a list of the driver; repeat the call if the list outgrows the size that was read first."""
+        """Return a list of the driver; repeat the call if the list outgrows the array (InsufficientSize)."""
         attempts = 1
         while True:
             try:
@@ -254,6 +238,8 @@ class NvmlDriver:
             value, label = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "FunctionNotFound"
         except UnicodeDecodeError:
             value, label = pynvml.NVML_ERROR_UNKNOWN, "NotUtf8"
+        except MemoryError:  # the binding allocates an array of any length that the driver names
+            value, label = pynvml.NVML_ERROR_UNKNOWN, "Garbage"
         if label not in expected:
             self.errors.add(name, label)
         if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:

@@ -1,8 +1,9 @@
 """Merges the process lists of one device: which lists to read, how to merge them, and when to reject them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from itertools import chain
+from typing import Final
 
 from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
@@ -29,10 +30,6 @@ _READS_PER_FULL_ONE: Final = 6
 _OTHERS: Final = (ProcessList.MPS, ProcessList.GRAPHICS)
 
 
-EntryKey: TypeAlias = tuple[int, int, int]
-"""PID, GPU instance and compute instance."""
-
-
 @dataclass(frozen=True, slots=True)
 class Merged:
     """All processes of a device, or the reason why there is no list."""
@@ -43,7 +40,7 @@ class Merged:
     detail: str = ""
     failure: CallFailed | None = None
     """The call that failed; None if the driver responded, even with an implausible list."""
-    entries: frozenset[EntryKey] = frozenset()
+    entries: Sequence[ListedProcess] = ()
     """Entries that were merged into `processes`."""
 
 
@@ -75,7 +72,7 @@ class ProcessLists:
         used: int | None,
         total: int | None,
         now: float,
-        is_elsewhere: Callable[[ListedProcess], bool] = lambda _entry: False,
+        is_elsewhere: Callable[[ListedProcess], bool] | None = None,
     ) -> Merged:
         """Read and merge the lists that are needed.
 
@@ -84,7 +81,8 @@ class ProcessLists:
             used: used bytes of the device; None if unknown.
             total: total bytes of the device; None if unknown.
             now: monotonic seconds.
-            is_elsewhere: whether to skip an entry because a MIG device of the GPU lists it.
+            is_elsewhere: whether to skip an entry because a MIG device of the GPU lists it; None to skip
+                none.
 
         Raises:
             GpuLost, DriverGone, DriverReplaced: more than the lists failed.
@@ -111,7 +109,7 @@ class ProcessLists:
         if ProcessList.MPS in lists:
             self.mps_clients = frozenset(entry.pid for entry in lists[ProcessList.MPS])
         for which, entries in lists.items():
-            if not all(_is_credible(entry, total) for entry in entries):
+            if not _are_credible(entries, total):
                 self._driver.errors.add(which.value, "Garbage")
                 return Merged(
                     None,
@@ -119,22 +117,23 @@ class ProcessLists:
                     "the driver lists an impossible PID, or a process with more memory than the device has:"
                     " the list is ignored (a known bug of drivers 535.54 to 535.86; use another version)",
                 )
-        own_entries = [entry for entries in lists.values() for entry in entries if not is_elsewhere(entry)]
+        own_entries = list(chain.from_iterable(lists.values()))
+        if is_elsewhere is not None:
+            own_entries = [entry for entry in own_entries if not is_elsewhere(entry)]
         processes = merge(own_entries)
-        keys = frozenset((entry.pid, entry.gpu_instance, entry.compute_instance) for entry in own_entries)
         if max(len(processes), *map(len, lists.values())) >= MOST_LISTED:
             return Merged(
                 processes,
                 Cause.TRUNCATED,
                 f"the driver lists at most {MOST_LISTED} processes of a GPU, so some may be missing",
-                entries=keys,
+                entries=own_entries,
             )
-        return Merged(processes, entries=keys)
+        return Merged(processes, entries=own_entries)
 
     def _ask(self, device: Handle, *, used: int | None, now: float) -> dict[ProcessList, list[ListedProcess]]:
         compute = self._driver.processes(device, ProcessList.COMPUTE)
         lists = {ProcessList.COMPUTE: compute}
-        unexplained = (used or 0) - sum(entry.used_bytes or 0 for entry in compute)
+        unexplained = (used or 0) - sum([entry.used_bytes or 0 for entry in compute])
         self._reads_since_full += 1
         is_full = (
             used is None
@@ -167,16 +166,20 @@ def merge(entries: Iterable[ListedProcess]) -> tuple[GpuProcess, ...]:
     by_instance: dict[tuple[int, int, int], int | None] = {}
     for entry in entries:
         key = entry.pid, entry.gpu_instance, entry.compute_instance
-        before = by_instance.get(key)
-        if before is None or (entry.used_bytes is not None and entry.used_bytes > before):
-            by_instance[key] = entry.used_bytes
+        used, before = entry.used_bytes, by_instance.get(key)
+        if before is None or (used is not None and used > before):
+            by_instance[key] = used
     by_pid: dict[int, int | None] = {}
     for (pid, _, _), used in by_instance.items():
         other = by_pid.get(pid, 0)
         by_pid[pid] = None if used is None or other is None else other + used
-    return tuple(GpuProcess(pid, used) for pid, used in by_pid.items())
+    return tuple([GpuProcess(pid, used) for pid, used in by_pid.items()])
 
 
-def _is_credible(entry: ListedProcess, total: int | None) -> bool:
+def _are_credible(entries: Iterable[ListedProcess], total: int | None) -> bool:
     most = MOST_DEVICE_BYTES if total is None else total
-    return 0 < entry.pid <= _MOST_PID and (entry.used_bytes is None or entry.used_bytes <= most)
+    for entry in entries:
+        used = entry.used_bytes
+        if not 0 < entry.pid <= _MOST_PID or (used is not None and used > most):
+            return False
+    return True

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from gpuagent.problems import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process on a device; its memory is the maximum of the compute, graphics and MPS lists."""
+class GpuProcess(Struct, frozen=True, gc=False):
+    """A process on a device; its memory is the maximum of the compute, graphics and MPS lists.
+
+    A msgspec Struct, since there are many and it is cheap to create.
+    """
 
     pid: int
     """PID in the agent's PID namespace."""

@@ -119,10 +119,9 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
                 named_by_uid.add(pid)
     gpu_uuids: dict[str, set[str]] = {}
     for gpu in sample.reading.gpus:
-        for process in gpu.processes or ():
-            pod = owners.get(process.pid)
-            if pod is not None:
-                gpu_uuids.setdefault(pod.uid, set()).add(gpu.uuid)
+        present = {process.pid for process in gpu.processes or ()} & owners.keys()
+        for uid in {pod.uid for pid in present if (pod := owners[pid]) is not None}:
+            gpu_uuids.setdefault(uid, set()).add(gpu.uuid)
     return Attribution(
         owners=owners,
         named_by_uid=frozenset(named_by_uid),

@@ -5,8 +5,10 @@ figures that depend on it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.gpus.reading import Gpu, GpuProcess
 from gpuagent.gpus.utilization import Percents
@@ -132,8 +134,7 @@ def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
     return assigned
 
 
-@dataclass(slots=True)
-class _Usage:
+class _Usage(Struct, gc=False):
     """Memory and utilisation of one owner's processes on one device, as far as the driver reports them."""
 
     known_bytes: int = 0
@@ -143,14 +144,19 @@ class _Usage:
     percent: int | None = 0
     """Sum over the processes; None if the percentage of one of them is unknown."""
 
-    def add(self, process: GpuProcess, *, is_by_uid: bool = True, percent: int | None = None) -> None:
+    def add(self, used_bytes: int | None, is_by_uid: bool, percent: int | None) -> None:
+        """Add one process."""
         self.processes += 1
-        self.is_by_uid &= is_by_uid
-        self.percent = None if percent is None or self.percent is None else self.percent + percent
-        if process.used_bytes is None:
+        if not is_by_uid:
+            self.is_by_uid = False
+        if percent is None or self.percent is None:
+            self.percent = None
+        else:
+            self.percent += percent
+        if used_bytes is None:
             self.unknown += 1
         else:
-            self.known_bytes += process.used_bytes
+            self.known_bytes += used_bytes
 
     @property
     def bytes(self) -> int | None:
@@ -159,6 +165,9 @@ class _Usage:
     @property
     def utilization_ratio(self) -> float | None:
         return None if self.percent is None else min(self.percent, 100) / 100
+
+
+_NO_USAGE: Final = _Usage()
 
 
 class _Tally:
@@ -171,7 +180,9 @@ class _Tally:
         attribution: Attribution | None,
     ) -> None:
         self._gpu = gpu
-        self._all = _Usage()
+        self._all_bytes = 0
+        self._unknown = 0
+        """Number of processes whose memory the driver does not report."""
         self._host = _Usage()
         self._by_device: dict[str, dict[str, _Usage]] = {}
         self._without_list: set[str] = set()
@@ -194,21 +205,24 @@ class _Tally:
         if processes is None:
             self._without_list.add(uuid)
             return
+        figures = [process.used_bytes for process in processes]
+        self._all_bytes += sum([used for used in figures if used is not None])
+        self._unknown += figures.count(None)
+        if attribution is None:
+            return
+        owners, denied, named_by_uid = attribution.owners, attribution.denied, attribution.named_by_uid
         for process in processes:
-            self._all.add(process)
             pid = process.pid
-            if attribution is None:
-                continue
-            if pid in attribution.denied:
+            if pid in denied:
                 self._hides_owners = True
-            elif pid in attribution.owners:
-                pod = attribution.owners[pid]
+            elif pid in owners:
+                pod = owners[pid]
                 if pod is None:
-                    self._host.add(process)
+                    usage = self._host
                 else:
-                    usage = by_pod.setdefault(pod.uid, _Usage())
-                    percent = None if utilization is None else utilization.get(pid, 0)
-                    usage.add(process, is_by_uid=pid in attribution.named_by_uid, percent=percent)
+                    usage = by_pod.get(pod.uid) or by_pod.setdefault(pod.uid, _Usage())
+                percent = None if utilization is None else utilization.get(pid, 0)
+                usage.add(process.used_bytes, pid in named_by_uid, percent)
 
     @property
     def host_bytes(self) -> int | None:
@@ -216,10 +230,10 @@ class _Tally:
 
     @property
     def unattributed_bytes(self) -> int | None:
-        used, attributed = self._gpu.used_bytes, self._all.bytes
-        if self._is_incomplete or self._without_list or used is None or attributed is None:
+        used = self._gpu.used_bytes
+        if self._is_incomplete or self._without_list or used is None or self._unknown:
             return None
-        return used - attributed
+        return used - self._all_bytes
 
     @property
     def problems(self) -> list[Problem]:
@@ -228,8 +242,8 @@ class _Tally:
         The memory of a process is unknown, or the processes use more than the device.
         """
         uuid, problems = self._gpu.uuid, []
-        if self._all.unknown:
-            detail = f"the driver does not report the memory of {self._all.unknown} process(es) on {uuid}"
+        if self._unknown:
+            detail = f"the driver does not report the memory of {self._unknown} process(es) on {uuid}"
             problems.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
         left = self.unattributed_bytes
         if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):
@@ -244,23 +258,23 @@ class _Tally:
 
         A pod that does not use its GPU has 0 bytes, and a utilisation of 0 if the GPU's is known.
         """
-        holdings = []
-        has_utilization = self._gpu.utilization is not None and not self._gpu.mig
+        gpu, holdings = self._gpu, []
+        has_utilization = gpu.utilization is not None and not gpu.mig
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
             for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
-                usage = by_pod.get(uid) or _Usage()
+                usage = by_pod.get(uid) or _NO_USAGE
                 holdings.append(
                     Holding(
                         pod_share=pod_shares[uid],
                         gpu_uuid=device,
-                        gpu_index=self._gpu.index,
-                        used_bytes=None if is_hidden else usage.bytes,
+                        gpu_index=gpu.index,
+                        used_bytes=None if is_hidden or usage.unknown else usage.known_bytes,
                         processes=usage.processes,
                         utilization_ratio=usage.utilization_ratio
                         if has_utilization and not is_hidden
                         else None,
-                        is_mig=self._gpu.mig,
+                        is_mig=gpu.mig,
                         has_unknown_memory=usage.unknown > 0,
                         is_by_uid=usage.is_by_uid,
                     )

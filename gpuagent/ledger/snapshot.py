@@ -3,14 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from gpuagent.gpus.reading import Gpu, LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_shares import PodShare
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """The memory and utilisation of one pod on one GPU or MIG device."""
+class Holding(Struct, frozen=True, kw_only=True, gc=False):
+    """The memory and utilisation of one pod on one GPU or MIG device.
+
+    A msgspec Struct, since there are many and it is cheap to create.
+    """
 
     pod_share: PodShare
     gpu_uuid: str

@@ -1,6 +1,8 @@
 """Pods of a node from a file: the output of `kubectl get … -o json`, or the same format written by hand."""
 
 import asyncio
+import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +15,7 @@ import msgspec
 from gpuagent.pods.assemble import AssembledInventory, build
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
-from service.documents import DocumentError, load_file
+from service.documents import DocumentError, decode_text, load_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog
 
@@ -136,15 +138,28 @@ def _documents(path: Path) -> list[Any]:
     Raises:
         DocumentError: the file is not readable, neither YAML nor JSON, or empty.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DocumentError(f"{path}: {error.strerror}") from None
+    data = _content(path)
     if data.lstrip()[:1] == b"{":
         # YAML may start like this, too, and its reader reports the line of an error.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return [msgspec.json.decode(data)]
-    documents = load_file(path)
+    documents = load_text(decode_text(data, str(path)), str(path))
     if not documents:
         raise DocumentError(f"{path}: empty; expected a v1 PodList or a v1 List")
     return documents
+
+
+def _content(path: Path) -> bytes:
+    """Read a regular file. A pipe could be read only once, and a read of it could wait forever.
+
+    Raises:
+        DocumentError: the file is not readable, or not a regular file.
+    """
+    try:
+        # Without O_NONBLOCK the opening of a pipe waits for its writer.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DocumentError(f"{path}: not a regular file")
+            return file.read()
+    except OSError as error:
+        raise DocumentError(f"{path}: {error.strerror}") from None

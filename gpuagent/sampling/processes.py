@@ -3,16 +3,18 @@
 No other source is used: workloads can forge environment, mounts and host name.
 """
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+import time
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
 from gpuagent.problems import Cause, Problem
-from gpuagent.sampling.cgroups import CgroupNames, MalformedCgroup, read_names
+from gpuagent.sampling.cgroups import CgroupNames
+from gpuagent.sampling.proc_files import FileIdentity, ProcDenied, ProcFiles, Program
 from gpuagent.sampling.sample import LookupResult, Origin
 
 _GONE = Origin(result=LookupResult.GONE)
@@ -20,24 +22,19 @@ THREADS_OF_A_PROCESS: Final = 64
 THREADS_OF_A_SAMPLE: Final = 1024
 """Maximum of threads to read per process, and per sample, for processes whose main thread has exited. A
 tenant may have 30,000 threads; reading one takes about 20 µs."""
-_MOST_BYTES: Final = 1 << 16  # 13 hierarchies with paths of PATH_MAX
 _PID_MOST: Final = 1 << 22  # the kernel's PID_MAX_LIMIT
-_EXITING: Final = 0x4  # PF_EXITING in the kernel's task flags
 _HIDDEN_EVIDENCE_BYTES: Final = 1 << 30
+_SAMPLES_PER_READ: Final = 12
+"""Samples after which stat is read again, since an exec does not change the identity of the file."""
 
 
-class _Denied(Exception):
-    """A file of a process is not readable or malformed; the message has the details."""
+class _KnownProcess(Struct, frozen=True, gc=False):
+    """A process whose origin is known."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    """Relevant fields of /proc/<pid>/stat."""
-
-    start: str
-    """Field 22, in ticks since boot."""
-    name: str
-    is_exiting: bool = field(compare=False)
+    program: Program
+    origin: Origin
+    file: FileIdentity | None = None
+    """The stat file before it was last read; None if unknown."""
 
 
 class Processes:
@@ -46,15 +43,22 @@ class Processes:
     The result for a process is valid until the process ends or executes another program. Only root on the
     host could move a living process to another pod's cgroup.
 
+    The stat file of a process in a pod is read in every twelfth sample only, and whenever its identity has
+    changed, which shows the end of the process. Reading it each time would take three times as long, since
+    the kernel then adds up the times of all threads. The program of such a process serves only to recognise
+    an MPS server. Other processes are read each time: a runtime's child executes the container's program
+    after its move to the pod's cgroup.
+
     A process that is missing in /proc, or whose cgroup is hidden while it exits, may just have ended; in one
     sample that is no problem. If the driver lists the process again in the next sample, the process has not
     ended, and its owner counts as unknown (`proc-denied`).
     """
 
-    def __init__(self, *, proc_root: Path) -> None:
-        self._proc_root = proc_root
-        self._root = str(proc_root)
-        self._known: dict[int, tuple[_Stat, Origin]] = {}
+    def __init__(self, *, proc_root: Path, clock: Callable[[], int] = time.time_ns) -> None:
+        """Set the root of /proc, and the clock of its files in nanoseconds of Unix time."""
+        self._files = ProcFiles(proc_root, clock=clock)
+        self._known: dict[int, _KnownProcess] = {}
+        self._samples = 0
         self._unplaced: frozenset[int] = frozenset()
         self._threads_left = 0
 
@@ -62,8 +66,10 @@ class Processes:
         """Return the origin of every process of the reading, and the problems of the look-up."""
         origins: dict[int, Origin] = {}
         reasons: dict[int, str] = {}
-        known: dict[int, tuple[_Stat, Origin]] = {}
+        known: dict[int, _KnownProcess] = {}
         problems: list[Problem] = []
+        self._samples += 1
+        self._files.begin_sample()
         self._threads_left = THREADS_OF_A_SAMPLE
         for gpu in reading.gpus:
             denied: list[int] = []
@@ -71,8 +77,13 @@ class Processes:
                 pid = process.pid
                 if pid not in origins:
                     try:
-                        origins[pid] = self._place(pid, known)
-                    except _Denied as error:
+                        unchanged = self._unchanged(pid)
+                        if unchanged is not None:
+                            known[pid] = unchanged
+                            origins[pid] = unchanged.origin
+                        else:
+                            origins[pid] = self._place(pid, known)
+                    except ProcDenied as error:
                         origins[pid] = Origin(result=LookupResult.DENIED)
                         reasons[pid] = str(error)
                 if pid in reasons:
@@ -94,50 +105,63 @@ class Processes:
             )
         return origins, tuple(problems)
 
-    def _place(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:
+    def _place(self, pid: int, known: dict[int, _KnownProcess]) -> Origin:
         """Return the origin; GONE only if the previous sample did not fail for the same process.
 
         Raises:
-            _Denied: the owner is unknown.
+            ProcDenied: the owner is unknown.
         """
         origin = self._find(pid, known)
         if origin.result is LookupResult.GONE and pid in self._unplaced:
-            raise _Denied(f"the driver lists process {pid}, but {self._root} does not show its owner")
+            raise ProcDenied(
+                f"the driver lists process {pid}, but {self._files.root} does not show its owner"
+            )
         return origin
 
-    def _find(self, pid: int, known: dict[int, tuple[_Stat, Origin]]) -> Origin:
+    def _find(self, pid: int, known: dict[int, _KnownProcess]) -> Origin:
         if not 0 < pid <= _PID_MOST:
             return _GONE
         for _ in range(2):  # again if another process took over the PID in the meantime
-            before = self._stat(pid)
-            remembered = self._known.get(pid)
-            if before is not None and remembered is not None and remembered[0] == before:
-                known[pid] = remembered
-                return remembered[1]
-            names = self._cgroup(pid)
+            before = self._files.stat(pid)
+            names = self._files.cgroup(pid)
             if names is None:
-                if self._is_hidden(pid):
-                    raise _Denied(f"process {pid} is alive, but {self._root} hides it (hidepid)")
+                if self._files.hides(pid):
+                    raise ProcDenied(f"process {pid} is alive, but {self._files.root} hides it (hidepid)")
                 return _GONE
-            name = self._comm(pid, before)
-            after = self._stat(pid)
+            name = self._files.name(pid, before)
+            after = self._files.stat(pid)
             if after is None:
                 if before is not None:
                     return _GONE
                 return _origin(names, name)
-            if before is not None and before.start == after.start:
+            if before is not None and before.program.start == after.program.start:
                 if after.is_exiting and names.hides_exiting and not names.pod_uids:
                     living = self._of_living_thread(pid)
                     if living is None:
                         return _GONE
                     names = living
-                    if self._start(pid) != before.start:
+                    now = self._files.stat(pid)
+                    if now is None or now.program.start != before.program.start:
                         continue
                 origin = _origin(names, name)
-                if before.name == after.name:
-                    known[pid] = (after, origin)
+                if before.program == after.program:
+                    known[pid] = _KnownProcess(after.program, origin)
                 return origin
         return _GONE
+
+    def _unchanged(self, pid: int) -> _KnownProcess | None:
+        """Return the known process with this PID; None if the PID has none, or another one now."""
+        known = self._known.get(pid)
+        if known is None:
+            return None
+        file = self._files.identity(pid)
+        is_read_due = (pid + self._samples) % _SAMPLES_PER_READ == 0
+        if known.origin.pod_uids and file is not None and file == known.file and not is_read_due:
+            return known
+        stat = self._files.stat(pid)
+        if stat is None or stat.program != known.program:
+            return None
+        return _KnownProcess(known.program, known.origin, file)
 
     def _of_living_thread(self, pid: int) -> CgroupNames | None:
         """Return the cgroup names of a living thread; None if there is no such thread.
@@ -146,96 +170,17 @@ class Processes:
         its cgroup.
         """
         most = min(THREADS_OF_A_PROCESS, self._threads_left)
-        path = f"{self._root}/{pid}/task"
-        try:
-            with os.scandir(path) as entries:
-                threads = [entry.name for entry in islice(entries, most + 1) if entry.name != str(pid)][:most]
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        except OSError as error:
-            raise _Denied(f"{path}: {error.strerror}") from None
-        for thread in threads:
+        for thread in self._files.threads(pid, most):
             self._threads_left -= 1
-            name = f"{pid}/task/{thread}"
-            names = self._cgroup(name)
+            names = self._files.cgroup(thread)
             if names is None:
                 continue
             if names.pod_uids or not names.hides_exiting:
                 return names
-            stat = self._stat(name)
+            stat = self._files.stat(thread)
             if stat is not None and not stat.is_exiting:
                 return names
         return None
-
-    def _start(self, pid: int) -> str:
-        stat = self._stat(pid)
-        return stat.start if stat else ""
-
-    def _stat(self, pid: int | str) -> _Stat | None:
-        text = self._read(pid, "stat")
-        if text is None:
-            return None
-        head, closing, tail = text.rpartition(")")
-        fields = tail.split(maxsplit=20)
-        if not closing or len(fields) < 20 or not fields[6].isdigit():
-            raise _Denied(f"{self._root}/{pid}/stat: not of the form <pid> (<name>) <state> and 49 numbers")
-        is_exiting = fields[0] in "ZXx" or bool(int(fields[6]) & _EXITING)
-        return _Stat(fields[19], head.partition("(")[2], is_exiting)
-
-    def _cgroup(self, pid: int | str) -> CgroupNames | None:
-        text = self._read(pid, "cgroup")
-        if text is None:
-            return None
-        try:
-            return read_names(text)
-        except MalformedCgroup as error:
-            raise _Denied(f"{self._root}/{pid}/cgroup: {error}") from None
-
-    def _comm(self, pid: int, stat: _Stat | None) -> str:
-        """Return the name of the process, from comm or else from stat; stat escapes line breaks."""
-        text = self._read(pid, "comm")
-        if text is None:
-            return stat.name if stat else ""
-        return text.removesuffix("\n")
-
-    def _read(self, pid: int | str, name: str) -> str | None:
-        """Read a file of a process or thread (`1/task/2`); None if it does not exist.
-
-        Raises:
-            _Denied: the file is not readable, or the agent has reached a limit of files or memory.
-        """
-        path = f"{self._root}/{pid}/{name}"
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                data = os.read(file, _MOST_BYTES)
-            finally:
-                os.close(file)
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        except OSError as error:
-            raise _Denied(f"{path}: {error.strerror}") from None
-        if len(data) == _MOST_BYTES:
-            data = data[: data.rfind(b"\n") + 1]
-        return data.decode("utf-8", "replace")
-
-    def _is_hidden(self, pid: int) -> bool:
-        """Whether a process that /proc does not show is alive. hidepid=2 hides it, but not from signals.
-
-        Works only with /proc of the agent's own PID namespace.
-        """
-        try:
-            if str((self._proc_root / "self").readlink()) != str(os.getpid()):
-                return False
-        except OSError:
-            return False
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True  # the process is alive, and belongs to another user
-        return True
 
     def _hides_processes(self, reading: GpuReading) -> bool:
         gpus = reading.gpus
@@ -245,8 +190,8 @@ class Processes:
         if any(processes is None or processes for processes in lists):
             return False
         try:
-            return self._comm(2, None) != "kthreadd"
-        except _Denied:
+            return self._files.name(2, None) != "kthreadd"
+        except ProcDenied:
             return True
 
 
@@ -271,7 +216,8 @@ def _may_hold_much(gpu: Gpu) -> bool:
     return (not parts and not gpu.mig) or any(used is None or used > _HIDDEN_EVIDENCE_BYTES for used in parts)
 
 
-def _processes_of(gpu: Gpu) -> Iterator[GpuProcess]:
-    yield from gpu.processes or ()
-    for instance in gpu.instances:
-        yield from instance.processes or ()
+def _processes_of(gpu: Gpu) -> Iterable[GpuProcess]:
+    if not gpu.instances:
+        return gpu.processes or ()
+    lists = [gpu.processes, *(instance.processes for instance in gpu.instances)]
+    return chain.from_iterable(processes or () for processes in lists)

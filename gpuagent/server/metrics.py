@@ -57,8 +57,8 @@ class Metrics:
         self._seconds[bisect_left(SECONDS_BUCKETS, seconds)] += 1
         self._seconds_sum += seconds
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+    def parts(self) -> tuple[bytes, ...]:
+        """Return all metrics in Prometheus' text format, in parts to be written one after the other."""
         status = self._status()
         page = Exposition()
         if status.snapshot is not None:
@@ -68,7 +68,7 @@ class Metrics:
         self._add_durations(page)
         for family, value in process_figures():
             page.add(family, "", value)
-        return page.text()
+        return page.parts()
 
     def _add_gpus(self, page: Exposition, snapshot: Snapshot) -> None:
         for account in snapshot.gpus:
@@ -87,11 +87,10 @@ class Metrics:
 
     def _add_pods(self, page: Exposition, status: Status, snapshot: Snapshot) -> None:
         verdicts = status.verdicts
-        written: dict[tuple[str, str], str] = {}
+        pod_labels = _PodLabels(self._node)
         for holding in snapshot.holdings:
             pod_share, uuid = holding.pod_share, holding.gpu_uuid
-            place = (pod_share.pod.uid, uuid)
-            labels = written[place] = self._pod_labels(pod_share, uuid, holding.gpu_index)
+            labels = pod_labels.text(pod_share, uuid, holding.gpu_index)
             if holding.used_bytes is not None:
                 page.add(Family.POD_USED, labels, holding.used_bytes)
             if holding.utilization_ratio is not None:
@@ -99,16 +98,14 @@ class Metrics:
             share, limit = pod_share.shares.get(uuid), pod_share.limits.get(uuid)
             if share is not None:
                 page.add(Family.POD_SHARE, f'{labels},source="{share.source}"', share.bytes)
-                if place in verdicts.over_seconds:
-                    page.add(Family.POD_OVER_SECONDS, labels, verdicts.over_seconds[place])
+                over_seconds = verdicts.over_seconds.get((pod_share.pod.uid, uuid))
+                if over_seconds is not None:
+                    page.add(Family.POD_OVER_SECONDS, labels, over_seconds)
             if limit is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
         self._add_info(page, snapshot)
         for key, verdict in verdicts.by_key.items():
-            place = (key.uid, key.gpu_uuid)
-            labels = written.get(place) or self._pod_labels(
-                verdict.pod_share, key.gpu_uuid, verdict.gpu_index
-            )
+            labels = pod_labels.text(verdict.pod_share, key.gpu_uuid, verdict.gpu_index)
             page.add(Family.POD_FLAGGED, f'{labels},reason="{key.reason}"', verdict.is_flagged)
 
     def _add_info(self, page: Exposition, snapshot: Snapshot) -> None:
@@ -165,11 +162,33 @@ class Metrics:
         page.add(Family.SAMPLE_SECONDS, "", total, suffix="_count")
         page.add(Family.SAMPLE_SECONDS, "", self._seconds_sum, suffix="_sum")
 
-    def _pod_labels(self, pod_share: PodShare, gpu_uuid: str, gpu_index: int | None) -> str:
+
+class _PodLabels:
+    """Formats the labels of one scrape's pod series. Each pod and each GPU has the same labels throughout."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._pods: dict[str, tuple[str, str]] = {}
+        """By pod UID: the labels before and after those of the GPU."""
+        self._gpus: dict[str, str] = {}
+
+    def text(self, pod_share: PodShare, gpu_uuid: str, gpu_index: int | None) -> str:
+        """Return the labels of a pod on a GPU."""
+        before, after = self._pods.get(pod_share.pod.uid) or self._of_pod(pod_share)
+        gpu = self._gpus.get(gpu_uuid) or self._of_gpu(gpu_uuid, gpu_index)
+        return f"{before},{gpu},{after}"
+
+    def _of_pod(self, pod_share: PodShare) -> tuple[str, str]:
         pod = pod_share.pod
-        index = "" if gpu_index is None else str(gpu_index)
-        values = (pod.namespace, pod.name, pod.uid, gpu_uuid, index, self._node, pod_share.queue)
-        return label_text(POD, (*values, *_virtual_names(pod_share)))
+        others = (self._node, pod_share.queue, *_virtual_names(pod_share))
+        labels = label_text(POD[:3], (pod.namespace, pod.name, pod.uid)), label_text(POD[5:], others)
+        self._pods[pod.uid] = labels
+        return labels
+
+    def _of_gpu(self, uuid: str, index: int | None) -> str:
+        labels = label_text(POD[3:5], (uuid, "" if index is None else str(index)))
+        self._gpus[uuid] = labels
+        return labels
 
 
 def _virtual_names(pod_share: PodShare) -> tuple[str, str, str]:

@@ -102,7 +102,7 @@ class HttpServer:
         return Page(body=await self._renderer.page(self._status, now=time.time), headers=_HTML)
 
     async def _scrape(self) -> Page:
-        return Page(body=self._metrics.text(), headers=_PROMETHEUS)
+        return Page(body=self._metrics.parts(), headers=_PROMETHEUS)
 
     async def _shares(self) -> Page:
         body = shares_json(self._status(), node=self._node, is_simulated=self._is_simulated)

@@ -1,5 +1,6 @@
 """Loads a scenario from its file, with all checks that prevent later failures."""
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -169,6 +170,10 @@ def _wrong_objects(scenario: Scenario) -> Iterator[tuple[str, str]]:
         except msgspec.ValidationError as error:
             place, _, wrong = _in_words(error).rpartition(": ")
             yield f"objects[{number}]{'.' if place else ''}{place}", wrong
+        try:
+            json.dumps(object_)
+        except (TypeError, ValueError):
+            yield f"objects[{number}]", "a value does not exist in JSON; put dates in quotes"
     names = [pod.name for pod in scenario.pods]
     names += [
         f"{object_['metadata'].get('namespace', 'default')}/{object_['metadata']['name']}"

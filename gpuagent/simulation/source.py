@@ -15,6 +15,21 @@ from gpuagent.simulation.objects import node_objects, pod_identities
 from gpuagent.simulation.procfs import ProcTree
 from gpuagent.simulation.scenario import Scenario
 from gpuagent.simulation.state import DriverState, state_at
+from service.command import UsageError
+
+
+def simulated_gpus(scenario: Scenario) -> "SimulatedGpus":
+    """Create the source of a scenario's node.
+
+    Raises:
+        UsageError: the temporary folder cannot be written.
+    """
+    try:
+        return SimulatedGpus(scenario=scenario)
+    except OSError as error:
+        raise UsageError(
+            f"--gpus simulated needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
+        ) from None
 
 
 class SimulatedGpus(GpuReader):

@@ -154,7 +154,7 @@ def age_of_figures(answer: AgentResponse, date: str, wall_clock: Callable[[], fl
         return None
     try:
         now = parsedate_to_datetime(date).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: numbers of any length pass the parser
         now = wall_clock()
     return max(now - sampled_at, 0.0)
 

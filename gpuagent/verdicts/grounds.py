@@ -24,6 +24,8 @@ class FlagReason(StrEnum):
     `{lasted}` and `{changed}` stand for the figures of the verdict.
     """
 
+    __hash__ = str.__hash__  # Enum's own is Python code, and a sample hashes thousands of keys
+
     event_reason: str
     summary: str
     message: str
@@ -105,7 +107,7 @@ UNPLACED_MESSAGE: Final = (
 _ON_FOREIGN_GPU: Final = (FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE)
 
 
-class Key(Struct, frozen=True):
+class Key(Struct, frozen=True, gc=False):
     """Identifies a verdict: a pod, a GPU and a reason."""
 
     uid: str
@@ -114,7 +116,7 @@ class Key(Struct, frozen=True):
     reason: FlagReason
 
 
-class Ground(Struct, frozen=True, kw_only=True):
+class Ground(Struct, frozen=True, kw_only=True, gc=False):
     """Result of comparing one snapshot with the condition of one key."""
 
     key: Key
@@ -140,15 +142,24 @@ class Grounds:
         self._suspension = Suspension.of(snapshot.problems, {a.gpu.uuid for a in snapshot.gpus})
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
-        self._unknown = {h.pod_share.pod.uid for h in snapshot.holdings if h.has_unknown_memory}
+        self._unknown = {key[0] for key, holding in self._holdings.items() if holding.has_unknown_memory}
         self._with_whole_gpus = {
             uid for uid, pod_share in self._pod_shares.items() if has_whole_gpus(pod_share)
         }
+        self._suspends_nothing = not (
+            self._suspension.is_total
+            or self._suspension.gpu_uuids
+            or self._unknown
+            or any(pod_share.may_be_placed for pod_share in snapshot.pod_shares)
+            or any(holding.used_bytes is None for holding in snapshot.holdings)
+        )
         self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
 
     def is_suspended(self, key: Key) -> bool:
         """Whether a problem or an unknown figure prevents an evaluation of the key."""
+        if self._suspends_nothing:  # the usual case
+            return False
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid)
         return (

@@ -33,7 +33,7 @@ _OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     """The verdict on one pod for one reason on one GPU."""
 
     key: Key
@@ -97,8 +97,7 @@ class Verdicts:
     with a share."""
 
 
-@dataclass(slots=True)
-class _History:
+class _History(Struct, gc=False):
     """History of one key that has a balance, a flag or a violation."""
 
     verdict: Verdict
@@ -247,8 +246,11 @@ class Judge:
 
     def _weigh(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Combine one ground with the history of its key, and store the result."""
-        key, now, counts = ground.key, sample.snapshot.taken_at, sample.counts(ground.key)
+        key = ground.key
         history = self._histories.get(key)
+        if history is None and not ground.is_over:  # the usual case, in which there is nothing to store
+            return _verdict(ground), None
+        now, counts = sample.snapshot.taken_at, sample.counts(key)
         balance = history.balance if history is not None else 0
         was_flagged = history is not None and history.is_flagged
         since = history.over_since if history is not None else None
@@ -266,16 +268,7 @@ class Judge:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
             is_flagged = ground.is_over and (is_immediate or balance >= grace)
-        verdict = Verdict(
-            key=key,
-            pod_share=ground.pod_share,
-            gpu_index=ground.gpu_index,
-            is_flagged=is_flagged,
-            since=since,
-            balance=seconds(balance),
-            used_bytes=ground.used_bytes,
-            allowed_bytes=ground.allowed_bytes,
-        )
+        verdict = _verdict(ground, is_flagged=is_flagged, since=since, balance=seconds(balance))
         history = _History(verdict, balance, is_flagged, since, clean_samples)
         if history.is_empty:
             self._histories.pop(key, None)
@@ -284,6 +277,21 @@ class Judge:
         if is_flagged == was_flagged:
             return verdict, None
         return verdict, Change.FLAGGED if is_flagged else Change.CLEARED
+
+
+def _verdict(
+    ground: Ground, *, is_flagged: bool = False, since: float | None = None, balance: float = 0.0
+) -> Verdict:
+    return Verdict(
+        key=ground.key,
+        pod_share=ground.pod_share,
+        gpu_index=ground.gpu_index,
+        is_flagged=is_flagged,
+        since=since,
+        balance=balance,
+        used_bytes=ground.used_bytes,
+        allowed_bytes=ground.allowed_bytes,
+    )
 
 
 class _Sample:

@@ -71,9 +71,14 @@ def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
 
 
 def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Snapshot) -> Iterator[Problem]:
+    with_whole_gpus = {pod_share.pod.uid for pod_share in snapshot.pod_shares if has_whole_gpus(pod_share)}
     users: dict[str, list[Holding]] = {}
     for holding in snapshot.holdings:
-        if holding.gpu_uuid in by_gpu and _is_whole_gpu_user(holding):
+        if (
+            holding.gpu_uuid in by_gpu
+            and holding.pod_share.pod.uid in with_whole_gpus
+            and _may_conflict(holding)
+        ):
             users.setdefault(holding.gpu_uuid, []).append(holding)
     for gpu, pods in sorted(by_gpu.items()):
         own = [h for h in users.get(gpu, ()) if len(pods) > 1 or h.pod_share.pod.namespace not in pods]
@@ -90,14 +95,13 @@ def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Sna
             yield Problem(Cause.RESERVATION_CONFLICT, gpu, f"{detail}; only one of them can have the GPU")
 
 
-def _is_whole_gpu_user(holding: Holding) -> bool:
+def _may_conflict(holding: Holding) -> bool:
     """Whether a pod with whole GPUs uses a GPU that no trusted reservation pod withholds from it."""
     pod_share = holding.pod_share
     return (
         (holding.used_bytes or 0) > SMALL_BYTES
         and not holding.is_mig
         and not pod_share.pod.is_finished
-        and has_whole_gpus(pod_share)
         and holding.gpu_uuid not in pod_share.withheld_gpus
     )
 

@@ -13,10 +13,14 @@ from kai.own_labels import OVER_SHARE
 from kube.client import KubeClient
 from kube.eviction import Evicted, EvictionAnswer, evict
 from tests.support.administrator import Administrator
-from tests.support.control_plane import ControlPlane
+from tests.support.api_faults import Cut
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.evaluations import Node, of_pod
 from tests.support.gpu_node import EVICT, INTERVAL, RIGHTS, GpuNode, counted, until
+from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import reservation
 from tests.support.running_evictor import desk
+from tests.support.samples import GIB, pod_share
 from tests.support.watches import until as settled
 
 NAMESPACE = "wants-evictions"
@@ -142,6 +146,32 @@ async def test_an_eviction_that_a_disruption_budget_refuses_is_retried_with_grow
         await pass_time(300)
         assert run.results["evicted"] == 1
     assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
+
+
+async def test_evictions_whose_answers_are_lost_keep_to_the_budget(
+    node: GpuNode, hostile: HostileApiServer
+) -> None:
+    uids = {
+        name: await node.pod(name, number=number, namespace=NAMESPACE) for number, name in enumerate("abc", 1)
+    }
+    shares = [of_pod(pod_share(name, GIB), namespace=NAMESPACE) for name in uids]
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client:
+
+        async def ask(pod: NodePod, *, is_trial: bool) -> Evicted:
+            if not is_trial:
+                hostile.inject(Cut(after=0), count=1)
+            return await evict(
+                client, namespace=NAMESPACE, name=pod.name, uid=uids[pod.name], is_trial=is_trial
+            )
+
+        async with desk(asking=ask, node=Node(*shares), used_bytes=dict.fromkeys(uids, 2 * GIB)) as run:
+            await run.step()
+            await settled(lambda: run.results.get("failed") == 1)
+            for _ in range(20):
+                await run.step()
+            await settled(lambda: run.results == {"failed": 1, "owner-backoff": 1, "budget": 2})
+    leaving = [name for name in uids if "deletionTimestamp" in (await read_pod(node.admin, name))["metadata"]]
+    assert len(leaving) == 1, "the API server carried out the eviction whose answer was lost"
 
 
 async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) -> None:

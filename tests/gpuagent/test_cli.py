@@ -1,6 +1,7 @@
 """The command as people type it: one line and status 2 for what cannot be run."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,8 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
     [
         ("", "--node is missing: set --node or NODE_NAME"),
         ("--node n", "--pods cluster: "),
+        ("--node n\udcff --pods pods.yaml", 'argument --node: "n\ufffd" is not the name of a Node'),
+        ("--node n,spec.x=y --pods pods.yaml", 'argument --node: "n,spec.x=y" is not the name of a Node'),
         ("--pods pods.yaml", "--node is missing: set --node or NODE_NAME"),
         ("--node n --pods cluster --listen 127.0.0.1:0", "; or set --pods to a file"),
         ("--node n --pods missing.yaml", "missing.yaml: No such file or directory"),
@@ -139,3 +142,37 @@ def test_a_closed_pipe_does_not_change_the_exit_status() -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+STARTING = """
+import sys, time
+import gpuagent.serve
+from gpuagent.cli import main
+
+def run(_settings):
+    print("starting", flush=True)
+    time.sleep(60)
+
+gpuagent.serve.run = run
+sys.exit(main(["serve", "--node", "n", "--pods", "pods.yaml"]))
+"""
+
+
+@pytest.mark.parametrize("command", ["serve --listen 127.0.0.1:0", "doctor"])
+def test_a_scenario_without_a_temporary_folder_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "no-such-folder")
+    assert main([*command.split(), "--gpus", "simulated:node.yaml"]) == 2
+    line = "--gpus simulated needs a writable temporary folder ($TMPDIR): No such file or directory"
+    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
+
+
+def test_sigterm_ends_an_agent_that_is_still_starting() -> None:
+    command = [sys.executable, "-c", STARTING]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"starting\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0

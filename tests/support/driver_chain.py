@@ -77,7 +77,7 @@ class Chain:
             shares_json(self.books.status(), node="node-1", is_simulated=False)
         )
         self.page = self.renderer.render(self.books.status(), now=now).decode()
-        return series_of(self.metrics.text().decode())
+        return series_of(b"".join(self.metrics.parts()).decode())
 
     @property
     def unready(self) -> tuple[str, ...]:

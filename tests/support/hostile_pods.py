@@ -129,6 +129,18 @@ def deep(before: bytes, opening: bytes, closing: bytes, after: bytes) -> Callabl
     return make
 
 
+def deep_managed_fields(piece: bytes, levels: int) -> Callable[[int], bytes]:
+    """Fill managedFields with pieces that are nested as deeply as an API server stores them."""
+
+    def make(size: int) -> bytes:
+        pieces = b",".join([piece] * (size // (len(piece) + 1)))
+        fields = b'{"a":' * 9000 + b"1" + b"}" * 9000 + b',"b":' + b"[" * levels + pieces + b"]" * levels
+        before, after = pod(metadata={"managedFields": [{"fieldsV1": {"f:a": "HERE"}}]}).split(b'"HERE"')
+        return before + fields + after
+
+    return make
+
+
 def run(*command: str, words: str) -> Callable[[int], bytes]:
     """Enlarge a container's script, or one of its words, to the size."""
     text = words.replace("{digits}", "1234567890")
@@ -256,6 +268,9 @@ PODS: Final[Mapping[str, Kind]] = {
     "deep variables": Kind(("Container.env",), deep(_HEAD + b',"env":', b'[{"a":', b"}]", _TAIL)),
     "deep tolerations": Kind(("Spec.tolerations",), deep(_HEAD[:-len(b',"command":["vllm","serve"]')] + b'}],"tolerations":[', b'{"a":', b"}", b"]}}")),
     "a deep unknown field": Kind((), deep(_HEAD + b',"future":', b"[", b"]", _TAIL)),
+    "deep managed fields": Kind((), deep_managed_fields(b"[" * 8 + b"1" + b"]" * 8, 400)),
+    "deep managed fields with lists": Kind((), deep_managed_fields(b"[1]", 500)),
+    "deep managed fields with texts": Kind((), deep_managed_fields(b'"a"', 1)),
     "unknown fields": Kind((), raw(_HEAD, b',"future":{"a":[1,2,3]}', _TAIL)),
     "a key that is there again and again": Kind(("Metadata.labels",), raw(_LABELS, b',"runai-gpu-group/1":"x"', _SPEC)),
     "containers that are there again and again": Kind(("Spec.containers",), raw(b'{"spec":{"containers":[{"name":"main"}]', b',"containers":[{"name":"c"}]', b"}}")),

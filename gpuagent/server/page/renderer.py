@@ -156,7 +156,10 @@ def _title(status: Status, node: str) -> str:
 
 
 def _content_key(status: Status) -> _Key:
-    """Identify the content without a reference to the snapshot, which may be large."""
+    """Identify the content by the time of its sample.
+
+    A reference to the snapshot would keep it in memory, and its `id` may be that of one that was freed.
+    """
     snapshot = status.snapshot
-    sample = None if snapshot is None else (id(snapshot), snapshot.taken_at, snapshot.wall_time)
+    sample = None if snapshot is None else (snapshot.taken_at, snapshot.wall_time)
     return sample, status.problems, status.attribution_ok, status.lost_gpus, len(status.verdicts.by_key)

@@ -225,6 +225,11 @@ def test_pods_of_one_controller_have_one_owner() -> None:
     )
 
 
+def test_an_owner_reference_to_another_namespace_delays_no_eviction_there() -> None:
+    assert owner(controller_uid="rs") != owner(namespace="other", controller_uid="rs")
+    assert owner() != owner(namespace="other", controller_uid=f"{TRAIN.pod.namespace}/{TRAIN.pod.name}")
+
+
 def test_a_budget_is_a_count_in_a_period() -> None:
     assert Budget.parse("1/10m") == Budget(1, 600)
     assert Budget.parse("3/1h").per_second == pytest.approx(3 / 3600)

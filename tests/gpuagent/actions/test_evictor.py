@@ -92,11 +92,29 @@ async def test_retry_after_of_the_server_is_respected() -> None:
 
 
 async def test_a_refusal_after_the_trial_costs_no_budget() -> None:
-    async with desk(answers=[YES, Evicted(EvictionAnswer.FAILED, "away")]) as run:
+    async with desk(answers=[YES, NO]) as run:
         await run.step()
-        assert run.results == {"failed": 1}
+        assert run.results == {"disruption-budget": 1}
         await run.step(40)
-        assert run.results == {"failed": 1, "evicted": 1}
+        assert run.results == {"disruption-budget": 1, "evicted": 1}
+
+
+async def test_an_eviction_without_an_answer_counts_against_the_budget() -> None:
+    """The API server may have carried it out: a slow one would otherwise cost a pod in each sample."""
+    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")] * 4
+    async with desk(answers=lost, **several(4)) as run:
+        for _ in range(100):
+            await run.step(5)
+        assert sum(action.startswith("evict ") for action in run.done) == 1
+        assert run.results == {"failed": 1, "owner-backoff": 1, "budget": 3}
+
+
+async def test_an_eviction_without_an_answer_starts_the_back_off_of_its_owner() -> None:
+    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
+    async with desk(answers=lost, budget=Budget(9, 1), **several(2, controller_uid="rs-1")) as run:
+        await run.step()
+        await run.step(590)
+        assert run.results == {"failed": 1, "owner-backoff": 2}
 
 
 @pytest.mark.parametrize("answer", [EvictionAnswer.GONE, EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED])

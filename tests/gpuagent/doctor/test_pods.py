@@ -80,7 +80,8 @@ def test_one_pod_that_has_just_ended_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("objects", "state", "what"),
     [
-        ((pod(),), State.OK, "none: no pod on this node has a GPU share"),
+        ((pod(),), State.OK, "none: no pod on this node has a share in a GPU group"),
+        ((fraction(), bind_request()), State.PROBLEM, "no reservation pod for research/"),
         ((fraction(), bind_request(), reservation(gpu=None)), State.PROBLEM, f"no GPU is known for the group {GROUP_0}"),
         ((fraction(), bind_request(), reservation(gpu="-1")), State.PROBLEM, f"no GPU is known for the group {GROUP_0}"),
         ((fraction(), bind_request(), reservation(gpu="GPU-x")), State.PROBLEM, "that the driver does not list: GPU-x"),

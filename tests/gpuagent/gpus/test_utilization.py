@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,6 +194,20 @@ def test_a_list_that_grows_is_asked_for_again(gpu) -> None:
     assert len(first.processes) == 2
     gpu.races = 0
     assert gpu.after(5, (101, 10)) == {100: 80, 101: 10}  # the interval since the last answer
+
+
+def test_a_list_of_impossible_length_loses_no_other_figure(gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The binding allocates an array of the length that the driver names."""
+
+    def allocate(_handle: object, _since: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(pynvml, OLDER, allocate)
+    gpu._clock.now += 5
+    first = gpu.read()
+    assert (first.utilization, first.utilization_unknown) == (None, f"{OLDER}: Garbage")
+    assert len(first.processes) == 2
+    assert set(gpu.gpus.errors) == {(OLDER, "Garbage")}
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])

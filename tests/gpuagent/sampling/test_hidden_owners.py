@@ -12,6 +12,7 @@ import pytest
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
 from gpuagent.problems import Cause
 from gpuagent.sampling import processes as lookup
+from gpuagent.sampling.proc_files import ProcFiles
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
 from tests.support.proc_files import HOST, ProcTree, in_pod
@@ -136,13 +137,13 @@ def test_few_of_many_threads_are_read(
 ) -> None:
     """A tenant may have 30,000 threads, in any number of processes, none of which tells."""
     read: list[str] = []
-    ask = Processes._cgroup
+    ask = ProcFiles.cgroup
 
-    def counted(self: Processes, pid: int | str) -> object:
+    def counted(self: ProcFiles, pid: int | str) -> object:
         read.append(str(pid))
         return ask(self, pid)
 
-    monkeypatch.setattr(Processes, "_cgroup", counted)
+    monkeypatch.setattr(ProcFiles, "cgroup", counted)
     proc.add(10, V1_ROOT, state="Z")
     for thread in range(1000, 1300):
         proc.add_thread(10, thread, V1_ROOT, state="Z")
@@ -240,12 +241,12 @@ def test_100_000_processes_one_after_the_other_leave_nothing_behind(
     files = {"cgroup": in_pod(POD), "comm": "python\n"}
     stat = "{} (python) R 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {} 1000 200 0 0 0\n"
 
-    def read(self: Processes, pid: int | str, name: str) -> str | None:
+    def read(self: ProcFiles, pid: int | str, name: str) -> bytes | None:
         if isinstance(pid, int) and pid % 3 == 0:
             return None
-        return stat.format(pid, pid) if name == "stat" else files[name]
+        return (stat.format(pid, pid) if name == "stat" else files[name]).encode()
 
-    monkeypatch.setattr(Processes, "_read", read)
+    monkeypatch.setattr(ProcFiles, "_read", read)
     numbers = random.Random(1)
     pids = numbers.sample(range(1000, 1 << 22), 100_000)
     tracemalloc.start()

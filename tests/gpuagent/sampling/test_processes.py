@@ -5,15 +5,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading, MigInstance
 from gpuagent.problems import Cause, Problem
-from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.cgroups import read_names
+from gpuagent.sampling.proc_files import ProcFiles
+from gpuagent.sampling.processes import _SAMPLES_PER_READ, Processes
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.proc_files import HOST, ProcTree, in_pod
 
@@ -160,6 +164,134 @@ def test_a_process_that_runs_another_program_is_looked_up_again(proc: ProcTree) 
     assert processes.look_up(reading(gpu(10)))[0][10].result is LookupResult.HOST
     proc.add(10, in_pod(POD), name="train")
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
+
+
+LATER: Final = 2_000_000_000
+"""Nanoseconds after which the files of a test count as settled."""
+
+
+@pytest.fixture
+def settled(proc: ProcTree) -> Processes:
+    """Processes whose clock is ahead, so that even a new file may be trusted."""
+    return Processes(proc_root=proc.root, clock=lambda: time.time_ns() + LATER)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
+    """Every file that is read, by PID and name."""
+    reads: list[tuple[object, str]] = []
+    original = ProcFiles._read
+
+    def read(self: ProcFiles, pid: int | str, name: str) -> bytes | None:
+        reads.append((pid, name))
+        return original(self, pid, name)
+
+    monkeypatch.setattr(ProcFiles, "_read", read)
+    return reads
+
+
+def test_the_file_of_an_unchanged_process_is_not_read_again(
+    proc: ProcTree, settled: Processes, reads: list[tuple[object, str]]
+) -> None:
+    pids = range(100, 100 + 2 * _SAMPLES_PER_READ)
+    for pid in pids:
+        proc.add(pid, in_pod(POD))
+    for _ in range(2):
+        settled.look_up(reading(gpu(*pids)))
+    for _ in range(2):
+        reads.clear()
+        origins, _ = settled.look_up(reading(gpu(*pids)))
+        assert len(reads) == 2  # of the 24 processes
+        assert all(origin.pod_uids == (POD,) for origin in origins.values())
+
+
+def test_every_file_is_read_again_within_a_minute_of_samples(
+    proc: ProcTree, settled: Processes, reads: list[tuple[object, str]]
+) -> None:
+    for pid in (100, 101):
+        proc.add(pid, in_pod(POD))
+    for _ in range(2):
+        settled.look_up(reading(gpu(100, 101)))
+    reads.clear()
+    for _ in range(_SAMPLES_PER_READ):
+        settled.look_up(reading(gpu(100, 101)))
+    assert sorted(reads) == [(100, "stat"), (101, "stat")]
+
+
+def test_a_file_that_changed_a_moment_ago_is_always_read(
+    proc: ProcTree, reads: list[tuple[object, str]]
+) -> None:
+    processes = Processes(proc_root=proc.root)
+    proc.add(100, in_pod(POD))
+    processes.look_up(reading(gpu(100)))
+    for _ in range(3):
+        reads.clear()
+        processes.look_up(reading(gpu(100)))
+        assert reads == [(100, "stat")]
+
+
+def test_the_file_of_a_process_outside_of_pods_is_always_read(
+    proc: ProcTree, settled: Processes, reads: list[tuple[object, str]]
+) -> None:
+    """A runtime's child becomes a container's process by an exec, after its move to the pod's cgroup."""
+    proc.add(100, HOST)
+    for _ in range(3):
+        reads.clear()
+        settled.look_up(reading(gpu(100)))
+    assert reads == [(100, "stat")]
+
+
+def test_a_changed_file_is_read_at_once(proc: ProcTree, settled: Processes) -> None:
+    proc.add(100, in_pod(POD))
+    for _ in range(3):
+        settled.look_up(reading(gpu(100)))
+    time.sleep(0.02)  # longer than the kernel's tick, so that the change has a time stamp of its own
+    proc.add(100, in_pod(OTHER), start=200)
+    origins, _ = settled.look_up(reading(gpu(100)))
+    assert origins[100].pod_uids == (OTHER,)
+
+
+LAST_PID: Final = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@contextmanager
+def process_with_pid(pid: int, *command: str) -> Iterator[None]:
+    """Start a process with a chosen PID."""
+    try:
+        LAST_PID.write_text(str(pid - 1))
+    except OSError as error:
+        pytest.skip(f"needs root, to choose a PID: {error}")
+    with subprocess.Popen(command) as child:
+        try:
+            if child.pid != pid:
+                pytest.skip(f"another process took PID {pid}")
+            deadline = time.monotonic() + 5
+            while Path(f"/proc/{pid}/comm").read_text().strip() != command[0]:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield
+        finally:
+            child.kill()
+
+
+def test_a_reused_pid_of_the_real_proc_is_noticed_at_once(
+    reads: list[tuple[object, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the cgroup is made up: the files of processes in pods are the ones that are not always read."""
+    monkeypatch.setattr(ProcFiles, "cgroup", lambda _self, _pid: read_names(in_pod(POD)))
+    processes = Processes(proc_root=Path("/proc"), clock=lambda: time.time_ns() + LATER)
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    pid = (most // _SAMPLES_PER_READ - 1) * _SAMPLES_PER_READ  # its turn comes with the twelfth sample
+    with process_with_pid(pid, "sleep", "30"):
+        for _ in range(3):
+            origins, _ = processes.look_up(reading(gpu(pid)))
+        assert origins[pid].name == "sleep"
+        reads.clear()
+        processes.look_up(reading(gpu(pid)))
+        assert reads == []
+    with process_with_pid(pid, "tail", "-f", "/dev/null"):
+        origins, _ = processes.look_up(reading(gpu(pid)))
+        assert origins[pid].name == "tail"
 
 
 @pytest.mark.parametrize(("state", "flags"), [("Z", 0), ("X", 0), ("D", 0x40450C), ("R", 0x4)])

@@ -78,7 +78,7 @@ async def url() -> AsyncIterator[str]:
 def incident(number: int) -> Status:
     """Return a node with everything that the page can show, with another queue at each call."""
     judge, history = Judge(grace=60, longest_gap=1000), History(interval=5)
-    for at in (0.0, 15.0, 45.0, 90.0):
+    for at in (number + 0.0, number + 15.0, number + 45.0, number + 90.0):
         snapshot = _sampled(number, at)
         verdicts, _ = judge.judge(snapshot)
         history.record(snapshot, verdicts)
@@ -226,6 +226,8 @@ async def test_flags_rows_and_details_are_reached_by_the_keyboard(browser: Brows
             )
         )
     assert reached[:4] == ["#flags", "metrics", "api/v1/shares", "#key"]
+    row = f"document.getElementById({json.dumps(reached[4].removeprefix('#'))})"
+    assert await browser.evaluate(f"[{row}.localName, {row}.querySelectorAll('th.pod').length]") == ["tr", 1]
     assert reached[5] == "summary"
     outline = await browser.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"

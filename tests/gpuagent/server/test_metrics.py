@@ -58,7 +58,7 @@ class StubWatch:
 def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> str:
     metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated, **sources)
     metrics.observe_sample(0.003)
-    return metrics.text().decode()
+    return b"".join(metrics.parts()).decode()
 
 
 def series(text: str, name: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gpuagent.gpus.reading import LostGpu, MigInstance
 from gpuagent.history import History
@@ -44,11 +45,8 @@ class Parsed(HtmlTree):
         return row
 
 
-RENDERER = PageRenderer(node="node-1", is_simulated=False, interval=5.0)
-
-
-def parsed_page(status: Status, now: float = NOW, renderer: PageRenderer = RENDERER) -> Parsed:
-    renderer._content = renderer._page = None  # its key holds the time of the sample, which tests share
+def parsed_page(status: Status, now: float = NOW, renderer: PageRenderer | None = None) -> Parsed:
+    renderer = renderer or PageRenderer(node="node-1", is_simulated=False, interval=5.0)
     return Parsed(renderer.render(status, now=now).decode())
 
 
@@ -280,7 +278,7 @@ def test_utilisation_is_shown_or_its_absence_explained() -> None:
     assert "Utilisation is absent: the driver does not report it." in seen.gpus()[0].text
     assert seen.row("a").first("td", "utilization").text == "–"
     first, *others = plain.holdings
-    measured = replace(plain, holdings=(replace(first, utilization_ratio=0.83), *others))
+    measured = replace(plain, holdings=(structs.replace(first, utilization_ratio=0.83), *others))
     seen = parsed_page(judged(measured))
     assert "Utilisation is absent" not in seen.text
     assert seen.row("a").first("td", "utilization").text == "83 %"
@@ -374,6 +372,11 @@ def test_rows_flags_and_problems_have_limits_and_the_page_counts_the_rest() -> N
     ids = {element.attributes["id"] for element in seen.root.all() if "id" in element.attributes}
     links = {link.attributes["href"] for link in seen.root.all("a")}
     assert {link[1:] for link in links if link.startswith("#")} <= ids, "every link leads somewhere"
+
+
+def test_one_pod_that_is_not_shown_is_counted_in_the_singular() -> None:
+    seen = parsed_page(judged(crowd(MAX_ROWS + 1), crowd(MAX_ROWS + 1, at=100)))
+    assert "1 more pod is not shown" in seen.gpus()[0].text
 
 
 def test_an_id_stands_for_one_element() -> None:

@@ -1,7 +1,9 @@
 """Scenario files that can be used, and the one line that others get."""
 
 import copy
+import json
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,10 @@ REFUSED = {
         "pods: 10 MiB is less than the 100 MiB KAI counts in",
     ),
     "an object without a name": ({"gpus": [GPU], "objects": [{"kind": "Pod"}]}, "objects[0]: Object missing"),
+    "an object with a date": (
+        {"gpus": [GPU], "objects": [{"kind": "Pod", "metadata": {"name": "x"}, "status": {"startTime": date(2026, 1, 1)}}]},
+        "objects[0]: a value does not exist in JSON; put dates in quotes",
+    ),
     "an object's container": (
         {"gpus": [GPU], "objects": [{"kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [1]}}]},
         "objects[0].spec.containers[0]: Expected `object`, got `int`",
@@ -130,7 +136,7 @@ def test_an_invalid_file_is_one_line(tmp_path: Path):
 
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
-    st.sampled_from([A, "4Gi", "a/b", "x\ny", [], {}, [[]], [{}], {"name": 3}, 10**30, "1E", -1]),
+    st.sampled_from([A, "4Gi", "a/b", "x\ny", [], {}, [[]], [{}], {"name": 3}, 10**30, "1E", -1, date.min, b"x", {1}]),
 )  # fmt: skip
 WHOLE = {
     "node": {"name": "n", "labels": {"nvidia.com/gpu.memory": "16384"}},
@@ -174,6 +180,7 @@ def test_any_value_in_any_place_plays_or_gives_one_line(path, junk, time):
         assert "\n" not in outcome
     else:
         state_at(outcome, time)
+        json.dumps(node_objects(outcome))
         pod_identities(node_objects(outcome))
 
 

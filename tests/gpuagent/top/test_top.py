@@ -21,9 +21,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from rich.console import Console
 
-from gpuagent.api_types import read_answer
+from gpuagent.api_types import AgentResponse, read_answer
 from gpuagent.cli import main
 from gpuagent.gpus.reading import MigInstance
 from gpuagent.ledger.snapshot import Snapshot
@@ -34,7 +35,7 @@ from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
 from gpuagent.status import Status
 from gpuagent.top.board import Board, board_of, waiting_board
-from gpuagent.top.client import Agent, NoAnswer, Received
+from gpuagent.top.client import Agent, NoAnswer, Received, age_of_figures
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
 from gpuagent.verdicts.grounds import FlagReason
@@ -308,7 +309,7 @@ def with_utilization(status: Status, *ratios: float | None) -> Status:
     """The status with these ratios of its holdings; the last one counts for all others."""
     assert status.snapshot is not None
     holdings = tuple(
-        replace(holding, utilization_ratio=ratios[min(index, len(ratios) - 1)])
+        structs.replace(holding, utilization_ratio=ratios[min(index, len(ratios) - 1)])
         for index, holding in enumerate(status.snapshot.holdings)
     )
     return replace(status, snapshot=replace(status.snapshot, holdings=holdings))
@@ -520,6 +521,19 @@ def test_the_age_is_by_the_agents_clock() -> None:
     with serving(gives(body_of(status), Date="yesterday")) as url:
         assert Agent(url, wall_clock=lambda: sampled + 3).fetch().age == 3.0
         assert Agent(url, wall_clock=lambda: sampled - 9).fetch().age == 0.0
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "",
+        "Mon, 01 Jan 2020 00:00:00 +99999999999999999999",
+        f"Mon, {'9' * 30} Jan 2020 00:00:00 +0000",
+    ],
+)
+def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
+    answer = AgentResponse(node="n", last_good_sample_timestamp=100.0)
+    assert age_of_figures(answer, date, lambda: 103.0) == 3.0
 
 
 @pytest.mark.parametrize(
