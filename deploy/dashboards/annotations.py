@@ -8,6 +8,7 @@ from deploy.dashboards.panels import DATASOURCE
 from deploy.dashboards.queries import CLUSTER, began_or_grew, join
 
 _WINDOW: Final = "5m"
+_WINDOW_SECONDS: Final = "300"
 
 
 def _annotation(name: str, color: str, expr: str) -> build.AnnotationQuery:
@@ -24,7 +25,8 @@ def flags_raised(agents: str = "") -> build.AnnotationQuery:
 
 def evictions() -> build.AnnotationQuery:
     """Return marks where agents evicted pods."""
-    evicted = began_or_grew("kaishare_agent_evictions_total", join(CLUSTER, 'result="evicted"'), _WINDOW)
+    where = join(CLUSTER, 'result="evicted"')
+    evicted = began_or_grew("kaishare_agent_evictions_total", where, _WINDOW, _WINDOW_SECONDS)
     return _annotation("Evictions", "orange", f"sum by (cluster) ({evicted}) > 0")
 
 

@@ -34,10 +34,11 @@ from deploy.dashboards.panels import (
     red_from,
     rows,
 )
-from deploy.dashboards.pods import pod_columns
+from deploy.dashboards.pods import pod_columns, use_of_share
 from deploy.dashboards.queries import (
     AGENT_UP,
     CLUSTER,
+    GPU_LABELS,
     POD_LABELS,
     POD_ON_GPU,
     PODS,
@@ -51,6 +52,7 @@ from deploy.dashboards.queries import (
     pod,
     rate,
     ratio,
+    reported_gpus,
     share,
     used,
 )
@@ -136,12 +138,13 @@ def _overview() -> list[model.Panel]:
             "Nodes with GPUs",
             "How many nodes have GPUs that an agent watches? Compare with the number of GPU nodes in the "
             "cluster; the row Agents lists nodes that are not watched.",
-            f"count by (cluster) (count by (cluster, node) (kaishare_gpu_memory_total_bytes{{{CLUSTER}}}))",
+            f"count by (cluster) (count by (cluster, node) ({reported_gpus()}))",
         ),
         number(
             "GPUs",
-            "How many GPUs do agents watch? GPUs whose memory the driver does not report are not counted.",
-            f"count by (cluster) ({gpu('total')})",
+            "How many GPUs do agents watch? GPUs whose memory the driver does not report count here, and in "
+            "no figure of memory.",
+            f"count by (cluster) (group by ({GPU_LABELS}) ({reported_gpus()}))",
         ),
         number(
             "Memory promised",
@@ -191,7 +194,7 @@ def _overview() -> list[model.Panel]:
             "Flags raised in the last hour",
             "How often did agents flag a pod in the last hour, also pods that are no longer flagged? "
             "Orange: the row Flags shows when and why.",
-            f"sum by (cluster) (increase({raised}[1h]))",
+            f"round(sum by (cluster) (increase({raised}[1h])))",
             limits=orange_from(1),
         ),
         number(
@@ -214,11 +217,13 @@ def _overview() -> list[model.Panel]:
         ),
         number(
             "GPUs without a known free share",
-            "On how many GPUs are the promised shares unknown? The agent there has not listed the pods yet, "
-            "or has no sample. Such GPUs are missing in all figures of capacity. Orange: see the row Agents.",
+            "On how many GPUs are the promised shares or the memory unknown? The agent there has not listed "
+            "the pods yet, or the driver does not report the memory. Such GPUs are missing in all figures of "
+            "capacity. Orange: see the row Agents.",
             known_or_zero(
-                f"count by (cluster) ({gpu('total')} unless {gpu('promised')})",
-                f"kaishare_gpu_memory_total_bytes{{{CLUSTER}}}",
+                f"count by (cluster) (group by ({GPU_LABELS}) ({reported_gpus()}) "
+                f"unless ({gpu('total')} and {gpu('promised')}))",
+                reported_gpus(),
             ),
             limits=orange_from(1),
         ),
@@ -232,7 +237,8 @@ def _overview() -> list[model.Panel]:
         lines(
             "Memory of all GPUs",
             "How do total, promised and used memory develop? Promised above total: KAI placed too much. "
-            "Used far below promised: shares are larger than needed.",
+            "Used far below promised: shares are larger than needed. GPUs whose figure is unknown are left "
+            "out of its sum.",
             Query(expr=f"sum by (cluster) ({gpu('total')})", legend="total {{cluster}}"),
             Query(expr=f"sum by (cluster) ({gpu('promised')})", legend="promised {{cluster}}"),
             Query(expr=f"sum by (cluster) ({gpu('used')})", legend="used {{cluster}}"),
@@ -240,8 +246,8 @@ def _overview() -> list[model.Panel]:
         ),
         lines(
             "Where the used memory is",
-            "Where is the used memory: in pods, in processes of the hosts, or in no process? A gap: one of "
-            "the figures is unknown.",
+            "Where is the used memory: in pods, in processes of the hosts, or in no process? Sums of the "
+            "known figures: pods and GPUs whose figure is unknown are left out.",
             Query(expr=f"sum by (cluster) ({used(CLUSTER)})", legend="pods {{cluster}}"),
             Query(expr=f"sum by (cluster) ({gpu('host')})", legend="hosts {{cluster}}"),
             Query(expr=f"sum by (cluster) ({gpu('unattributed')})", legend="no process {{cluster}}"),
@@ -515,7 +521,10 @@ def _nodes() -> list[model.Panel]:
             "Which nodes are full, and which have flags? Promised in red: more than the GPUs' memory. An "
             "empty cell is unknown. Click a node for its dashboard.",
             TableLayout(labels=("cluster", "node"), sort_by="promised", links=(links.to_node(),)),
-            Column(title="GPUs", expr=f"count by (cluster, node) ({gpu('total')})"),
+            Column(
+                title="GPUs",
+                expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({reported_gpus()}))",
+            ),
             Column(title="total", expr=f"sum by (cluster, node) ({gpu('total')})", unit=BYTES),
             Column(
                 title="promised",
@@ -554,7 +563,7 @@ def _nodes() -> list[model.Panel]:
             Query(
                 expr="avg by (cluster, node) (gpu:dcgm_utilization:ratio "
                 "* on (cluster, gpu_uuid) group_left (node) "
-                f"group by (cluster, gpu_uuid, node) (kaishare_gpu_memory_total_bytes{{{CLUSTER}}}))",
+                f"group by (cluster, gpu_uuid, node) ({reported_gpus()}))",
                 legend="{{cluster}} {{node}}",
             ),
             unit=RATIO,
@@ -569,11 +578,12 @@ def _pods() -> list[model.Panel]:
             "Pods by used memory of their share",
             "Which pods need more than they have, or much less? Use of share in red: above the share by "
             "more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the "
-            "driver does not report it.",
+            "driver does not report it, used where it is unknown.",
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), links.to_node())),
             *largest(
                 50,
                 *pod_columns(_PODS, has_time_over=False),
+                rank=use_of_share(_PODS),
             ),
             height=10,
         ),
@@ -677,9 +687,14 @@ def _queues() -> list[model.Panel]:
 
 
 def _agents() -> list[model.Panel]:
-    had_gpus = f"max by (cluster, node) (max_over_time(kaishare_gpu_memory_total_bytes{{{CLUSTER}}}[6h]))"
-    watched = f"kaishare_gpu_memory_total_bytes{{{CLUSTER}}}"
-    allocatable = f'kube_node_status_allocatable{{{CLUSTER}, resource="nvidia_com_gpu"}}'
+    had_gpus = " or ".join(
+        f"count_over_time(kaishare_gpu_memory_{figure}_bytes{{{CLUSTER}}}[6h])"
+        for figure in ("total", "promised", "host")
+    )
+    watched = reported_gpus()
+    # The resources of the alert KaishareNodeWithoutAgent: whole GPUs, time slices and MIG devices.
+    resources = 'resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"'
+    allocatable = f"kube_node_status_allocatable{{{CLUSTER}, {resources}}}"
     agent = 'component="agent"'
     info = f"kaishare_build_info{{{join(CLUSTER, agent)}}}"
     return [
@@ -691,6 +706,7 @@ def _agents() -> list[model.Panel]:
             TableLayout(
                 labels=("cluster", "instance", "namespace", "pod", "node"),
                 sort_by="answers",
+                has_smallest_first=True,
                 links=(links.to_agent_page(), links.to_node()),
             ),
             Column(
@@ -722,20 +738,21 @@ def _agents() -> list[model.Panel]:
             "the cluster is listed too.",
             TableLayout(labels=("cluster", "node"), links=(links.to_node(),)),
             Column(
-                title="memory of its GPUs",
-                expr=f"sum by (cluster, node) ({had_gpus} unless on (cluster, node) {watched})",
-                unit=BYTES,
+                title="GPUs it had",
+                expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({had_gpus}) "
+                f"unless on (cluster, node) {watched})",
             ),
             width=8,
         ),
         rows(
             "Nodes with GPUs and without an agent",
-            "Which nodes offer nvidia.com/gpu and have no agent that reports GPUs? Needs "
+            "Which nodes offer GPUs, time slices or MIG devices and have no agent that reports GPUs? Needs "
             "kube-state-metrics; without it the table is empty.",
-            TableLayout(labels=("cluster", "node"), sort_by="GPUs"),
+            TableLayout(labels=("cluster", "node"), sort_by="devices"),
             Column(
-                title="GPUs",
-                expr=f"max by (cluster, node) ({allocatable} > 0) unless on (cluster, node) {watched}",
+                title="devices",
+                expr=f"sum by (cluster, node) (max by (cluster, node, resource) ({allocatable}) > 0) "
+                f"unless on (cluster, node) {watched}",
             ),
             no_value="none, or kube-state-metrics is missing",
             width=8,

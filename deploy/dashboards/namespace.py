@@ -21,7 +21,7 @@ from deploy.dashboards.panels import (
     red_from,
     rows,
 )
-from deploy.dashboards.pods import pod_columns
+from deploy.dashboards.pods import pod_columns, use_of_share
 from deploy.dashboards.queries import (
     CLUSTER,
     POD_ON_GPU,
@@ -106,7 +106,7 @@ def _overview() -> list[model.Panel]:
         ),
         number(
             "Used",
-            "How much GPU memory do these pods use?",
+            "How much GPU memory do these pods use? Pods whose use is unknown are left out.",
             f"sum by (cluster) ({used(_PODS)})",
             unit=BYTES,
         ),
@@ -144,11 +144,13 @@ def _overview() -> list[model.Panel]:
             "Pods and their shares",
             "What does each pod use of its share, and does it compute? use of share in red: above by more "
             "than 5 %. flagged is empty while the pod is not evaluated. utilisation is the part of the time "
-            "with a kernel on the GPU, and empty where the driver does not report it.",
+            "with a kernel on the GPU, and empty where the driver does not report it. used is empty where it "
+            "is unknown.",
             TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node(),)),
             *largest(
                 100,
                 *pod_columns(_PODS),
+                rank=use_of_share(_PODS),
             ),
             height=10,
         ),
@@ -180,7 +182,7 @@ def _over_time() -> list[model.Panel]:
     return [
         lines(
             "Used and promised",
-            "Do the shares follow the need?",
+            "Do the shares follow the need? Pods whose use is unknown are left out of used.",
             Query(expr=f"sum by (cluster) ({share(_PODS)})", legend="promised {{cluster}}"),
             Query(expr=f"sum by (cluster) ({used(_PODS)})", legend="used {{cluster}}"),
             unit=BYTES,

@@ -30,10 +30,12 @@ from deploy.dashboards.queries import (
     UTILIZATION,
     flagged,
     gpu,
+    gpu_names,
     join,
     known_or_zero,
     pod,
     ratio,
+    reported_gpus,
     share,
     used,
 )
@@ -46,7 +48,7 @@ _BY_POD: Final = "{{cluster}} {{namespace}}/{{pod}} GPU {{gpu}}"
 _TARGET: Final = "cluster, job, instance"
 
 _JOB: Final = join(CLUSTER, 'job=~"$agent_job"')
-_AGENT: Final = f"(kaishare_gpu_memory_total_bytes{{{_NODE}}} or up{{{join(_NODE, _JOB)}}})"
+_AGENT: Final = f"({reported_gpus(_NODE)} or up{{{join(_NODE, _JOB)}}})"
 """Series of the node's agent. Its figures of GPUs name the node; `up` does where scraping adds the label."""
 
 
@@ -63,7 +65,7 @@ def contents() -> Contents:
                 "node",
                 "Node",
                 "Node whose agent reports GPUs.",
-                f"label_values(kaishare_gpu_memory_total_bytes{{{CLUSTER}}}, node)",
+                f"label_values({gpu_names()}, node)",
             ),
             variables.origin(),
             variables.vcluster(_NODE),
@@ -94,7 +96,7 @@ def _overview() -> list[model.Panel]:
             "GPUs",
             "How many GPUs of this node does its agent watch? Fewer than the node has: a GPU does not "
             "answer; see the row Agent.",
-            f"count by (cluster) ({gpu('total', _NODE)})",
+            f"count by (cluster) (group by ({GPU_LABELS}) ({reported_gpus(_NODE)}))",
             width=3,
         ),
         number(
@@ -286,7 +288,7 @@ def _gpus_over_time() -> list[model.Panel]:
             "gpu:dcgm_utilization:ratio.",
             Query(
                 expr="gpu:dcgm_utilization:ratio * on (cluster, gpu_uuid) group_left (node, gpu) "
-                f"group by ({GPU_LABELS}) (kaishare_gpu_memory_total_bytes{{{_NODE}}})",
+                f"group by ({GPU_LABELS}) ({reported_gpus(_NODE)})",
                 legend=_BY_GPU,
             ),
             unit=RATIO,

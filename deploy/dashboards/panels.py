@@ -101,6 +101,7 @@ class TableLayout:
     """Labels in their order; all others are hidden."""
     sort_by: str = ""
     """Title of the column with the largest values first."""
+    has_smallest_first: bool = False
     links: Sequence[Link] = field(default_factory=tuple)
 
 
@@ -249,7 +250,7 @@ def bars(
     return _place(panel.build(), width, height)
 
 
-def largest(count: int, first: Column, *others: Column, on: str = POD_ON_GPU) -> list[Column]:
+def largest(count: int, first: Column, *others: Column, on: str = POD_ON_GPU, rank: str = "") -> list[Column]:
     """Return columns with the rows of which the first one is largest in each cluster.
 
     Prometheus selects the rows: a fleet with ten thousand pods would overload the browser.
@@ -259,12 +260,11 @@ def largest(count: int, first: Column, *others: Column, on: str = POD_ON_GPU) ->
         first: the column that decides.
         others: further columns of these rows.
         on: labels that identify a row.
+        rank: decides instead of the first column, for rows whose first cell may be empty.
     """
-    top = f"topk by (cluster) ({count}, {first.expr})"
-    return [
-        replace(first, expr=top),
-        *(replace(column, expr=f"({column.expr}) and on ({on}) {top}") for column in others),
-    ]
+    top = f"topk by (cluster) ({count}, {rank or first.expr})"
+    limited = [replace(column, expr=f"({column.expr}) and on ({on}) {top}") for column in (first, *others)]
+    return limited if rank else [replace(first, expr=top), *limited[1:]]
 
 
 def rows(
@@ -306,7 +306,11 @@ def rows(
     if layout.sort_by:
         panel = panel.with_transformation(
             model.DataTransformerConfig(
-                id_val="sortBy", options={"fields": {}, "sort": [{"field": layout.sort_by, "desc": True}]}
+                id_val="sortBy",
+                options={
+                    "fields": {},
+                    "sort": [{"field": layout.sort_by, "desc": not layout.has_smallest_first}],
+                },
             )
         )
     return _place(panel.build(), width, height)

@@ -4,6 +4,14 @@ from deploy.dashboards.panels import BYTES, RATIO, SECONDS, Column, red_from
 from deploy.dashboards.queries import POD_LABELS, UTILIZATION, pod, share, used
 
 
+def use_of_share(where: str) -> str:
+    """Return the use of each share, and 0 for pods of which only the share or only the use is known.
+
+    It orders pods, and keeps those with an unknown figure in a table of the largest.
+    """
+    return f"({used(where)} / {share(where)} or 0 * {share(where)} or 0 * {used(where)})"
+
+
 def pod_columns(where: str, *, has_time_over: bool = True) -> tuple[Column, ...]:
     """Return the figures of each selected pod on each GPU.
 

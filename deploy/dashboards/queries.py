@@ -37,6 +37,20 @@ def gpu(figure: str, where: str = CLUSTER) -> str:
     return f"max by ({GPU_LABELS}) (kaishare_gpu_memory_{figure}_bytes{{{where}}})"
 
 
+def reported_gpus(where: str = CLUSTER) -> str:
+    """Return series of every GPU that an agent reports, also of GPUs whose memory the driver does not report.
+
+    The total is absent for GPUs with unified memory, and for those in MIG mode without the right to read it.
+    """
+    series = (f"kaishare_gpu_memory_{figure}_bytes{{{where}}}" for figure in ("total", "promised", "host"))
+    return f"({' or '.join(series)})"
+
+
+def gpu_names(where: str = CLUSTER) -> str:
+    """Return a selector of the series of `reported_gpus`, for the values of a variable."""
+    return f'{{__name__=~"kaishare_gpu_memory_(total|promised|host)_bytes", {where}}}'
+
+
 def pod(metric: str, where: str = PODS) -> str:
     """Return one series for each pod and GPU."""
     return f"max by ({POD_LABELS}) ({metric}{{{where}}})"
@@ -78,13 +92,23 @@ def rate(metric: str, where: str = CLUSTER) -> str:
     return f"rate({metric}{{{where}}}[$__rate_interval])"
 
 
-def began_or_grew(metric: str, where: str, window: str) -> str:
+def began_or_grew(metric: str, where: str, window: str, seconds: str) -> str:
     """Return the growth of a counter that has no series before its first count.
 
-    `increase()` does not see the first count. The counter is new if the same target was scraped a window ago.
+    `increase()` sees neither the first count nor a restart after which the counter reaches its old value. The
+    first count is recent if the same target was scraped a window ago, or if the process is younger than the
+    window. deploy/mixin/alerts.libsonnet counts in the same way.
+
+    Args:
+        metric: a counter with labels.
+        where: its selector.
+        window: such as `5m`.
+        seconds: the window in seconds.
     """
     series = f"{metric}{{{where}}}"
+    target = "and on (cluster, job, instance)"
     return (
-        f"(increase({series}[{window}]) > 0 or ({series} unless {series} offset {window} "
-        f"and on (cluster, job, instance) up offset {window} == 1))"
+        f"(increase({series}[{window}]) > 0 "
+        f"or ({series} unless {series} offset {window} {target} up{{{CLUSTER}}} offset {window} == 1) "
+        f"or ({series} {target} time() - process_start_time_seconds{{{CLUSTER}}} < {seconds}))"
     )

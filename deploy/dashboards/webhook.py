@@ -22,12 +22,13 @@ from deploy.dashboards.panels import (
     red_from,
     rows,
 )
-from deploy.dashboards.queries import CLUSTER, WEBHOOK_UP, join, known_or_zero, rate
+from deploy.dashboards.queries import CLUSTER, WEBHOOK_UP, began_or_grew, join, known_or_zero, rate
 
 _REQUESTS: Final = f"kaishare_webhook_requests_total{{{CLUSTER}}}"
 _INFO: Final = f'kaishare_build_info{{{CLUSTER}, component="webhook"}}'
 _TARGET: Final = "cluster, job, instance"
 _API_SERVER: Final = join(CLUSTER, 'name=~".+\\\\.kaishare\\\\.dev"')
+_FAIL_OPEN: Final = "apiserver_admission_webhook_fail_open_count"
 _DAY: Final = 86_400
 _GOOD: Final = join(CLUSTER, 'action!="error"')
 _FAILED: Final = join(CLUSTER, 'stage=~"timeout|patch|policies|http|mutate|validate-.+"')
@@ -79,15 +80,19 @@ def _within(limit: str, window: str, by: str = "cluster") -> str:
     )
 
 
-def _answered(window: str) -> str:
+def _answered(window: str, seconds: str) -> str:
     """Return the part of the reviews that were neither shed nor failed in the webhook.
 
     A failure is counted by its stage, because a failed review of an enforcing webhook has no answer and no
     action (webhook/admission/handler.py). A stage without a series has not failed.
     """
-    answered = f"sum by (cluster) (rate(kaishare_webhook_requests_total{{{_GOOD}}}[{window}]))"
-    shed = f"sum by (cluster) (rate(kaishare_webhook_shed_total{{{CLUSTER}}}[{window}]))"
-    failed = f"sum by (cluster) (rate(kaishare_webhook_errors_total{{{_FAILED}}}[{window}]))"
+
+    def counted(metric: str, where: str) -> str:
+        return f"sum by (cluster) {began_or_grew(metric, where, window, seconds)}"
+
+    answered = counted("kaishare_webhook_requests_total", _GOOD)
+    shed = f"sum by (cluster) (increase(kaishare_webhook_shed_total{{{CLUSTER}}}[{window}]))"
+    failed = counted("kaishare_webhook_errors_total", _FAILED)
     bad = f"({shed} + ({failed} or 0 * {shed}))"
     good = f"({answered} or 0 * {shed})"
     return f"{good} / (({good} + {bad}) > 0)"
@@ -116,8 +121,8 @@ def _overview() -> list[model.Panel]:
             "Which part of the reviews in the selected time got an answer, and neither an error of the "
             "webhook nor a 503? Objective: 99.9 %. Red below: pods were admitted unchanged; see the row "
             "Errors and load. Reviews that never reached the webhook are in the row What the API server "
-            "sees. The first failure of a stage is only in Errors since the start.",
-            _answered("$__range"),
+            "sees.",
+            _answered("$__range", "$__range_s"),
             unit=RATIO,
             limits=red_below(0.999),
             no_value="no reviews, or unknown",
@@ -135,7 +140,7 @@ def _overview() -> list[model.Panel]:
             "Shed in the last hour",
             "How many reviews were answered with 503 because too many were in progress? Orange: see "
             "KaishareReviewsShed in docs/runbooks.md.",
-            f"sum by (cluster) (increase(kaishare_webhook_shed_total{{{CLUSTER}}}[1h]))",
+            f"round(sum by (cluster) (increase(kaishare_webhook_shed_total{{{CLUSTER}}}[1h])))",
             limits=orange_from(1),
         ),
         number(
@@ -157,9 +162,12 @@ def _overview() -> list[model.Panel]:
             "Admitted without the webhook, last hour",
             "How many requests did the API server admit because the webhook did not answer? Needs the API "
             "server's metrics. Red: pods have no queue and share; see KaishareFailedOpen in "
-            "docs/runbooks.md. No value: none was counted since the API server started, or its metrics are "
-            "missing.",
-            f"sum by (cluster) (increase(apiserver_admission_webhook_fail_open_count{{{_API_SERVER}}}[1h]))",
+            "docs/runbooks.md. No value: none was counted since the API server started, or its metrics "
+            "of the hour are missing.",
+            known_or_zero(
+                f"round(sum by (cluster) {began_or_grew(_FAIL_OPEN, _API_SERVER, '1h', '3600')})",
+                f"{_FAIL_OPEN}{{{_API_SERVER}}} offset 1h",
+            ),
             limits=red_from(1),
             no_value="none, or unknown",
         ),
@@ -288,7 +296,7 @@ def _errors() -> list[model.Panel]:
     return [
         lines(
             "Errors, by stage",
-            "Where does the webhook fail? docs/metrics.md explains each stage; decode, http, slow-body and "
+            "Where does the webhook fail? docs/metrics.md explains each stage; decode, slow-body and "
             "too-large are unusable requests of other clients. No line: none since the start.",
             Query(
                 expr=f"sum by (cluster, stage) ({rate('kaishare_webhook_errors_total')})",

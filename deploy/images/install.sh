@@ -37,7 +37,8 @@ into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 rm -r "${packages:?}/$other"
 rm -rf "${packages:?}/console"
-rm -r "${folder:?}/bin/$other_command" "${folder:?}/bin/kaishare" "${folder:?}/bin/kubectl-kaishare"
+rm -r "${folder:?}/bin/$other_command" "${folder:?}/bin/kaishare" "${folder:?}/bin/kubectl-kaishare" \
+  "${folder:?}/bin/kubectl_complete-kaishare"
 
 # A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.
 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"

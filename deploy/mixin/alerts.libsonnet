@@ -46,13 +46,18 @@ local flaggedLately(reason) = |||
 ||| % [withoutAgent, reason];
 local flagged(reason) = '%s (kaishare_pod_flagged{reason="%s"}) == 1' % [withoutAgent, reason];
 
+// Series of every GPU that an agent reports. The total is absent for GPUs with unified memory, and for those in MIG mode
+// without the right to read it.
+local reportedGpus(form) = std.join(' or ', [form % ('kaishare_gpu_memory_%s_bytes' % figure) for figure in ['total', 'promised', 'host']]);
+
 local pod = '{{ $labels.namespace }}/{{ $labels.pod }} of queue {{ $labels.queue }}';
 local gpu = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.node }}';
 local agent = 'The agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }}{{ with $labels.node }} on {{ . }}{{ end }}';
 local figure(metric, otherwise) =
   '{{ with printf "' + metric + '{uid=%q,gpu_uuid=%q}" $labels.uid $labels.gpu_uuid | query }}{{ . | first | value | humanize1024 }}B{{ else }}' + otherwise + '{{ end }}';
 
-local clientStages = 'decode|http|slow-body|too-large';
+// Stages of requests that cannot be read. http is none of them: it counts answers with HTTP 500.
+local clientStages = 'decode|slow-body|too-large';
 
 // Both windows of a pair must burn: the long one proves that the budget suffers, the short one that it still does. A
 // percentage of few reviews says little, so the bad reviews of the long window are counted, too. The API server's series
@@ -227,12 +232,12 @@ local notScraped(installed, selector, expected) = |||
           "A node's GPUs are no longer watched",
           |||
             (
-              max by (${cluster}, node) (max_over_time(kaishare_gpu_memory_total_bytes[6h]))
-                unless on (${cluster}, node) kaishare_gpu_memory_total_bytes
+              max by (${cluster}, node) (%(before)s)
+                unless on (${cluster}, node) (%(now)s)
             ) unless on (${cluster}, node) (
               max by (${cluster}, node) (max_over_time(kube_node_info[6h])) unless on (${cluster}, node) kube_node_info
             )
-          |||,
+          ||| % { before: reportedGpus('max_over_time(%s[6h])'), now: reportedGpus('%s') },
           'No agent reports any GPU of {{ $labels.node }}, which had GPUs within the last 6 hours.'
         ),
         // kube-state-metrics replaces characters in names of resources. The DaemonSet exists only in clusters that have the
@@ -244,9 +249,9 @@ local notScraped(installed, selector, expected) = |||
           |||
             max by (${cluster}, node) (kube_node_status_capacity{resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"}) > 0
               unless on (${cluster}, node) kube_pod_info{namespace="${agentNamespace}", created_by_kind="DaemonSet", created_by_name="${agentDaemonSet}"}
-              unless on (${cluster}, node) max_over_time(kaishare_gpu_memory_total_bytes[6h])
+              unless on (${cluster}, node) (%s)
               and on (${cluster}) kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}
-          |||,
+          ||| % reportedGpus('max_over_time(%s[6h])'),
           '{{ $labels.node }} has NVIDIA GPUs, and the DaemonSet ${agentDaemonSet} has no pod there: its GPUs are not watched.'
         ),
         // By change and not by age: the clocks of node and Prometheus may differ. One sample in the window shows no change

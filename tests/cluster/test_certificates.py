@@ -351,7 +351,7 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
 async def test_a_ca_that_is_added_by_hand_is_next_and_the_old_one_can_be_removed(
     admin: Administrator, start: Start, tmp_path: Path
 ) -> None:
-    """As docs/certificates.md says."""
+    """As docs/certificates.md says, even if the file of the certificate has the key, too."""
     openssl = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90"
         f" -addext keyUsage=critical,keyCertSign,cRLSign -keyout {tmp_path}/next.key -out {tmp_path}/next.crt"
@@ -359,7 +359,8 @@ async def test_a_ca_that_is_added_by_hand_is_next_and_the_old_one_can_be_removed
     command = [*openssl.split(), "-subj", "/CN=kaishare webhook CA"]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     made = {name: (tmp_path / name).read_bytes() for name in ("next.crt", "next.key")}
-    texts = {name: base64.b64encode(content).decode() for name, content in made.items()}
+    files = made | {"next.crt": made["next.key"] + made["next.crt"]}
+    texts = {name: base64.b64encode(content).decode() for name, content in files.items()}
     async with configured(admin.client, *configurations(NOWHERE)):
         replica = await start("--bundle-wait", "1s")
         await until_ready(replica)
@@ -373,6 +374,7 @@ async def test_a_ca_that_is_added_by_hand_is_next_and_the_old_one_can_be_removed
         )
         assert is_of(await asyncio.to_thread(leaf_of, replica), made["next.crt"])
         await until_trusted(admin, made["next.crt"], old)
+        assert b"PRIVATE KEY" not in b"".join(await bundles(admin))
         await admin.merge(SECRET, {"data": {"old.crt": None}})
         await asyncio.sleep(1)  # it reads the Secret four times a second here
         await overwrite(admin, b"")

@@ -112,6 +112,13 @@ DAEMON_SET_PODS = {
         ),
         [],
     ),
+    "1000 labels": (of_daemon_set(labels={f"a{number}": "" for number in range(1000)}), []),
+    # The expression takes quadratic time: 26 s for 70,000 labels.
+    "1001 labels": (of_daemon_set(labels={f"a{number}": "" for number in range(1001)}), [VALIDATE]),
+    "1001 annotations": (
+        of_daemon_set(annotations={f"a{number}": "" for number in range(1001)}),
+        [VALIDATE],
+    ),
     "claims without an item": (of_daemon_set(container={"resources": {"claims": []}}), []),
     "default scheduler": (of_daemon_set(spec={"schedulerName": "default-scheduler"}), []),
     "no scheduler": (of_daemon_set(spec={"schedulerName": ""}), []),

@@ -170,6 +170,38 @@ async def refused(request: Any, *words: str) -> None:
             id="a share past KAI",
         ),
         pytest.param(
+            synced_pod(labels={f"a{number}": "" for number in range(70_000)}),
+            ["more than 1000 labels"],
+            id="labels that would take the API server half a minute",
+        ),
+        pytest.param(
+            synced_pod(annotations={f"a{number}": "" for number in range(20_000)}),
+            ["more than 1000"],
+            id="annotations by the thousand",
+        ),
+        pytest.param(
+            synced_pod(container={"env": [{"name": "E", "value": "x"}] * 30_000}),
+            ["more than 5000 environment variables"],
+            id="environment variables by the thousand",
+        ),
+        pytest.param(
+            synced_pod(
+                container={"resources": {"limits": {f"a.b/{number}": "1" for number in range(6_000)}}}
+            ),
+            ["more than 5000 resource limits"],
+            id="limits by the thousand",
+        ),
+        pytest.param(
+            synced_pod(
+                annotations={
+                    "runai/shared-gpu-configmap": "half",
+                    "vcluster.loft.sh/managed-annotations": "\n" * 200_000,
+                }
+            ),
+            ["only KAI may write the annotation runai/shared-gpu-configmap"],
+            id="a list of the tenant's annotations of 200,000 lines",
+        ),
+        pytest.param(
             synced_pod(nodeName="gpu-node-0"),
             ['spec.nodeName is "gpu-node-0"', "remove it"],
             id="a node of one's own choice",
@@ -214,10 +246,11 @@ async def test_refused_at_creation(asker: Asker, pod: dict[str, Any], words: lis
         ),
         pytest.param(
             synced_pod(
-                annotations={f"a{number}": "" for number in range(20_000)},
+                labels={f"a{number}": "" for number in range(997)},
+                annotations={f"nvidia.com/container.{number}": "" for number in range(999)},
                 container={"env": [{"name": f"E{number}", "value": "x"} for number in range(5_000)]},
             ),
-            id="as many annotations and variables as fit",
+            id="as many labels, annotations and variables as the guard allows",
         ),
     ],
 )
@@ -504,6 +537,11 @@ _MANY_GROUPS = {f"runai-gpu-group/{number}-{'g' * 36}": "g" * 63 for number in r
             id="many containers",
         ),
         pytest.param(
+            synced_pod(_LONG_NAME, schedulerName="\N{GRINNING FACE}" * 2_000),
+            '…"; set spec.schedulerName to "kai-scheduler"',
+            id="a long name of a scheduler",
+        ),
+        pytest.param(
             synced_pod(_LONG_NAME, labels={"kai.scheduler/queue": "q" * 63}, namespace=MANY_QUEUES),
             "…: set the label to one of these",
             id="many queues to choose from",
@@ -522,10 +560,26 @@ async def test_the_message_of_a_refused_creation_fits_into_an_event(
     await admitted(tell(asker, f"Error syncing to host cluster: create object: {answer.message}"))
 
 
-async def test_the_message_of_a_refused_update_fits_into_an_event(asker: Asker) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(changes(_MANY_GROUPS), id="many keys"),
+        pytest.param(
+            changes(
+                annotations={
+                    f"nvidia.com/container.{number}": "\N{GRINNING FACE}" * 60 for number in range(9)
+                }
+            ),
+            id="characters of four bytes",
+        ),
+    ],
+)
+async def test_the_message_of_a_refused_update_fits_into_an_event(
+    asker: Asker, change: dict[str, Any]
+) -> None:
     pod = synced_pod(_LONG_NAME)
     await admitted(asker.create(pod, user=SYNCER))
-    answer = await asker.merge(where(pod), changes(_MANY_GROUPS), user=SYNCER, dry_run=True)
+    answer = await asker.merge(where(pod), change, user=SYNCER, dry_run=True)
     assert "…: only KAI may change this on an existing pod; restore the old value" in answer.message
     await admitted(tell(asker, f"Error syncing: patch host object: update object: {answer.message}"))
     await asker.remove(where(pod))
@@ -699,6 +753,40 @@ async def test_under_enforce_a_pod_keeps_its_keys_after_its_creation(asker: Aske
     await admitted(asker.merge(where(pod), changes({"runai-gpu-group": None}), user=BINDER))
     await admitted(asker.merge(where(pod), changes({"app": "b"})))
     await asker.remove(where(pod))
+
+
+async def test_a_pod_with_many_labels_keeps_its_status_and_cannot_occupy_the_api_server(asker: Asker) -> None:
+    """CEL takes quadratic time per list: 70,000 labels used to exceed the API server's 34 s per request."""
+    many = {f"a{number}": "" for number in range(70_000)}
+    pod = synced_pod("many", namespace=ENFORCED, labels={**not_synced(), **many})
+    await admitted(asker.create(pod))
+    running = {"status": {"phase": "Running"}}
+    await admitted(asker.merge(where(pod) + "/status", running, user=KUBELET))
+    await admitted(asker.merge(where(pod), changes(annotations={"pod-group-name": "pg"}), user=POD_GROUPER))
+    await refused(asker.merge(where(pod), changes({"app": "b"})), "more than 1000 labels")
+    await asker.remove(where(pod))
+
+
+async def test_the_message_about_an_owners_long_name_fits_into_an_event(asker: Asker) -> None:
+    made = owner("ConfigMap", None)
+    made["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Namespace", "name": "\N{GRINNING FACE}" * 500, "uid": "any"}
+    ]
+    answer = await asker.create(made, dry_run=True)
+    assert "leads KAI to another queue" in answer.message
+    assert len(answer.message.encode()) < 1024
+
+
+@pytest.mark.parametrize(("count", "status"), [(1_000, 201), (1_001, 403), (11_000, 403)])
+async def test_owner_references_are_limited_under_enforce(asker: Asker, count: int, status: int) -> None:
+    made = owner("ConfigMap", None)
+    made["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": f"n{number}", "uid": f"u{number}"}
+        for number in range(count)
+    ]
+    answer = await asker.create(made, dry_run=True)
+    assert answer.status == status, answer.message
+    assert ("more than 1000 owner references" in answer.message) is (status == 403)
 
 
 async def test_in_other_namespaces_only_vcluster_pods_are_guarded(asker: Asker) -> None:

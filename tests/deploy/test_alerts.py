@@ -112,6 +112,8 @@ def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_it
     for name, section in sections.items():
         parts = re.findall(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)
         assert parts == ["Meaning.", "Impact.", "Diagnosis.", "Mitigation.", "Ignore when."], name
+        # Alerts link to the heading in lower case, tables of Grafana to the name: PromQL has no lower case.
+        assert f'<a id="{name}"></a>\n\n## {name}\n' in text
     for anchor in re.findall(r"\]\(#([a-z]+)\)", text):
         assert anchor in {name.lower() for name in BY_NAME}
 

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gpuagent.actions.eviction_settings import Budget
+from gpuagent.cli import _duration as agent_duration
 from gpuagent.cli import _parser as agent_parser
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, Right
 from gpuagent.ledger.slack import Slack
@@ -91,6 +92,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": ["registry", {"name": "mirror"}],
         "networkPolicies": {"apiServerCIDRs": ["10.0.0.10/32", "fd00::/64"]},
         "webhook": {
+            "resources": {
+                "requests": {"cpu": 0.5, "memory": "1e9", "ephemeral-storage": "1Gi"},
+                "limits": {"cpu": "1500m", "memory": "1.5Gi"},
+            },
             "priorityClassName": "system-cluster-critical",
             "nodeSelector": {"a": "b"},
             "tolerations": [{"operator": "Exists"}],
@@ -510,6 +515,16 @@ def test_the_agents_namespace_is_made_with_the_profile_that_hostpid_needs() -> N
     assert own["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+@pytest.mark.parametrize(
+    ("agent", "profile"),
+    [({}, "privileged"), ({"simulated": True}, "restricted"), ({"enabled": False}, "restricted")],
+)
+def test_a_namespace_of_both_services_admits_the_agents_pods(agent: dict[str, Any], profile: str) -> None:
+    values = {"webhook": {"createNamespace": True}, "agent": {"namespace": NAMESPACE, **agent}}
+    namespace = find_object(rendered(values), "Namespace", NAMESPACE)
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == profile
+
+
 def test_only_the_admission_port_is_open_to_other_namespaces_than_monitoring() -> None:
     objects = rendered({"networkPolicies": {"monitoringNamespace": "observers"}})
     source = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observers"}}}]
@@ -660,6 +675,24 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
             "agent.simulated=true refuses agent.eviction.mode=on: synthetic figures must not evict pods",
         ),
         ({"agent": {"interval": "5"}}, "/agent/interval"),
+        ({"agent": {"interval": "0s"}}, "/agent/interval"),
+        ({"agent": {"grace": "99ms"}}, "/agent/grace"),
+        ({"agent": {"graceMin": "0m"}}, "/agent/graceMin"),
+        ({"agent": {"graceMin": "61m", "graceMax": "1h"}}, "agent.graceMin=61m is longer than agent.graceMax=1h"),
+        ({"agent": {"graceMin": "999999999h"}}, "agent.graceMin=999999999h is longer than agent.graceMax=24h"),
+        ({"agent": {"runtimeClassName": "a b"}}, "/agent/runtimeClassName"),
+        ({"webhook": {"resources": {"limit": {"memory": "1Gi"}}}}, "'limit' not allowed"),
+        ({"agent": {"resources": {"limits": {"memory": "512MB"}}}}, "/agent/resources/limits/memory"),
+        ({"agent": {"resources": {"requests": {"cpu": {"min": 1}}}}}, "/agent/resources/requests/cpu"),
+        ({"webhook": {"extraEnv": [{"name": "PORT", "value": 3128}]}}, "/webhook/extraEnv/0/value"),
+        ({"agent": {"extraEnv": [{"name": "DEBUG", "value": True}]}}, "/agent/extraEnv/0/value"),
+        ({"agent": {"cdiDevice": "nvidia.com/gpu=all: x"}}, "/agent/cdiDevice"),
+        ({"webhook": {"image": {"tag": "1.0 # newest"}}}, "/webhook/image/tag"),
+        ({"webhook": {"image": {"repository": "*registry"}}}, "/webhook/image/repository"),
+        (
+            {"webhook": {"certificates": {"certManager": {"issuerRef": {"kind": "ClusterIssuer"}}}}},
+            "/webhook/certificates/certManager/issuerRef': properties 'name' required",
+        ),
         ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
         ({"agent": {"slack": "5%"}}, "/agent/slack"),
         ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
@@ -706,6 +739,63 @@ def test_an_old_kubernetes_is_refused() -> None:
     assert ">=1.30.0" in done.stderr
 
 
+@pytest.mark.parametrize("word", ["007", "0x1f", "null", "yes"])
+def test_a_name_that_yaml_reads_as_another_type_stays_a_text(word: str) -> None:
+    """A namespace may be named 007, which YAML reads as the number 7."""
+
+    def texts(name: str) -> list[Object]:
+        tls = {"opsTlsSecret": name, "certificates": {"mode": "secret", "tlsSecret": name, "caBundle": PEM}}
+        values: dict[str, Any] = {
+            **EVERYTHING,
+            "imagePullSecrets": [name, {"name": name}],
+            "networkPolicies": {"monitoringNamespace": name},
+            "webhook": {**tls, "priorityClassName": name, "image": {"repository": name, "tag": name}},
+            "agent": {
+                "namespace": name,
+                "tlsSecret": name,
+                "priorityClassName": name,
+                "runtimeClassName": name,
+            },
+            "authentication": {
+                "enabled": True,
+                "readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
+            },
+            "monitors": {"enabled": True, "tokenSecret": {"name": name, "key": name}},
+        }
+        self_signed = {"webhook": {"certificates": {"mode": "self", "caSecret": name}}}
+        issued = {"webhook": {"certificates": {"mode": "cert-manager", "tlsSecret": name}}}
+        return [
+            item
+            for chosen in (values, self_signed, issued)
+            for item in yaml.safe_load_all(
+                helm(
+                    "template", name, str(CHART), "--namespace", name, "--kube-version", "1.30.0",
+                    *options(chosen),
+                ).stdout
+            )
+            if item is not None
+        ]  # fmt: skip
+
+    for plain, item in zip(texts("plain-name"), texts(word), strict=True):
+        assert list(misread(plain, item, "plain-name", word)) == []
+
+
+def misread(plain: Any, value: Any, old: str, new: str, path: str = "") -> Iterator[str]:
+    """Yield the places whose value is not the plain one with the new word in the place of the old one."""
+    if type(plain) is not type(value):
+        yield f"{path}: {plain!r} became {value!r}"
+    elif isinstance(plain, dict):
+        assert plain.keys() == value.keys(), path
+        for key in plain:
+            yield from misread(plain[key], value[key], old, new, f"{path}.{key}")
+    elif isinstance(plain, list):
+        assert len(plain) == len(value), path
+        for index, (before, after) in enumerate(zip(plain, value, strict=True)):
+            yield from misread(before, after, old, new, f"{path}[{index}]")
+    elif plain == old and value != new and "values" not in path:  # lists of namespaces are sorted
+        yield f"{path}: {plain!r} became {value!r}"
+
+
 WORDS = [
     "", "0", "5", "5s", "0s", "100ms", "2m", "1h", "1d", "5 s", "-5s", "1.5s", "9999999999s", "1/10m", "1/0m", "0/10m", "1000/10m",
     "01/10m", "1/10", "1 / 10m", "256Mi,5%", "0,0%", "1Gi,0.5%", "256Mi,100%", "256Mi,101%", "256MiB,5%", "5%", "256Mi,5", ",5%",
@@ -714,6 +804,7 @@ WORDS = [
 READ = {
     "kaiVersion": (SCHEMA["properties"]["kaiVersion"], Version.parse),
     "a duration": (SCHEMA["definitions"]["duration"], parse_duration),
+    "a duration of the agent": (SCHEMA["definitions"]["agentDuration"], agent_duration),
     "agent.slack": (SCHEMA["properties"]["agent"]["properties"]["slack"], Slack.parse),
     "agent.eviction.budget": (
         SCHEMA["properties"]["agent"]["properties"]["eviction"]["properties"]["budget"],
@@ -852,10 +943,18 @@ def test_the_notes_warn_of_tokens_on_ports_without_tls(chart_with_notes: Path) -
     assert "WARNING" not in notes(chart_with_notes, {**on, **tls})
 
 
-def test_the_notes_name_the_profile_that_a_hosts_network_needs(chart_with_notes: Path) -> None:
+def test_the_notes_name_the_profile_that_the_release_needs(chart_with_notes: Path) -> None:
     label = "pod-security.kubernetes.io/enforce=privileged"
     assert label not in notes(chart_with_notes, {})
     assert label in notes(chart_with_notes, {"webhook": {"hostNetwork": True}})
+    assert label in notes(chart_with_notes, {"agent": {"namespace": "default"}})  # helm's own default
+    assert label not in notes(chart_with_notes, {"agent": {"namespace": "default", "simulated": True}})
+
+
+def test_the_notes_say_on_which_nodes_the_agent_runs(chart_with_notes: Path) -> None:
+    assert "runs on nodes with nvidia.com/gpu.present=true. Check" in notes(chart_with_notes, {})
+    anywhere = {"agent": {"nodeSelector": {"nvidia.com/gpu.present": None}}}
+    assert "runs on all nodes. Check" in notes(chart_with_notes, anywhere)
 
 
 # What Kubernetes itself explains, and switches named after what they switch.

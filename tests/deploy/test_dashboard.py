@@ -515,7 +515,7 @@ def test_memory_and_flags_of_the_fleet(watched: Prometheus) -> None:
     assert figures(watched, FLEET.expression("Nodes with attribution problems")) == {"east": 0, "": 0}
     assert figures(watched, FLEET.expression("Agents that do not answer")) == {"east": 0, "": 0}
     assert figures(watched, FLEET.expression("GPUs without a known free share")) == {"east": 0, "": 0}
-    without_agent = FLEET.expression("Nodes with GPUs and without an agent", "GPUs")
+    without_agent = FLEET.expression("Nodes with GPUs and without an agent", "devices")
     assert figures(watched, without_agent, "node") == {"unwatched": 4}
 
 

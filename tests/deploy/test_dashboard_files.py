@@ -81,6 +81,21 @@ def colors(panel: dict[str, Any]) -> set[str]:
 
 
 @each_board
+def test_a_sorted_table_begins_with_the_rows_that_need_attention(board: Dashboard) -> None:
+    for panel in board.panels():
+        red_below = {
+            override["matcher"]["options"]
+            for override in panel["fieldConfig"]["overrides"]
+            for item in override["properties"]
+            if item["id"] == "thresholds" and item["value"]["steps"][0]["color"] in ("red", "orange")
+        }
+        for transformation in panel.get("transformations", ()):
+            if transformation["id"] == "sortBy":
+                (order,) = transformation["options"]["sort"]
+                assert order["desc"] == (order["field"] not in red_below), panel["title"]
+
+
+@each_board
 def test_runbooks_that_are_named_exist(board: Dashboard) -> None:
     sections = set(
         re.findall(r"^## (Kaishare\w+)", (ROOT / "docs" / "runbooks.md").read_text(), flags=re.MULTILINE)
@@ -127,7 +142,9 @@ def test_the_overview_is_open_and_the_details_are_collapsed(board: Dashboard) ->
 @each_board
 def test_every_selector_of_every_query_filters_the_cluster(board: Dashboard) -> None:
     for query in queries(board):
-        for metric, selector in re.findall(_SERIES, query):
+        for metric, selector in re.findall(
+            _SERIES, re.sub(r'{__name__=~"(\w{1,60})[^"]{1,60}", ', r"\1{", query)
+        ):
             if query == "label_values(kaishare_build_info, cluster)" or re.search(
                 r"\) up offset \w+ == 1", query
             ):

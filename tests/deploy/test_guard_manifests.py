@@ -34,7 +34,7 @@ def test_the_keys_that_only_kai_may_write_are_those_the_webhook_knows() -> None:
     labels, prefix, annotations = (
         variable(name) for name in ("kaiLabels", "kaiLabelPrefix", "kaiAnnotations")
     )
-    assert {*labels, prefix, keys.VCLUSTER_PREFIX} == set(checks._RESERVED_LABELS)
+    assert {*labels, prefix, keys.VCLUSTER_PREFIX} == {keys.GPU_GROUP, *checks.RESERVED_PREFIXES}
     assert set(annotations) == checks._KAI_ANNOTATIONS
     for key in (*labels, prefix + "a"):
         assert list(checks.reserved_key_findings(view(pod(labels={key: "x"})))), key

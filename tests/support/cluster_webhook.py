@@ -43,7 +43,7 @@ _PATHS = {
 WEBHOOK_RIGHTS = (
     right("namespaces", "get", "list", "watch"),
     right("events", "create", "patch"),
-    right("priorityclasses", "get", "list", "watch", group="scheduling.k8s.io"),
+    right("priorityclasses", "list", "watch", group="scheduling.k8s.io"),
     {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
     right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),
     right("validatingwebhookconfigurations", "list", "watch", group=_GROUP),

@@ -66,7 +66,8 @@ class Dashboard:
                 continue
             chosen = selection.get(name, variable.get("current", {}).get("value", ""))
             query = query.replace(f"${name}", _text(variable, chosen))
-        query = query.replace("$__rate_interval", "5s").replace("$__range", "30s")
+        for name, value in (("$__rate_interval", "5s"), ("$__range_s", "30"), ("$__range", "30s")):
+            query = query.replace(name, value)
         assert not re.search(r"\$\{?[a-z_]", query), query
         return query
 

@@ -24,7 +24,7 @@ app.kubernetes.io/component: {{ . }}
 {{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+  - name: {{ if kindIs "map" . }}{{ .name | toYaml }}{{ else }}{{ . | toYaml }}{{ end }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -80,6 +80,12 @@ authorization:
 {{- concat .Values.excludedNamespaces (list .Release.Namespace .Values.agent.namespace) | uniq | sortAlpha | toJson -}}
 {{- end }}
 
+{{- /* A duration of the agent, such as 30s, in milliseconds. */ -}}
+{{- define "kaishare.milliseconds" -}}
+{{- $worth := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- mul (regexFind "^[0-9]+" . | int64) (get $worth (regexFind "[a-z]+$" .)) -}}
+{{- end }}
+
 {{- define "kaishare.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -101,7 +107,7 @@ readOnlyRootFilesystem: true
 {{- /* Scheduling fields of a pod, from one service's values. */ -}}
 {{- define "kaishare.placement" -}}
 {{- with .priorityClassName -}}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | toYaml }}
 {{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
@@ -121,7 +127,7 @@ affinity:
 {{- define "kaishare.clientConfig" -}}
 clientConfig:
   service:
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ .root.Release.Namespace | toYaml }}
     name: kaishare-webhook
     path: {{ .path }}
     port: {{ .root.Values.webhook.servicePort }}
