@@ -141,6 +141,9 @@ class Authority:
     def load(cls, certificate_pem: bytes, key_pem: bytes) -> "Authority":
         """Load any CA, expired or not.
 
+        Only the first certificate of the text is kept, without the rest of the text. The certificate is
+        published in the caBundle, and a PEM file may contain the private key, too.
+
         Raises:
             ValueError: certificate or key cannot be read, they do not belong together, the certificate is not
                 a CA's, or the type of the key is not supported.
@@ -154,7 +157,7 @@ class Authority:
         if constraints is None or not constraints.ca or (usage is not None and not usage.key_cert_sign):
             raise ValueError("the certificate is not a CA's: it may not sign others")
         _signing_key(pair)
-        return cls(pair)
+        return cls(KeyPair(certificate.public_bytes(Encoding.PEM), key_pem))
 
     def issue(self, host_names: Sequence[str], *, now: datetime, lifetime: timedelta) -> KeyPair:
         """Issue a serving certificate with a new ECDSA P-256 key. It never outlives the CA.

@@ -68,12 +68,17 @@ def merged(bundle: bytes, required: Collection[bytes], *, now: datetime) -> byte
 
 
 def _valid(certificates: Collection[bytes], now: datetime) -> dict[bytes, bytes]:
-    """Return the readable certificates that have not expired, by DER form."""
+    """Return the readable certificates that have not expired as PEM, by DER form.
+
+    The PEM has the certificate and nothing else: a text that contains a private key beside its certificate
+    must not reach a caBundle.
+    """
     valid: dict[bytes, bytes] = {}
     for pem in certificates:
         certificate = certificate_of(pem)
         if certificate is not None and now < certificate.not_valid_after_utc:
-            valid.setdefault(der(pem), pem.strip() + b"\n")
+            key = certificate.public_bytes(Encoding.DER)
+            valid.setdefault(key, certificate.public_bytes(Encoding.PEM))
     return valid
 
 

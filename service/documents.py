@@ -4,6 +4,7 @@ A document may be hostile. Parsing takes time and memory linear in its length: m
 thousands of digits and deep nesting are refused before any value is built.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,12 +51,12 @@ def document_files(path: Path, *, recursive: bool = False) -> list[Path]:
             not followed.
 
     Raises:
-        DocumentError: the directory cannot be read or holds none.
+        DocumentError: the directory cannot be read or holds none, or a link leads nowhere.
     """
     if not path.is_dir():
         return [path]
     try:
-        files = sorted(p for p in _entries(path, recursive) if p.suffix in _SUFFIXES and p.is_file())
+        files = sorted(p for p in _entries(path, recursive) if p.suffix in _SUFFIXES and _is_read(p))
     except OSError as error:
         raise DocumentError(f"{error.filename or path}: {error.strerror}") from None
     if not files:
@@ -70,6 +71,20 @@ def _entries(path: Path, recursive: bool) -> Iterator[Path]:
         return
     for folder, _, names in os.walk(path, onerror=_raise):
         yield from (Path(folder) / name for name in names)
+
+
+def _is_read(path: Path) -> bool:
+    """Whether a path leads to a file.
+
+    A link that leads nowhere is an error, because its target may be missing only for a moment. Hidden links
+    are no files: Emacs marks a file in use by such a link.
+
+    Raises:
+        OSError: the link leads nowhere.
+    """
+    if path.is_symlink() and not path.name.startswith("."):
+        path.stat()
+    return path.is_file()
 
 
 def _raise(error: OSError) -> None:
@@ -340,16 +355,24 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 def _bounded(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a constructor that refuses scalars that are too long or not valid for their tag."""
+    """Return a constructor that refuses scalars that are too long or not valid for their tag.
+
+    `.nan` and `.inf` are not valid either: the documents have to be representable in JSON, as in kubectl.
+    """
 
     def bounded(loader: Any, node: Any) -> Any:
         if len(node.value) > _LONGEST_NUMBER:
             raise _wrong(f"{kind} of {len(node.value)} characters", node)
+        value = None
         try:
-            return construct(loader, node)
+            value = construct(loader, node)
+            is_valid = not isinstance(value, float) or math.isfinite(value)
         except (ValueError, LookupError, AttributeError, ArithmeticError):
             # PyYAML's constructors of `!!timestamp x` and `!!bool x` do not validate the scalar first.
-            raise _wrong(f'"{one_line(str(node.value), _LONGEST_NUMBER)}" is not {kind}', node) from None
+            is_valid = False
+        if not is_valid:
+            raise _wrong(f'"{one_line(str(node.value), _LONGEST_NUMBER)}" is not {kind}', node)
+        return value
 
     return bounded
 

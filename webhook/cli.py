@@ -18,7 +18,7 @@ from service.command import (
     UsageError,
     add_authentication,
     add_log_level,
-    names,
+    namespace_names,
     read_by,
     run_command,
 )
@@ -146,7 +146,7 @@ def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Pa
     )
     rules.add_argument(
         "--exclude-namespaces",
-        type=names,
+        type=namespace_names,
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces whose pods are never changed; replaces the default list "

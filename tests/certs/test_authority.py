@@ -197,6 +197,13 @@ def test_a_ca_survives_being_stored() -> None:
     assert CA.signed(leaf(ca=again).certificate)
 
 
+def test_only_the_certificate_of_a_stored_ca_is_published() -> None:
+    """A PEM file may have the private key beside its certificate; the certificate goes into the caBundle."""
+    pair, other = Authority.create(now=NOW).pair, Authority.create(now=NOW).pair
+    for text in (pair.key_pem + pair.certificate_pem, pair.certificate_pem + other.certificate_pem):
+        assert Authority.load(text, pair.key_pem).pair == pair
+
+
 def test_only_the_ca_that_signed_counts_as_issuer() -> None:
     issued = leaf().certificate
     assert CA.signed(issued)

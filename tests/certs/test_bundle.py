@@ -53,6 +53,25 @@ def test_a_correct_bundle_keeps_its_exact_bytes(bundle: bytes) -> None:
     assert merged(bundle, [A], now=NOW) == bundle
 
 
+HEADER = b"-----BEGIN CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        Authority.create(now=NOW).pair.key_pem + A,
+        A + Authority.create(now=NOW).pair.key_pem,
+        A.replace(b"CERTIFICATE", b"X509 CERTIFICATE"),
+        A.replace(HEADER, HEADER + b"Proc-Type: 4,CLEAR\n\n"),
+    ],
+    ids=["a key before it", "a key behind it", "the old type", "a header"],
+)
+def test_a_wanted_certificate_is_added_without_the_text_around_it(written: bytes) -> None:
+    """A caBundle is public, and Go skips PEM blocks of another type or with headers."""
+    assert merged(b"", [written], now=NOW) == A
+    assert merged(A, [written], now=NOW) == A
+
+
 def test_the_size_of_a_bundle_is_bounded_and_kaishares_cas_stay() -> None:
     many = [ca(f"theirs {number}") for number in range(20)]
     right = certificates_in(merged(b"".join([A, *many]), [A, B], now=NOW))

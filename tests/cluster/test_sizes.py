@@ -14,6 +14,7 @@ from examples.shared_gpu import Scene, scenes
 from kai import keys
 from kai.own_labels import REASON, SIZE
 from kube.client import KubeClient
+from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,
@@ -25,6 +26,7 @@ from tests.support.cluster_webhook import (
     managed_namespace,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.selector_cases import BAD, MATCHES, OWN_LIMITS
 from tests.support.webhook_process import until
 
 LONGEST_DELAY_SECONDS = 0.1
@@ -318,3 +320,27 @@ async def test_kubectl_prints_the_nearest_size_for_a_pod_with_an_unknown_one(
     assert result.status == 0
     assert "Warning: kaishare: " in result.errors
     assert "nearest first: train, serve" in result.errors
+
+
+async def test_the_api_server_reads_selectors_as_kaishare_does(plane: ControlPlane) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    names: dict[str, str] = {}
+    async with KubeClient(plane.access()) as client:
+
+        async def selected(text: str) -> set[str]:
+            listing = json.loads(await client.get(path, params={"labelSelector": text}))
+            return {item["metadata"]["name"] for item in listing["items"]}
+
+        for text, labels, expected in MATCHES:
+            key = json.dumps(labels)
+            if key not in names:
+                names[key] = f"selected-{len(names)}"
+                body = {"metadata": {"name": names[key], "labels": labels}}
+                await client.request("POST", path, body=json.dumps(body).encode())
+            assert (names[key] in await selected(text)) is expected, (text, labels)
+        for text in BAD.keys() - OWN_LIMITS:
+            with pytest.raises(ApiError) as caught:
+                await selected(text)
+            assert caught.value.status == 400, text
+        for name in names.values():
+            await client.request("DELETE", f"{path}/{name}")

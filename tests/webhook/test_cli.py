@@ -292,6 +292,25 @@ def test_administrators_options_reach_the_decision(capsys: pytest.CaptureFixture
     assert "(whole-gpu-converted)" in explain(capsys, "-f", file, "--kai-version", "v0.7.11")[1]
 
 
+@pytest.mark.parametrize("text", ["kube-system gpu-operator", "kube-system;a", "Team", "a,*", "a" * 64])
+def test_an_excluded_name_that_no_namespace_has_is_refused(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """A list with other separators would exclude nothing, without a word."""
+    assert main(["serve", "--exclude-namespaces", text]) == 2
+    errors = capsys.readouterr().err
+    assert "is not the name of a namespace; allowed: names of a-z, 0-9 and -" in errors
+    assert errors.count("\n") == 1
+
+
+def test_the_list_of_excluded_namespaces_may_be_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(ROOT / "examples" / "workloads" / "classify.yaml")
+    for text in ("", " inference , x ,"):
+        status, out = explain(capsys, "-f", file, "--exclude-namespaces", text)
+        assert status == 0
+        assert ("(namespace-excluded)" in out) is bool(text)
+
+
 def test_explain_imports_no_server(tmp_path: Path) -> None:
     script = (
         "import sys; from webhook.cli import main; "

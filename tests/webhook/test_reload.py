@@ -77,6 +77,64 @@ async def test_a_changed_file_is_loaded_and_a_broken_edit_is_not(tmp_path: Path)
         assert len(live.logged("policies changed")) == 2
 
 
+async def test_an_emptied_file_does_not_switch_enforcement_off(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(namespace("team-a", "0.5"))
+    async with running(tmp_path, file) as live:
+        connection = await live.connect()
+        await until_share(connection, "0.5")
+        file.write_text("")
+        lines = await until(lambda: live.logged(NOT_TAKEN_UP), "the empty file is refused")
+        assert lines[0]["problem"].startswith(f"{file}: contains no document")
+        assert await share(connection) == "0.5"
+
+
+async def test_a_file_that_is_written_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "policies.yaml"
+    whole = f"{namespace('team-a', '0.25')}\n---\n{namespace('team-b', '0.25')}"
+    reads: list[int] = []
+
+    def read(path: Path) -> Mapping[str, PolicyMetadata]:
+        namespaces = read_namespaces(path)
+        if len(namespaces) == 1 and "0.25" in path.read_text():
+            path.write_text(whole)
+        reads.append(len(namespaces))
+        return namespaces
+
+    file.write_text(namespace("team-a", "0.5"))
+    async with running(tmp_path, file) as live:
+        connection = await live.connect()
+        monkeypatch.setattr("webhook.namespaces.files.read_namespaces", read)
+        file.write_text(namespace("team-a", "0.25"))
+        await until_share(connection, "0.25", "team-b")
+        assert reads == [1, 2]
+        assert [line["namespaces"] for line in live.logged("policies changed")] == [2]
+
+
+async def test_policies_are_read_beside_a_file_that_never_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    reads: list[Path] = []
+
+    def read(path: Path) -> Mapping[str, PolicyMetadata]:
+        namespaces = read_namespaces(path)
+        reads.append(path)
+        (path / "notes.txt").write_text("x" * len(reads))
+        return namespaces
+
+    (folder / "a.yaml").write_text(namespace("team-a", "0.5"))
+    async with running(tmp_path, folder) as live:
+        connection = await live.connect()
+        monkeypatch.setattr("webhook.namespaces.files.read_namespaces", read)
+        (folder / "a.yaml").write_text(namespace("team-a", "0.25"))
+        await until_share(connection, "0.25")
+        assert len(reads) >= 4
+
+
 async def test_files_of_a_directory_may_be_added_changed_and_removed(tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     folder.mkdir()

@@ -21,7 +21,7 @@ from webhook.explain.manifests import (
 )
 from webhook.explain.sources import ManifestSource, SourceDocument
 from webhook.policy.checks import cluster_scoped_owners
-from webhook.policy.decide import MOST_WARNINGS, Rules, exempt
+from webhook.policy.decide import MOST_WARNINGS, Rules, exempt, malformed
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.patch import Operation, apply_to_document, operations
@@ -206,15 +206,31 @@ class _Explainer:
             gpu_requests=list(paths),
         )
 
+    def _mutation(
+        self, policy: NamespacePolicy | None, pod: FoundPod, created: Mapping[str, object]
+    ) -> Mutation:
+        """Return the decision about the pod as created; a pod whose template cannot be read is malformed.
+
+        `created` replaces fields of the template, such as the namespace, whose types may be wrong.
+        """
+        mutation = mutate(policy, as_json(created), self.rules)
+        if mutation.planned:
+            try:
+                _ = _decoded(pod.template)
+            except MalformedPod as error:
+                return Mutation(decision=malformed(error))
+        return mutation
+
     def _explain_pod(self, pod: FoundPod) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
         policy = self.policies.get(namespace)
         created = pod.as_created(namespace)
-        mutation = mutate(policy, as_json(created), self.rules)
+        mutation = self._mutation(policy, pod, created)
         after = apply_to_document(mutation.sent, created)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
         owners = pod.owners_above
         try:
+            _ = _decoded(pod.template)
             patched = _decoded(after)
             verdict = verify(policy, patched, self.rules, requester)
         except MalformedPod:

@@ -95,7 +95,7 @@ class FoundPod:
             return pod
         if not metadata.get("name"):
             metadata["generateName"] = f"{self.name or 'pod'}-"
-        if self.controller_labels and isinstance(metadata.get("labels") or {}, dict):
+        if self.controller_labels and _is_map_or_absent(metadata.get("labels")):
             metadata["labels"] = {**(metadata.get("labels") or {}), **self.controller_labels}
         # The workload's name stands in for the name of its ReplicaSet or Job, which begins with it.
         owner = {"apiVersion": self.api_version or "v1", "kind": self.kind or "Workload"}
@@ -227,7 +227,17 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> Place
     for index, container in enumerate(node):
         if not isinstance(container, dict):
             raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*path, index))
+    template: Any = document
+    for key in workload.template:
+        template = template[key]
+    if not _is_map_or_absent(template.get("metadata")):
+        metadata = (*workload.template, "metadata")
+        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", metadata)
     return workload.template
+
+
+def _is_map_or_absent(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
 
 
 def _template_if_readable(document: dict[str, Any], workload: WorkloadKind) -> Place | None:
@@ -313,7 +323,7 @@ def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | 
     """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
     spec = node.get("spec")
     if _is_pod_spec(spec):
-        if not is_root or node.get("kind") == "Pod":
+        if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
             return {key: node[key] for key in ("metadata", "spec") if key in node}, False
         return {"spec": spec}, True  # the root's metadata belongs to the workload
     return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)

@@ -17,7 +17,8 @@ def read_namespaces(path: Path) -> dict[str, PolicyMetadata]:
     """Read the policy's metadata of every namespace in a file or directory, managed or not.
 
     Raises:
-        PoliciesError: a document is not a valid Namespace, or a namespace occurs twice.
+        PoliciesError: a file has no document, a document is not a valid Namespace, or a namespace occurs
+            twice.
     """
     namespaces: dict[str, PolicyMetadata] = {}
     seen: dict[str, Path] = {}
@@ -42,10 +43,12 @@ def _files(path: Path) -> list[Path]:
 
 def _namespaces(file: Path) -> Iterator[tuple[str, PolicyMetadata]]:
     try:
-        documents = list(flatten_lists(load_file(file)))
+        documents = load_file(file)
     except DocumentError as error:
         raise PoliciesError(str(error)) from None
-    for document in documents:
+    if not documents:  # such as `kubectl get namespaces -o yaml > FILE` leaves it without an API server
+        raise PoliciesError(f"{file}: contains no document; for no namespaces, write a List with items: []")
+    for document in flatten_lists(documents):
         yield _namespace(file, document)
 
 
@@ -66,7 +69,9 @@ def _namespace(file: Path, document: Any) -> tuple[str, PolicyMetadata]:
 
 def _texts(place: str, metadata: dict[str, Any], field: str, kind: str) -> dict[str, str]:
     """Return a map of metadata; every key and value must be a string, as the API server demands."""
-    texts = metadata.get(field) or {}
+    texts = metadata.get(field)
+    if texts is None:
+        return {}
     if not isinstance(texts, dict):
         raise PoliciesError(f"{place}: metadata.{field} must be a map")
     for key, value in texts.items():

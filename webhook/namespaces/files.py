@@ -15,6 +15,12 @@ from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 _RETRY_SECONDS: Final = 30.0
 """Time until the next attempt after an unexpected error, such as an I/O error."""
 
+_MOST_UNSETTLED: Final = 3
+"""Maximum number of reads in a row that are discarded, because a file changed meanwhile.
+
+An unrelated file of the directory may change all the time.
+"""
+
 
 class FilePolicies:
     """Policies from Namespace objects in a file, or in the .yaml, .yml and .json files of a directory.
@@ -43,6 +49,8 @@ class FilePolicies:
         self._on_change = on_change
         self._on_broken = on_broken
         self._files = FileWatch(path)
+        self._unsettled_reads = 0
+        """Reads in a row during which a file changed."""
         self._metadata: Mapping[str, PolicyMetadata] = read_namespaces(path)
         self._policies = dict(_policies(self._metadata))
 
@@ -74,12 +82,37 @@ class FilePolicies:
                 continue
             retry_at = math.inf
             try:
-                await self._reload(await asyncio.to_thread(read_namespaces, self._path))
+                metadata = await asyncio.to_thread(self._read)
+                if metadata is not None:
+                    await self._reload(metadata)
             except PoliciesError as error:
                 self._on_broken(error)
             except Exception as error:  # noqa: BLE001 - after any error the last valid policies stay
                 self._on_broken(PoliciesError(f"{self._path}: {type(error).__name__}: {error}"))
                 retry_at = loop.time() + _RETRY_SECONDS
+
+    def _read(self) -> Mapping[str, PolicyMetadata] | None:
+        """Read the files; None if one of them changed meanwhile. A later look reads such files again.
+
+        Raises:
+            PoliciesError: the files cannot be read.
+        """
+        try:
+            metadata = read_namespaces(self._path)
+        except PoliciesError:
+            if self._accept_read():
+                raise
+            return None
+        return metadata if self._accept_read() else None
+
+    def _accept_read(self) -> bool:
+        """Count the reads in a row during which a file changed; return whether the result of this one counts.
+
+        It counts if no file changed meanwhile, or if several results before it were discarded.
+        """
+        is_given_up = self._unsettled_reads == _MOST_UNSETTLED
+        self._unsettled_reads = 0 if is_given_up or self._files.is_unchanged() else self._unsettled_reads + 1
+        return not self._unsettled_reads
 
     async def _reload(self, metadata: Mapping[str, PolicyMetadata]) -> None:
         """Parse changed metadata, yielding to other tasks, and then replace all policies at once."""

@@ -34,7 +34,6 @@ RESERVED_ANNOTATIONS = _KAI_ANNOTATIONS | {keys.SHARED_GPU_CONFIGMAP}
 """Annotations that only KAI may write. Annotations of vCluster begin with `keys.VCLUSTER_PREFIX`."""
 RESERVED_PREFIXES = (keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
 """Prefixes of labels that only KAI or vCluster may write. The label `keys.GPU_GROUP` is reserved, too."""
-_RESERVED_LABELS = (keys.GPU_GROUP, *RESERVED_PREFIXES)
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
 LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
@@ -280,7 +279,7 @@ def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
     """Yield a finding for each label or annotation of the pod that only KAI or vCluster may write."""
     is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
     for label in pod.labels:
-        if label.startswith(_RESERVED_LABELS) and (label == keys.GPU_GROUP or "/" in label):
+        if label.startswith(RESERVED_PREFIXES) or label == keys.GPU_GROUP:
             owner = "vCluster" if label.startswith(keys.VCLUSTER_PREFIX) else "KAI"
             if not (is_synced and owner == "vCluster"):
                 yield _reserved("label", label, owner)

@@ -1,7 +1,8 @@
 """Parses label selectors in the form of `kubectl get -l` and matches them against labels.
 
-The accepted texts and their meaning are those of `labels.Parse` (k8s.io/apimachinery v0.34
-pkg/labels/selector.go). Parsing takes linear time; a null byte is refused, while Go ends the text there.
+The accepted texts and their meaning are those of `labels.Parse` (k8s.io/apimachinery
+pkg/labels/selector.go) in Kubernetes 1.36.3. Version 0.34 of apimachinery refuses an empty item at the end of
+a list, `(a,,)`. Parsing takes linear time; a null byte is refused, while Go ends the text there.
 """
 
 import re
@@ -215,28 +216,16 @@ class _Parser:
         return LabelRequirement(key, frozenset({value}), is_in=operator != "!=")
 
     def _values(self) -> list[str]:
-        """Read a list in parentheses. `()`, `(,)` and `(a,)` contain the empty value; `(a,,)` is refused."""
+        """Read a list in parentheses; an empty item, as in `()`, `(a,)` or `(,,)`, is the empty value."""
         self._expect("(")
-        if self._next == ")":
-            self._take()
-            return [""]
         values: list[str] = []
         while True:
-            if self._next == ",":
-                self._take()
-                if not values:
-                    values.append("")
-                if self._next in (",", ")"):
-                    values.append("")
-                    if self._take() == ")":
-                        return values
-            else:
-                values.append(_checked_value(self._word("a label value")))
-                if self._next == ")":
-                    self._take()
-                    return values
-                if self._next != ",":
-                    raise self._unexpected('"," or ")"')
+            is_empty = self._next in (",", ")")
+            values.append("" if is_empty else _checked_value(self._word("a label value")))
+            if self._next not in (",", ")"):
+                raise self._unexpected('"," or ")"')
+            if self._take() == ")":
+                return values
 
 
 def _checked_key(key: str) -> str:

@@ -76,6 +76,7 @@ UNUSABLE = {
         "aliases ",
     ),
     "huge integer": (f"kind: Pod\nspec: {'9' * 5000}\n", "an integer of 5000 characters"),
+    "not a number": ("kind: Pod\nspec: {containers: [{name: c}], priority: .nan}\n", 'line 2: not YAML: ".nan" is not a number'),
     "huge float": (f"kind: Pod\nspec: 1.{'9' * 5000}\n", "a number of 5002 characters"),
     "tag": ("kind: !!python/object:os.system x\n", "not YAML: could not determine a constructor"),
     "impossible date": ("kind: Pod\nat: 2026-99-99\n", "is not a date"),
@@ -96,6 +97,8 @@ UNUSABLE = {
     "pod without containers": ("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: []}\n", "line 4: Pod p: spec.containers must be a list with at least one container"),
     "containers are a map": (workload("ReplicaSet", "  template:\n    spec:\n      containers: {name: c}\n"), "line 8: ReplicaSet web: spec.template.spec.containers must be a list"),
     "container is a text": (workload("DaemonSet", "  template:\n    spec:\n      containers: [c]\n"), "line 8: DaemonSet web: spec.template.spec.containers[0] must be a map"),
+    "metadata is a list": (workload("Deployment", f"  template:\n    metadata: [1]\n    spec:\n{CONTAINERS}"), "line 7: Deployment web: spec.template.metadata must be a map"),
+    "metadata of a pod is a text": ("kind: Pod\nmetadata: web\nspec: {containers: [{name: c}]}\n", "line 2: Pod (no name): metadata must be a map"),
     "template is a text": (workload("Deployment", "  template: x\n"), "line 6: Deployment web: spec.template must be a map"),
     "cron job without job": (workload("CronJob", "  schedule: x\n  jobTemplate: {spec: {}}\n", "batch/v1"), "line 7: CronJob web: spec.jobTemplate.spec.template is missing"),
     "in a list": ('{"kind": "List", "items": [\n{"kind": "Service"},\n{"kind": "Deployment",\n"spec": {"tempalte": {}}}]}', "line 4: Deployment (no name): spec.template is missing"),
@@ -117,6 +120,37 @@ def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str, o
     assert result.err.count("\n") == 1
     assert result.err[:-1].isprintable()
     assert len(result.err) < 500
+
+
+@pytest.mark.parametrize("output", ["text", "json", "manifest"])
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ("{labels: false}", "metadata.labels: expected object | null, got bool"),
+        ("{namespace: false}", "metadata.namespace: expected str | null, got bool"),
+        ("{ownerReferences: 5}", "metadata.ownerReferences: expected array | null, got int"),
+    ],
+)
+def test_a_template_with_a_field_of_another_type_is_malformed(
+    run: Run, metadata: str, problem: str, output: str
+) -> None:
+    """The API server refuses such a template, although a controller would replace the field in its pods."""
+    spec = f"  template:\n    metadata: {metadata}\n    spec:\n{CONTAINERS}"
+    result = run(workload("StatefulSet", spec), QUEUE, HALF, "-o", output)
+    assert result.status == 1
+    assert problem in (result.out if output == "text" else result.err)
+    assert "Traceback" not in result.err
+
+
+def test_text_beside_a_pod_spec_is_no_metadata_of_pods(run: Run) -> None:
+    text = (
+        "apiVersion: example.dev/v1\nkind: Farm\nmetadata: [web]\nspec:\n"
+        "  template: {metadata: web, spec: {containers: [{name: c}]}}\n"
+    )
+    result = run(text, QUEUE, "-o", "json")
+    assert (result.status, result.err) == (0, "")
+    (item,) = json.loads(result.out)
+    assert item["reason"] == "no-default-share"
 
 
 def test_the_table_is_long() -> None:

@@ -33,7 +33,7 @@ MAX_SECONDS_PER_MIB = 0.4
 MAX_GROWTH = 3.2
 """Of the cost, for a body twice as large; quadratic work has 4."""
 
-TRIES = 4
+TRIES = 8
 REQUESTS = all_requests()
 SHARE = {
     "kai.scheduler/queue": "queue-a",

@@ -344,6 +344,13 @@ def test_a_reserved_key_is_a_warning_in_default_and_a_denial_under_enforce(where
     assert [finding.reason for finding in warnings] == [Reason.RESERVED_KEY]
 
 
+@pytest.mark.parametrize(
+    "key", ["runai-gpu-groups", "runai-gpu-group.example.com/team", "runai-gpu-groups/x", "vcluster.loft.sh"]
+)
+def test_a_label_whose_key_only_begins_like_a_reserved_one_is_allowed(key: str) -> None:
+    assert judged(settled(labels={key: "x"})).is_allowed
+
+
 @pytest.mark.parametrize("key", ["vcluster.loft.sh/object-name", "vcluster.loft.sh/namespace"])
 def test_vclusters_keys_are_allowed_on_a_synced_pod(key: str) -> None:
     synced = {"vcluster.loft.sh/managed-by": "team"}
