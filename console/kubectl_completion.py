@@ -106,10 +106,15 @@ def _options(parser: argparse.ArgumentParser, before: Sequence[str], start: str)
 
 
 def _described(parser: argparse.ArgumentParser, action: argparse.Action, name: str) -> str:
+    """Return an option with the first part of its help, which may go on with details."""
     text = action.help or ""
     if "%(" in text:
         text = parser._get_formatter()._expand_help(action)  # noqa: SLF001
-    summary = one_line(re.split(r"[;,:(]", text, maxsplit=1)[0].strip(), _LONGEST_DESCRIPTION)
+    return _with_summary(name, re.split(r"[;,:(]", text, maxsplit=1)[0])
+
+
+def _with_summary(name: str, text: str) -> str:
+    summary = one_line(text.strip(), _LONGEST_DESCRIPTION)
     return f"{name}\t{summary}" if summary else name
 
 
@@ -124,7 +129,7 @@ def _positional(parser: argparse.ArgumentParser, index: int, start: str) -> tupl
     commands = _commands(parser)
     if commands is not None:
         named = [
-            _described(parser, action, action.dest)
+            _with_summary(action.dest, action.help or "")
             for action in commands._choices_actions  # noqa: SLF001 - the only place of the commands' help
             if action.dest.startswith(start)
         ]

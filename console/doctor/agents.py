@@ -26,7 +26,7 @@ _LONGEST_DETAIL: Final = 200  # characters
 def pod_findings(
     pods: Sequence[AgentPod], readiness: Sequence[AgentReadiness], now: datetime | None
 ) -> Iterator[CheckResult]:
-    """Yield findings about agents that are not ready.
+    """Yield findings about agents that are not ready, or terminating.
 
     Args:
         pods: the agents' pods.
@@ -46,7 +46,14 @@ def pod_findings(
     if len(unready) > MOST_LINES:
         names = [pod.node or pod.name for pod in unready[MOST_LINES:]]
         yield problem(READINESS, f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
-    if pods and not unready:
+    terminating = [place(pod, now) for pod in pods if pod.is_terminating]
+    if terminating:
+        yield unknown(
+            READINESS,
+            f"{counted(len(terminating), 'agent')} terminating: {listed(terminating)}",
+            "run doctor again; a pod that stays so is on a node whose kubelet does not answer",
+        )
+    elif pods and not unready:
         yield ok(READINESS, f"{counted(len(pods), 'agent')} ready")
 
 

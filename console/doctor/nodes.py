@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
+from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
 from kube.objects import ObjectMeta
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import counted, listed
@@ -62,7 +63,7 @@ def _gpu_node(item: bytes) -> GpuNode | None:
     node = _node.decode(item)
     labels = node.metadata.labels or {}
     has_capacity = any(
-        amount != "0" and (name == keys.GPU_RESOURCE or name.startswith(keys.MIG_PREFIX))
+        amount != "0" and name.startswith(NVIDIA_PREFIX) and names_gpu(name)
         for name, amount in (node.status.capacity or {}).items()
     )
     is_labelled = labels.get(PRESENT_LABEL) == "true"

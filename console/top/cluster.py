@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from console.top.cells import plain
 from console.top.reader import AgentRef
-from console.top.rows import GpuState, Row, Tier, gpus_of, problems_of, rows_of
+from console.top.rows import GpuState, Row, Tier, gpu_names, gpus_of, problems_of, rows_of
 from console.top.widths import Widths, measure
 from gpuagent.top.client import Received
 
@@ -23,6 +23,8 @@ class AgentState:
     """Why the agent does not respond; empty while it does."""
     rows: tuple[Row, ...] = ()
     gpus: tuple[GpuState, ...] = ()
+    gpu_names: dict[str, str] = field(default_factory=dict)
+    """Names of the GPUs in the last response, and of the lost ones, by UUID."""
     problems: tuple[str, ...] = ()
     flagged: int = 0
     """Rows with a flag."""
@@ -115,8 +117,9 @@ class Cluster:
         agent.flagged = sum(row.tier is Tier.FLAGGED for row in agent.rows)
         agent.over = sum(row.tier is Tier.OVER for row in agent.rows)
         agent.pods = len({row.key[1] for row in agent.rows})
-        agent.gpus = gpus_of(agent.node, answer)
-        agent.problems = problems_of(answer)
+        agent.gpu_names = gpu_names(answer, agent.gpu_names)
+        agent.gpus = gpus_of(agent.node, answer, agent.gpu_names)
+        agent.problems = problems_of(answer, agent.gpu_names)
         agent.is_suspended = answer.attribution_ok is False
         agent.is_simulated = answer.simulated
 

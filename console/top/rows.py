@@ -1,6 +1,6 @@
 """One line for each pod and GPU, made from an agent's response. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -86,7 +86,7 @@ class GpuState:
     """One GPU of one node, in bytes; None is unknown."""
 
     name: str
-    """Node and index, or the UUID of a lost GPU."""
+    """Node and index; the UUID of a lost GPU whose index is unknown."""
     uuid: str
     is_lost: bool
     total: int | None = None
@@ -111,40 +111,69 @@ def rows_of(agent: str, node: str, response: AgentResponse) -> tuple[Row, ...]:
     return tuple(rows[:MAX_ROWS])
 
 
-def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
-    """Return the GPUs of a response, and the lost ones that its problems name."""
-    failed = {
-        problem.gpu_uuid: problem
-        for problem in response.problems
-        if problem.reason == _NVML and problem.gpu_uuid
-    }
-    gpus = tuple(_gpu(node, gpu, is_lost=gpu.uuid in failed) for gpu in response.gpus)
-    known = {gpu.uuid for gpu in gpus}
-    lost = tuple(
-        GpuState(name=f"{node} {plain(uuid, 20)}", uuid=plain(uuid, 64), is_lost=True)
-        for uuid in failed
-        if uuid not in known
-    )
-    return gpus + lost
+def gpu_names(response: AgentResponse, earlier: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of a response's GPUs by UUID, such as `GPU 3`, and of those that its problems name.
 
+    A response has no index of a lost GPU.
 
-def problems_of(response: AgentResponse) -> tuple[str, ...]:
-    """Return the problems of a response, one line each."""
+    Args:
+        response: of an agent.
+        earlier: names from the agent's previous response.
+    """
     names = {gpu.uuid: f"GPU {_index(gpu.index)}" for gpu in response.gpus}
+    taken = set(names.values())
+    for problem in response.problems:
+        name = earlier.get(problem.gpu_uuid)
+        if name is not None and name not in taken:
+            names.setdefault(problem.gpu_uuid, name)
+    return names
+
+
+def gpus_of(node: str, response: AgentResponse, names: Mapping[str, str]) -> tuple[GpuState, ...]:
+    """Return the GPUs of a response, and the lost ones that its problems name.
+
+    A GPU in the response is not lost: the driver refuses a part of its figures. The UUID of a problem may be
+    that of a MIG device, too.
+    """
+    present = {gpu.uuid for gpu in response.gpus}
+    lost = dict.fromkeys(
+        problem.gpu_uuid
+        for problem in response.problems
+        if problem.reason == _NVML
+        and problem.gpu_uuid
+        and problem.gpu_uuid not in present
+        and not problem.gpu_uuid.startswith(_MIG)
+    )
+    return (
+        *(_gpu(node, gpu) for gpu in response.gpus),
+        *(
+            GpuState(name=f"{node} {names.get(uuid) or plain(uuid, 20)}", uuid=plain(uuid, 64), is_lost=True)
+            for uuid in lost
+        ),
+    )
+
+
+def problems_of(response: AgentResponse, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the problems of a response, one line each.
+
+    Args:
+        response: of an agent.
+        names: of its GPUs, from `gpu_names`.
+    """
     return tuple(_problem(problem, names) for problem in response.problems)
 
 
-def _problem(problem: ApiProblem, names: dict[str, str]) -> str:
+def _problem(problem: ApiProblem, names: Mapping[str, str]) -> str:
     scope = names.get(problem.gpu_uuid) or plain(problem.gpu_uuid, 64) or "the node"
     detail = f": {plain(problem.detail)}" if problem.detail else ""
     return f"{plain(problem.reason, 48)} ({scope}){detail}"
 
 
-def _gpu(node: str, gpu: ApiGpu, *, is_lost: bool) -> GpuState:
+def _gpu(node: str, gpu: ApiGpu) -> GpuState:
     return GpuState(
         name=f"{node} GPU {_index(gpu.index)}",
         uuid=plain(gpu.uuid, 64),
-        is_lost=is_lost,
+        is_lost=False,
         total=known_bytes(gpu.total_bytes),
         used=known_bytes(gpu.used_bytes),
         promised=known_bytes(gpu.promised_bytes),

@@ -148,7 +148,16 @@ async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, ad
 
 
 @pytest.mark.parametrize(
-    "change", ["names of another pod", "another namespace", "finished", "not of a vCluster"]
+    "change",
+    [
+        "names of another pod",
+        "another namespace",
+        "finished",
+        "not of a vCluster",
+        "without a GPU",
+        "without a node",
+        "of KAI's scheduler on the host",
+    ],
 )
 async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
     plane: ControlPlane, admin: Administrator, change: str
@@ -161,6 +170,12 @@ async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
         made["metadata"]["annotations"]["vcluster.loft.sh/object-namespace"] = "default"
     elif change == "not of a vCluster":
         del made["metadata"]["labels"]["vcluster.loft.sh/managed-by"]
+    elif change == "without a GPU":
+        del made["spec"]["containers"][0]["resources"]
+    elif change == "without a node":
+        made["spec"]["nodeName"] = ""
+    elif change == "of KAI's scheduler on the host":
+        made["spec"]["schedulerName"] = "kai-scheduler"
     await admin.create(made)
     findings = await every(plane, await admin.token("doctor-plain", *AGENT))
     assert [finding.what for finding in findings if finding.check == "KAI"] == []

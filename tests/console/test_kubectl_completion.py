@@ -53,6 +53,11 @@ def test_candidates(words: list[str], matches: list[str]) -> None:
     assert complete(*words) == (matches, Directive.NO_FILES)
 
 
+def test_a_command_has_its_whole_description() -> None:
+    matches, _ = candidates(parser(), ["d"])
+    assert matches == ["doctor\tcheck webhook, policies, KAI and agents for problems"]
+
+
 @pytest.mark.parametrize(
     "words", [["top", "--kubeconfig", ""], ["explain", "-f", "a"], ["top", "--token-file="]]
 )

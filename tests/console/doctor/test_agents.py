@@ -1,11 +1,14 @@
 """Findings about agents: grouped, bounded, and safe to print."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from console.agents import AgentPod, AgentReading
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
-from console.doctor.nodes import GpuNode, node_findings
+from console.doctor.nodes import GpuNode, _gpu_node, node_findings
 from gpuagent.api_types import AgentResponse, ApiProblem
 from gpuagent.top.client import Received
 from service.check_results import State
@@ -37,6 +40,35 @@ def test_an_agent_that_is_not_ready() -> None:
     assert finding.what == "n0 (pod agent-0, 3 d old): CrashLoopBackOff, 7 restarts"
     (finding,) = pod_findings([pod(is_ready=False, trouble="Pending", node="")], [], None)
     assert finding.what == "no node (pod agent-0): Pending"
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "has_gpus"),
+    [
+        ("nvidia.com/gpu", "4", True),
+        ("nvidia.com/gpu", "0", False),
+        ("nvidia.com/mig-1g.10gb", "7", True),
+        ("nvidia.com/gpu.shared", "16", True),
+        ("nvidia.com/a100", "8", True),
+        ("nvidia.com/hostdev", "2", False),
+        ("amd.com/gpu", "4", False),
+    ],
+)
+def test_a_node_has_gpus_by_any_resource_of_nvidias_device_plugin(
+    resource: str, amount: str, has_gpus: bool
+) -> None:
+    """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
+    node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
+    assert (_gpu_node(json.dumps(node).encode()) is not None) is has_gpus
+
+
+def test_an_agent_that_is_terminating_is_not_called_ready() -> None:
+    pods = [pod(0), pod(1, is_ready=False, is_terminating=True)]
+    (finding,) = pod_findings(pods, [], NOW)
+    assert finding.state is State.UNKNOWN
+    assert finding.what == "1 agent terminating: n1 (pod agent-1, 3 d old)"
+    (finding,) = pod_findings(pods[:1], [], NOW)
+    assert (finding.state, finding.what) == (State.OK, "1 agent ready")
 
 
 def test_many_agents_that_are_not_ready_take_few_lines() -> None:

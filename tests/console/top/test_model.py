@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from console.top.arrange import AgentLine, Arrangement, Group, GroupLine, Line, Sort, arrange, is_old
 from console.top.cells import amount, bar, percent, plain
 from console.top.cluster import Cluster
-from console.top.columns import layout
+from console.top.columns import COLUMNS, layout
 from console.top.details import details_of
 from console.top.head import head
 from console.top.reader import AgentRef
@@ -134,6 +135,43 @@ def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
     )
     assert texts[2].startswith("4 nodes: 1 NOT ANSWERING; 1 WITH VERDICTS SUSPENDED; 1 problem")
     assert " ? node-a: nvml (GPU-gone): the GPU fell off the bus" in as_text(cluster, Arrangement(), 30.0)
+
+
+def nvml_problem(uuid: str, detail: str) -> dict[str, str]:
+    return {"reason": "nvml", "gpuUuid": uuid, "detail": detail}
+
+
+def test_the_documentation_shows_the_columns_of_the_printed_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
+    (heading,) = (line for line in page.splitlines() if line.startswith("   FLAG "))
+    drawn_or_optional = ("", "SIZE")  # the bar, and a column that the example's pods do not need
+    assert re.split(r" {1,40}", heading.replace("OVER FOR", "OVER-FOR").strip()) == [
+        column.heading.replace(" ", "-") for column in COLUMNS if column.heading not in drawn_or_optional
+    ]
+
+
+def test_a_gpu_that_answers_in_part_is_not_lost() -> None:
+    problems = [
+        nvml_problem("GPU-node-a-0", "some MIG devices could not be read"),
+        nvml_problem("MIG-node-a-0-1", "the list of processes was refused"),
+    ]
+    cluster = cluster_of({"node-a": document("node-a", problems=problems)})
+    assert head(cluster, cluster.totals(), 1.0)[1].text == "1 GPU: none lost"
+    assert "nvml (GPU 0): some MIG devices could not be read" in as_text(cluster, Arrangement(), 1.0)
+
+
+def test_a_gpu_that_is_lost_keeps_its_index() -> None:
+    both = [gpu("node-a", 0), gpu("node-a", 1)]
+    cluster = cluster_of({"node-a": document("node-a", gpus=both)})
+    lost = nvml_problem("GPU-node-a-1", "the GPU fell off the bus")
+    for at in (2.0, 4.0):
+        body = document("node-a", gpus=both[:1], problems=[lost], at=at)
+        cluster.set_response("agent-of-node-a", received(body, at))
+        assert head(cluster, cluster.totals(), at)[1].text == "2 GPUs: 1 LOST (node-a GPU 1)"
+        assert "nvml (GPU 1): the GPU fell off the bus" in as_text(cluster, Arrangement(), at)
+    moved = document("node-a", gpus=[both[0], {**gpu("node-a", 2), "index": 1}], problems=[lost])
+    cluster.set_response("agent-of-node-a", received(moved, 6.0))
+    assert head(cluster, cluster.totals(), 6.0)[1].text == "3 GPUs: 1 LOST (node-a GPU-node-a-1)"
 
 
 def test_long_names_hide_no_alarm_at_80_columns() -> None:
