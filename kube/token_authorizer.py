@@ -9,7 +9,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeVar
@@ -58,6 +58,10 @@ KNOWN_LIMITS: Final = ReviewLimits(most_waiting=32, concurrent=4, per_second=10,
 """Limits for tokens that were allowed before. Other tokens never use up these limits."""
 UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2, burst=20)
 """Limits for all other tokens, which any client can invent."""
+CLIENT_LIMITS: Final = ReviewLimits(most_waiting=12, concurrent=1, per_second=0.2, burst=10)
+"""Limits for such tokens of one client's address, so that one client cannot use up the limits of all."""
+MOST_CLIENTS: Final = 256
+"""Addresses of clients whose limits are remembered."""
 
 _TOKEN_START: Final = 8
 """Characters by which a token is recognised in an error; shorter tokens are no secrets."""
@@ -111,6 +115,7 @@ class _AccessReview(Struct):
 
 
 ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
+KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 _token_review = msgspec.json.Decoder(_TokenReview)
@@ -118,7 +123,7 @@ _access_review = msgspec.json.Decoder(_AccessReview)
 
 
 class _Lane:
-    """The checks of one kind of token, within their limits."""
+    """The checks of one kind of token or of one client, within their limits."""
 
     def __init__(self, limits: ReviewLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
@@ -176,9 +181,17 @@ class TokenAuthorizer:
         self._checks: dict[_Key, asyncio.Task[AccessRefusal | None]] = {}
         """Checks in flight; all requests with the same key wait for the same one."""
         self._known, self._unknown = _Lane(known, clock), _Lane(unknown, clock)
+        self._clients: OrderedDict[str, _Lane] = OrderedDict()
+        """Lanes of unknown tokens by the client's address."""
 
-    async def refusal(self, token: BearerToken, path: str) -> AccessRefusal | None:
-        """Return why the token's user may not get the path; None if the user may."""
+    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
+        """Return why the token's user may not get the path; None if the user may.
+
+        Args:
+            token: the request's token.
+            path: path of the request.
+            client: address of the connection's peer. The API server's is that of all users of its proxy.
+        """
         digest = blake2b(token.value.encode(), key=self._hash_key, digest_size=32).digest()
         key = (digest, token.is_own, path)
         now = self._clock()
@@ -189,21 +202,33 @@ class TokenAuthorizer:
         until, refusal = self._refused.get(key, (0.0, None))
         if refusal is not None and now < until:
             return refusal
-        lane = self._known if is_known else self._unknown
-        if lane.is_full:
+        lanes = (self._known,) if is_known else (self._client_lane(client), self._unknown)
+        if any(lane.is_full for lane in lanes):
             return _BUSY
         check = self._checks.get(key)
         if check is None:
-            if not lane.may_check():
+            if not all(lane.may_check() for lane in lanes):
                 return _BUSY
-            check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lane))
+            check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lanes))
             check.add_done_callback(lambda _: self._checks.pop(key, None))
-        with lane.waiting():
+        with ExitStack() as waiting:
+            for lane in lanes:
+                waiting.enter_context(lane.waiting())
             return await asyncio.shield(check)
 
-    async def _check(self, key: _Key, token: BearerToken, path: str, lane: _Lane) -> AccessRefusal | None:
+    def _client_lane(self, client: str) -> _Lane:
+        """Return the lane of a client's unknown tokens; forget that of the client seen longest ago."""
+        lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
+        _remember(self._clients, client, lane, MOST_CLIENTS)
+        return lane
+
+    async def _check(
+        self, key: _Key, token: BearerToken, path: str, lanes: Sequence[_Lane]
+    ) -> AccessRefusal | None:
         try:
-            async with asyncio.timeout(CHECK_SECONDS), lane.concurrent:
+            async with asyncio.timeout(CHECK_SECONDS), AsyncExitStack() as running:
+                for lane in lanes:
+                    await running.enter_async_context(lane.concurrent)
                 refusal = await self._review(token, path)
         except TimeoutError:
             return _unavailable("the API server gave no answer in time")
@@ -282,7 +307,7 @@ def _unavailable(problem: str) -> AccessRefusal:
     return AccessRefusal(status=503, problem=f"the token cannot be checked: {problem}")
 
 
-def _remember(entries: OrderedDict[_Key, ValueT], key: _Key, value: ValueT, most: int) -> None:
+def _remember(entries: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT, most: int) -> None:
     """Store an entry as the newest one; drop the oldest one above the limit."""
     entries[key] = value
     entries.move_to_end(key)

@@ -50,8 +50,14 @@ def is_token(text: str) -> bool:
 class Authorizer(Protocol):
     """Checks tokens."""
 
-    async def refusal(self, token: BearerToken, path: str) -> AccessRefusal | None:
-        """Return why the token's user may not get the path; None if the user may."""
+    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
+        """Return why the token's user may not get the path; None if the user may.
+
+        Args:
+            token: the request's token.
+            path: path of the request.
+            client: address of the connection's peer.
+        """
 
 
 class Authentication:
@@ -77,15 +83,15 @@ class Authentication:
         """Return the refusal of a request; None if it is allowed."""
         if request.path in self._open_paths:
             return None
-        token = self._token(request)
-        refusal = NO_TOKEN if token is None else await self._authorizer.refusal(token, request.path)
+        token, client = self._token(request), request.remote or ""
+        refusal = NO_TOKEN if token is None else await self._authorizer.refusal(token, request.path, client)
         if refusal is not None:
             self._log(
                 "request refused",
                 WARNING,
                 status=refusal.status,
                 path=request.path,
-                client=request.remote or "",
+                client=client,
                 user=refusal.user,
                 problem=refusal.problem,
             )

@@ -21,7 +21,9 @@ from kube.token_authorizer import (
     ALLOWED_SECONDS,
     AUTHENTICATION_REVIEWS,
     CHECK_SECONDS,
+    CLIENT_LIMITS,
     MOST_ALLOWED,
+    MOST_CLIENTS,
     MOST_REFUSED,
     REFUSED_SECONDS,
     UNKNOWN_LIMITS,
@@ -106,7 +108,7 @@ async def test_only_a_user_with_the_right_reads_a_figure(port: AgentPort, admin:
         assert (await port.get(path, token=reader))[0] == 403
     for credentials, wanted in (({}, 401), ({"token": stranger}, 403), ({"token": "invented"}, 401)):
         for path in ("/", "/metrics", "/api/v1/shares", "/page.css"):
-            port.clock[0] += 1  # the rate of checks is limited
+            port.clock[0] += 1 / CLIENT_LIMITS.per_second
             status, text = await port.get(path, **credentials)
             assert status == wanted, (path, credentials)
             assert FIGURES not in text
@@ -270,14 +272,49 @@ async def test_a_slow_api_server_holds_few_requests_and_no_health_check(
     flood = [asyncio.create_task(port.get(token=f"junk{number}")) for number in range(200)]
     await asyncio.sleep(0.5)
     # All but a few are refused at once, so that their connections are free for others.
-    assert sum(not task.done() for task in flood) <= UNKNOWN_LIMITS.most_waiting
+    assert sum(not task.done() for task in flood) <= CLIENT_LIMITS.most_waiting
+    assert len(hostile.seen(REVIEWS)) <= CLIENT_LIMITS.concurrent
     before = time.monotonic()
     assert (await port.get("/healthz"))[0] == 200
     assert time.monotonic() - before < 1
     answers = await asyncio.gather(*flood)
     assert {status for status, _ in answers} == {503}
     assert time.monotonic() - began < CHECK_SECONDS + 2
+
+
+async def test_slow_checks_of_many_clients_hold_few_requests(
+    port: AgentPort, hostile: HostileApiServer
+) -> None:
+    hostile.inject(Delay(seconds=60), REVIEWS)
+    flood = [
+        asyncio.create_task(port.authorizer.refusal(junk(number), "/metrics", client=f"10.0.0.{number}"))
+        for number in range(200)
+    ]
+    await asyncio.sleep(0.5)
+    assert sum(not task.done() for task in flood) == UNKNOWN_LIMITS.most_waiting
     assert len(hostile.seen(REVIEWS)) <= UNKNOWN_LIMITS.concurrent
+    assert {refusal.status for refusal in await asyncio.gather(*flood) if refusal} == {503}
+
+
+async def test_a_flood_of_one_client_keeps_no_new_reader_of_another_out(
+    port: AgentPort, admin: Administrator
+) -> None:
+    reader = await admin.token("reader", METRICS)
+    for number in range(3000):
+        port.clock[0] += 0.001
+        assert await port.authorizer.refusal(junk(number), "/metrics", client="10.0.0.1") is not None
+    assert (await port.get(token=reader))[0] == 200
+
+
+async def test_limits_of_few_clients_are_remembered(port: AgentPort) -> None:
+    for number in range(MOST_CLIENTS + 50):
+        await port.authorizer.refusal(junk(0), "/metrics", client=f"10.0.{number // 250}.{number % 250}")
+        port.clock[0] += REFUSED_SECONDS + 1
+    assert len(port.authorizer._clients) == MOST_CLIENTS
+
+
+def junk(number: int) -> BearerToken:
+    return BearerToken(value=f"junk{number}", is_own=True)
 
 
 async def test_thousands_of_tokens_cost_few_reviews_and_little_memory_and_keep_no_reader_out(
@@ -288,14 +325,14 @@ async def test_thousands_of_tokens_cost_few_reviews_and_little_memory_and_keep_n
     before = len(hostile.seen(REVIEWS))
     began = port.clock[0]
 
-    async def junk(number: int) -> None:
+    async def send(number: int) -> None:
         port.clock[0] += 0.001  # a thousand tokens per second
         token = BearerToken(value=f"{stranger}{number}", is_own=False)
-        refused = await port.authorizer.refusal(token, "/metrics")
+        refused = await port.authorizer.refusal(token, "/metrics", client=f"10.0.0.{number % 250}")
         assert refused is not None
 
     for start in range(0, 4000, 100):
-        await asyncio.gather(*(junk(number) for number in range(start, start + 100)))
+        await asyncio.gather(*(send(number) for number in range(start, start + 100)))
         status, _ = await port.get(token=reader)
         assert status == 200
     seconds = port.clock[0] - began
@@ -312,7 +349,8 @@ async def test_thousands_of_tokens_cost_few_reviews_and_little_memory_and_keep_n
 async def test_memory_of_results_is_bounded(admin: Administrator, port: AgentPort) -> None:
     port.authorizer._unknown._bucket._tokens = port.authorizer._unknown._bucket._burst = 10_000
     for number in range(MOST_REFUSED + 50):
-        refused = await port.authorizer.refusal(BearerToken(value=f"{number}", is_own=True), "/metrics")
+        client = f"10.0.0.{number % 250}"
+        refused = await port.authorizer.refusal(junk(number), "/metrics", client)
         assert refused is not None
         assert refused.status == 401
     assert len(port.authorizer._refused) == MOST_REFUSED

@@ -26,7 +26,8 @@ class RecordingAuthorizer:
     error: Exception | None = None
     checks: list[tuple[str, bool, str]] = field(default_factory=list)
 
-    async def refusal(self, token: BearerToken, path: str) -> AccessRefusal | None:
+    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
+        assert client == "127.0.0.1"
         self.checks.append((token.value, token.is_own, path))
         if self.error:
             raise self.error
