@@ -245,6 +245,17 @@ def test_a_cgroup_named_after_the_victim_belongs_to_its_creator() -> None:
     assert chain.accused == chain.to_evict == {ATTACKER}
 
 
+def test_a_cgroup_named_after_the_victim_flags_no_victim_when_its_creators_pod_is_gone() -> None:
+    """A pod deleted with a grace period of 0 leaves the list at once, and its processes may go on."""
+    chain = Chain()
+    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    origins = {**ORIGINS, 13: of(ATTACKER, VICTIM)}
+    chain.see(victim(), attacker(), processes=processes, origins=origins)
+    chain.see(victim(), processes=processes, origins=origins, times=4)
+    assert chain.accused == chain.to_evict == set()
+    assert chain.judged[-1].snapshot.gpus[0].host_bytes == 6000 * MIB
+
+
 def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:
     """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
     own = "c" * 64
