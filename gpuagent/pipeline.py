@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuagent.actions.log import TransitionLog
 from gpuagent.history import History
-from gpuagent.ledger.attribution import EndedPods, PodIndex, attribute
+from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
@@ -60,7 +60,6 @@ class SamplePipeline:
         self._evaluation: Evaluation | None = None
         self._last_good: tuple[float | None, float | None] = None, None
         """Time of the last response of the driver: on the injected clock, and in Unix time."""
-        self._ended_pods = EndedPods()
         self._index: tuple[Inventory, PodIndex] | None = None
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
@@ -138,6 +137,5 @@ class SamplePipeline:
 
     def _indexed(self, inventory: Inventory) -> PodIndex:
         if self._index is None or self._index[0] is not inventory:
-            ended = self._ended_pods.after(inventory)
-            self._index = inventory, PodIndex.from_inventory(inventory, ended)
+            self._index = inventory, PodIndex.from_inventory(inventory)
         return self._index[1]

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from itertools import islice
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.sampling.sample import LookupResult, Origin, Sample
@@ -14,8 +13,6 @@ from kai import keys
 
 _HASH = re.compile(r"[0-9a-f]{32}")
 _K = TypeVar("_K")
-_MOST_ENDED: Final = 1 << 13
-"""Maximum of remembered UIDs of ended pods: about 1.5 MB."""
 
 
 class Reservation(Enum):
@@ -33,33 +30,6 @@ class Ended(Enum):
 Owner = NodePod | Reservation | Ended
 
 
-class EndedPods:
-    """UIDs of pods that were listed before and are not listed now.
-
-    A pod that is deleted with a grace period of 0 leaves the list at once, and its processes may run for its
-    `terminationGracePeriodSeconds` (Kubernetes `calculateEffectiveGracePeriod` in
-    `pkg/kubelet/pod_workers.go`). Its UID must still be known then: otherwise the next pod in the cgroup path
-    would count as the owner, and the processes choose its name.
-    """
-
-    def __init__(self, *, most: int = _MOST_ENDED) -> None:
-        """Set the maximum of UIDs; beyond it the oldest ones are forgotten."""
-        self._most = most
-        self._listed: frozenset[str] = frozenset()
-        self._ended: dict[str, None] = {}
-
-    def after(self, inventory: Inventory) -> Collection[str]:
-        """Return the UIDs of the pods that have ended when this inventory is listed."""
-        listed = frozenset(inventory.pods)
-        self._ended |= dict.fromkeys(self._listed - listed)
-        for uid in self._ended.keys() & listed:
-            del self._ended[uid]
-        for uid in list(islice(self._ended, max(0, len(self._ended) - self._most))):
-            del self._ended[uid]
-        self._listed = listed
-        return tuple(self._ended)
-
-
 @dataclass(frozen=True)
 class PodIndex:
     """Index of an Inventory's pods by every name that a cgroup path can contain."""
@@ -68,15 +38,11 @@ class PodIndex:
     _pods: Collection[NodePod]
 
     @classmethod
-    def from_inventory(cls, inventory: Inventory, ended: Iterable[str] = ()) -> "PodIndex":
+    def from_inventory(cls, inventory: Inventory) -> "PodIndex":
         """Index every pod, finished pods included: their processes may still run.
 
         The API server assigns a UID, so a UID takes precedence. Any user can write the annotation with the
         config hash. If two pods have the same hash, it belongs to the mirror pod.
-
-        Args:
-            inventory: the listed pods.
-            ended: UIDs of pods that were listed before.
         """
         pods = inventory.pods.values()
         by_hash = _unambiguous((pod.config_hash, pod) for pod in pods if _is_mirror(pod))
@@ -86,7 +52,8 @@ class PodIndex:
             if pod.config_hash not in by_hash and _HASH.fullmatch(pod.config_hash)
         )
         reservations = dict.fromkeys(inventory.reservation_uids, Reservation.POD)
-        return cls({**by_hash, **dict.fromkeys(ended, Ended.POD), **reservations, **inventory.pods}, pods)
+        ended = dict.fromkeys(inventory.ended_uids, Ended.POD)
+        return cls({**by_hash, **ended, **reservations, **inventory.pods}, pods)
 
     @cached_property
     def _by_container(self) -> Mapping[str, NodePod]:

@@ -122,6 +122,8 @@ class Inventory:
     reservation_uids: frozenset[str] = frozenset()
     """UIDs and config hashes of the reservation pods. Their processes are attributed to them, but they
     have no `kaishare_pod_*` series."""
+    ended_uids: frozenset[str] = frozenset()
+    """UIDs of pods that were listed before; their processes may still run."""
     reservation_pods: tuple[ReservationPod, ...] = ()
     """All reservation pods of the node, including those of tenants."""
     tenant_reservation_uids: frozenset[str] = frozenset()

@@ -6,7 +6,7 @@ evictions, and the victim holds as much as it may.
 
 import copy
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, cand
 from gpuagent.actions.log import TransitionLog
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pipeline import SamplePipeline
+from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import namespace_label_key
 from gpuagent.sampling.sample import LookupResult, Origin
@@ -94,6 +95,7 @@ class Chain:
     inventory: Inventory | None = None
     judged: list[Evaluation] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    ended: EndedPods = field(default_factory=EndedPods)
 
     def __post_init__(self) -> None:
         self.flags = FlagEvents(self, clock=lambda: self.now)
@@ -134,6 +136,8 @@ class Chain:
             for name in ("vcluster-victim", "vcluster-evil", "research")
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
+        self.ended.see(made.pods)
+        made = replace(made, ended_uids=self.ended.after(made.pods.keys()))
         for _ in range(times):
             self.inventory = made
             gpus = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.ledger.attribution import Ended, EndedPods, PodIndex, Reservation
+from gpuagent.ledger.attribution import Ended, PodIndex, Reservation
 from gpuagent.pods.inventory import NodePod
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.inventories import inventory
@@ -114,19 +114,11 @@ def test_nested_cgroups_do_not_change_the_owner(path: list[str], data: st.DataOb
         assert INDEX.pod_of(origin(*path, *below)) is owner
 
 
-def test_an_ended_pod_still_owns_what_its_processes_name_until_it_is_listed_again() -> None:
-    victim, both = inventory(pod("a", 1)), inventory(pod("a", 1), pod("b", 2))
-    ended, nested = EndedPods(), origin(uid(2), uid(1))
-    for listed, owner in ((both, both.pods[uid(2)]), (victim, Ended.POD), (victim, Ended.POD)):
-        assert PodIndex.from_inventory(listed, ended.after(listed)).pod_of(nested) is owner
-    assert PodIndex.from_inventory(both, ended.after(both)).pod_of(nested) is both.pods[uid(2)]
-
-
-def test_the_oldest_of_too_many_ended_pods_are_forgotten() -> None:
-    ended = EndedPods(most=2)
-    for number in range(1, 6):
-        ended.after(inventory(pod("a", number)))
-    assert list(ended.after(inventory())) == [uid(4), uid(5)]
+def test_an_ended_pod_is_still_the_outermost_one() -> None:
+    victim = inventory(pod("a", 1))
+    index = PodIndex.from_inventory(replace(victim, ended_uids=frozenset({uid(2)})))
+    assert index.pod_of(origin(uid(2), uid(1))) is Ended.POD
+    assert index.pod_of(origin(uid(1), uid(2))) is victim.pods[uid(1)]
 
 
 def test_the_index_does_not_follow_later_changes() -> None:
