@@ -92,7 +92,6 @@ class FilePods:
             self._log("pods file invalid, keeping the last valid one", WARNING, error=str(error))
             return
         self._is_broken = False
-        self._ended = EndedPods()
         self._inventory = self._take(assembled)
 
     def _take(self, assembled: AssembledInventory) -> Inventory:
