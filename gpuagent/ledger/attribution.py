@@ -105,7 +105,8 @@ class Attribution:
     owners: Mapping[int, NodePod | None]
     """By PID; None for a process of the host, of an unlisted or ended pod, or of a reservation pod."""
     named_by_uid: frozenset[int]
-    """PIDs whose cgroup path contains the owner's UID, which the API server assigned."""
+    """PIDs whose cgroup path names the owner first, by its UID, which the API server assigned. Below another
+    pod, even an unknown one, the name of a cgroup proves nothing."""
     denied: frozenset[int]
     """PIDs that /proc does not let the agent look up; the owner is unknown."""
     gpu_uuids: Mapping[str, set[str]]
@@ -123,7 +124,7 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
         elif origin.result is not LookupResult.GONE:
             owner = pods.pod_of(origin)
             owners[pid] = pod = owner if isinstance(owner, NodePod) else None
-            if pod is not None and pod.uid in origin.pod_uids:
+            if pod is not None and origin.pod_uids[:1] == (pod.uid,):
                 named_by_uid.add(pid)
     gpu_uuids: dict[str, set[str]] = {}
     for gpu in sample.reading.gpus:

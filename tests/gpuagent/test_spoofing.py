@@ -260,6 +260,14 @@ def test_a_cgroup_named_after_the_victim_flags_no_victim_when_its_creators_pod_i
     assert chain.judged[-1].snapshot.gpus[0].host_bytes == 6000 * MIB
 
 
+def test_a_cgroup_below_that_of_an_unknown_pod_evicts_no_pod() -> None:
+    """The agent started after the deletion of the outer pod, whose processes go on."""
+    chain = Chain()
+    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    chain.see(victim(), processes=processes, origins={**ORIGINS, 13: of(uid(77), VICTIM)}, times=4)
+    assert chain.to_evict == set()
+
+
 def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:
     """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
     own = "c" * 64
