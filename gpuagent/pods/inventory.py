@@ -24,8 +24,8 @@ class NodePod:
     container_ids: tuple[str, ...] = ()
     """IDs of all containers: 64 hex digits from `status.*containerStatuses[].containerID`."""
     whole_gpus: int = 0
-    """Number of `nvidia.com/gpu` from the device plugin: of all containers together, or of the largest
-    init container."""
+    """Number of `nvidia.com/gpu` from the device plugin: of all containers and sidecars together, or of an
+    init container and the sidecars before it, if those are more."""
     has_unsized_gpus: bool = False
     """Whether the pod gets GPUs of unknown size: by a ResourceClaim (DRA), or by a GPU resource other than
     `nvidia.com/gpu`."""
