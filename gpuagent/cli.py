@@ -23,6 +23,7 @@ from service.command import (
     UsageError,
     add_authentication,
     add_log_level,
+    namespace_name,
     namespace_names,
     read_by,
     run_command,
@@ -227,6 +228,7 @@ def _node_options() -> Parser:
     )
     options.add_argument(
         "--reservation-namespace",
+        type=namespace_name,
         default="kai-resource-reservation",
         metavar="NAMESPACE",
         help="namespace of KAI's reservation pods (default %(default)s)",

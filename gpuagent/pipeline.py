@@ -80,13 +80,14 @@ class SamplePipeline:
             errors=errors,
             is_simulated=self._is_simulated,
         )
-        conflicts = self._reservations.problems(inventory, snapshot) if inventory is not None else ()
         snapshot = replace(
             snapshot,
-            problems=(*snapshot.problems, *conflicts),
             lost_gpus=sample.reading.lost,
             labelled_gpus=inventory.labelled_gpus if inventory is not None else None,
         )
+        if inventory is not None:
+            conflicts = self._reservations.problems(inventory, snapshot)
+            snapshot = replace(snapshot, problems=(*snapshot.problems, *conflicts))
         graces = {
             uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
         }

@@ -190,6 +190,19 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
     return typed
 
 
+def namespace_name(text: str) -> str:
+    """Read one namespace, as an option's `type`.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a namespace's name.
+    """
+    if _NAMESPACE.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not the name of a namespace; allowed: a-z, 0-9 and -, at most 63 characters"
+        )
+    return text
+
+
 def namespace_names(text: str) -> frozenset[str]:
     """Read a comma-separated list of namespaces, as an option's `type`; the list may be empty.
 

@@ -173,37 +173,40 @@ class GpuReader:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = LostGpu(gpu.index, gpu.uuid, gpu.model)
-        # Indices move when a GPU is removed: a GPU that responds at another index is not the one that failed.
-        problems.extend(
-            device.problem(device.place if device.uuid in gpus else device.scope) for device in failed
-        )
+        lost = self._unanswered(failed, gpus)
+        problems.extend(device.problem(gpu.scope) for device, gpu in zip(failed, lost, strict=True))
         listed = {device.scope for device in devices}
         problems.extend(
             Problem(Cause.NVML, uuid, "the driver no longer lists this GPU")
             for uuid in self._known
             if uuid not in listed
         )
-        lost = self._lost(failed, gpus)
+        named = {gpu.uuid for gpu in lost} | gpus.keys()
+        all_lost = _by_index([*lost, *(gpu for uuid, gpu in self._known.items() if uuid not in named)])
         if not gpus:
-            return self._without_gpus(devices, lost)
+            return self._without_gpus(devices, all_lost)
         return GpuReading(
-            gpus=tuple(gpus.values()), problems=tuple(problems), lost=lost, driver_version=self._version
+            gpus=tuple(gpus.values()), problems=tuple(problems), lost=all_lost, driver_version=self._version
         )
 
-    def _lost(self, failed: list[Device], gpus: Collection[str]) -> tuple[LostGpu, ...]:
-        """Return the GPUs that did not respond, given the devices that failed and the UUIDs that responded.
+    def _unanswered(self, failed: Iterable[Device], gpus: Collection[str]) -> list[LostGpu]:
+        """Return a lost GPU for each device that failed, given the UUIDs that responded.
 
-        A failed device takes the UUID of the GPU that last responded at its index. If that GPU responds at
-        another index, the UUID of the failed device is unknown.
+        A failed device takes the UUID of the GPU that last responded at its index. Indices move when a GPU is
+        removed, so that this GPU may respond at another index, or two failed devices may have one UUID. The
+        UUID of a device is then unknown.
         """
-        lost = [
-            self._known.get(device.uuid, LostGpu(device.index, device.uuid))
-            if device.uuid not in gpus
-            else LostGpu(device.index)
-            for device in failed
-        ]
-        named = {gpu.uuid for gpu in lost} | set(gpus)
-        return _by_index([*lost, *(gpu for uuid, gpu in self._known.items() if uuid not in named)])
+        taken = set(gpus)
+        lost = []
+        for device in failed:
+            is_unknown = device.uuid in taken
+            lost.append(
+                LostGpu(device.index)
+                if is_unknown
+                else self._known.get(device.uuid, LostGpu(device.index, device.uuid))
+            )
+            taken.add(device.uuid)
+        return lost
 
     def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
         failures = [(device.scope, device.failure) for device in devices if device.failure]

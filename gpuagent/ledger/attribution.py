@@ -21,7 +21,13 @@ class Reservation(Enum):
     POD = "reservation-pod"
 
 
-Owner = NodePod | Reservation
+class Ended(Enum):
+    """Owner of the processes of a pod that is no longer listed; they count as processes of the host."""
+
+    POD = "ended-pod"
+
+
+Owner = NodePod | Reservation | Ended
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ class PodIndex:
             if pod.config_hash not in by_hash and _HASH.fullmatch(pod.config_hash)
         )
         reservations = dict.fromkeys(inventory.reservation_uids, Reservation.POD)
-        return cls({**by_hash, **reservations, **inventory.pods}, pods)
+        ended = dict.fromkeys(inventory.ended_uids, Ended.POD)
+        return cls({**by_hash, **ended, **reservations, **inventory.pods}, pods)
 
     @cached_property
     def _by_container(self) -> Mapping[str, NodePod]:
@@ -59,9 +66,9 @@ class PodIndex:
     def pod_of(self, origin: Origin) -> Owner | None:
         """Return the pod of a process; None if the process belongs to no pod of this node.
 
-        The outermost known pod of the path counts. A tenant who can create cgroups below its own must not be
-        able to name another pod, and a cluster inside a pod belongs to that pod. The container ID counts only
-        if the path names no pod (CRI-O in a private cgroup namespace).
+        The outermost known pod of the path counts, whether or not it has ended. A tenant who can create
+        cgroups below its own must not be able to name another pod, and a cluster inside a pod belongs to that
+        pod. The container ID counts only if the path names no pod (CRI-O in a private cgroup namespace).
         """
         for uid in origin.pod_uids:
             owner = self._by_uid.get(uid)
@@ -95,9 +102,10 @@ class Attribution:
     """
 
     owners: Mapping[int, NodePod | None]
-    """By PID; None for a process of the host, of an unlisted pod, or of a reservation pod."""
+    """By PID; None for a process of the host, of an unlisted or ended pod, or of a reservation pod."""
     named_by_uid: frozenset[int]
-    """PIDs whose cgroup path contains the owner's UID, which the API server assigned."""
+    """PIDs whose cgroup path names the owner first, by its UID, which the API server assigned. Below another
+    pod, even an unknown one, the name of a cgroup proves nothing."""
     denied: frozenset[int]
     """PIDs that /proc does not let the agent look up; the owner is unknown."""
     gpu_uuids: Mapping[str, set[str]]
@@ -115,7 +123,7 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
         elif origin.result is not LookupResult.GONE:
             owner = pods.pod_of(origin)
             owners[pid] = pod = owner if isinstance(owner, NodePod) else None
-            if pod is not None and pod.uid in origin.pod_uids:
+            if pod is not None and origin.pod_uids[:1] == (pod.uid,):
                 named_by_uid.add(pid)
     gpu_uuids: dict[str, set[str]] = {}
     for gpu in sample.reading.gpus:

@@ -31,8 +31,9 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the driver does not report the memory of one of these processes; suspends all verdicts on
     the pod."""
     is_by_uid: bool = True
-    """Whether the cgroup path of every process contains the pod's UID, which the API server assigned.
-    Tenants can write a container ID or a static pod's hash."""
+    """Whether the cgroup path of every process names the pod first, by its UID, which the API server
+    assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their
+    own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

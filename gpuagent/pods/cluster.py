@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from gpuagent.pods.assemble import build
 from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.lookups import Fetcher, FetchTiming, Unavailable
 from gpuagent.pods.objects import KubernetesObject, ObjectError
@@ -55,6 +57,7 @@ class ClusterPods:
             node=node, reservation_namespace=reservation_namespace, with_config_maps=read_config_maps
         )
         self._inventory: Inventory | None = None
+        self._ended = EndedPods()
         self._changed = asyncio.Event()
         self._changed_pods: Mapping[tuple[str, str], NodePod] | None = None
         """The pods, if they changed since the objects to fetch were last determined."""
@@ -153,17 +156,20 @@ class ClusterPods:
                 reservation_pods=len(assembled.inventory.reservation_pods),
                 tenant_reservation_pods=assembled.inventory.tenant_reservation_count,
             )
-        self._inventory = assembled.inventory
+        ended = self._ended.after({pod.uid for pod in pods})
+        self._inventory = replace(assembled.inventory, ended_uids=ended)
 
     def _read(self, data: bytes) -> NodePod | None:
         try:
-            return read_pod(data)
+            pod = read_pod(data)
         except ObjectError as error:
             line = str(error)
             if line not in self._unread and len(self._unread) < _MOST_LINES:
                 self._unread |= {line}
                 self._log("skipping invalid pod", WARNING, error=line)
             return None
+        self._ended.see((pod.uid,))
+        return pod
 
     def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:
         self._changed_pods = pods

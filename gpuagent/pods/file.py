@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuagent.pods.assemble import AssembledInventory, build
+from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
 from service.documents import DocumentError, decode_text, load_text
@@ -51,6 +52,7 @@ class FilePods:
         self._watched = FileWatch(path)
         self._logged_lines: frozenset[str] = frozenset()
         self._is_broken = False
+        self._ended = EndedPods()
         self._inventory = self._take(self._read())
         self._contact = clock()
 
@@ -110,7 +112,8 @@ class FilePods:
         if len(new) > _MOST_LINES:
             self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
         self._logged_lines = frozenset(assembled.lines)
-        return inventory
+        self._ended.see(inventory.pods)
+        return replace(inventory, ended_uids=self._ended.after(inventory.pods.keys()))
 
     def _read(self) -> AssembledInventory:
         objects: list[KubernetesObject] = []

@@ -24,8 +24,8 @@ class NodePod:
     container_ids: tuple[str, ...] = ()
     """IDs of all containers: 64 hex digits from `status.*containerStatuses[].containerID`."""
     whole_gpus: int = 0
-    """Number of `nvidia.com/gpu` from the device plugin: of all containers together, or of the largest
-    init container."""
+    """Number of `nvidia.com/gpu` from the device plugin: of all containers and sidecars together, or of an
+    init container and the sidecars before it, if those are more."""
     has_unsized_gpus: bool = False
     """Whether the pod gets GPUs of unknown size: by a ResourceClaim (DRA), or by a GPU resource other than
     `nvidia.com/gpu`."""
@@ -122,6 +122,8 @@ class Inventory:
     reservation_uids: frozenset[str] = frozenset()
     """UIDs and config hashes of the reservation pods. Their processes are attributed to them, but they
     have no `kaishare_pod_*` series."""
+    ended_uids: frozenset[str] = frozenset()
+    """UIDs of pods that were listed before; their processes may still run."""
     reservation_pods: tuple[ReservationPod, ...] = ()
     """All reservation pods of the node, including those of tenants."""
     tenant_reservation_uids: frozenset[str] = frozenset()

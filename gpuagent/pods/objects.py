@@ -84,6 +84,12 @@ class Container(Struct, frozen=True):
 
     name: str
     resources: Resources | None = None
+    restart_policy: str | None = field(default=None, name="restartPolicy")
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether an init container runs beside the containers until the pod ends."""
+        return self.restart_policy == "Always"
 
 
 class StateDetails(Struct, frozen=True):

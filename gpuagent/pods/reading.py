@@ -94,14 +94,22 @@ def _requests_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -
 def _whole_gpus(spec: objects.PodSpec, where: str) -> tuple[int, list[str]]:
     """Return the number of GPUs from the device plugin, and why it may be incomplete, in at most one note.
 
-    An init container returns its GPUs when it ends.
+    An init container returns its GPUs when it ends, unless it is a sidecar; the sidecars before it run beside
+    it (Kubernetes, `PodRequests` in `component-helpers/resource/helpers.go`).
     """
     notes: list[str] = []
-    regular = sum(_gpus(spec.containers, where, notes)) + sum(_gpus(spec.ephemeral_containers, where, notes))
-    return max(regular, max(_gpus(spec.init_containers, where, notes), default=0)), notes[:1]
+    sidecars = most = 0
+    for container, number in _gpus(spec.init_containers, where, notes):
+        most = max(most, sidecars + number)
+        if container.is_sidecar:
+            sidecars += number
+    regular = chain(_gpus(spec.containers, where, notes), _gpus(spec.ephemeral_containers, where, notes))
+    return max(most, sidecars + sum(number for _, number in regular)), notes[:1]
 
 
-def _gpus(containers: list[objects.Container] | None, where: str, notes: list[str]) -> Iterator[int]:
+def _gpus(
+    containers: list[objects.Container] | None, where: str, notes: list[str]
+) -> Iterator[tuple[objects.Container, int]]:
     for container in containers or ():
         amount = container.resources.gpus if container.resources else None
         if amount is None:
@@ -112,7 +120,7 @@ def _gpus(containers: list[objects.Container] | None, where: str, notes: list[st
         except ValueError as error:
             raise ObjectError(f"{place}: {error}") from None
         if number <= _MOST_GPUS:
-            yield number
+            yield container, number
         elif not notes:
             notes.append(f"{place}: {quoted(amount)} is more than any node has; ignored")
 

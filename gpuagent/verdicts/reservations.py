@@ -32,7 +32,8 @@ class Reservations:
     def problems(self, inventory: Inventory, snapshot: Snapshot) -> tuple[Problem, ...]:
         """Return the conflicts of each GPU, and one problem for all pods that name no GPU.
 
-        Return nothing while no GPU responds, since no name can be resolved then.
+        Return nothing while no GPU responds, since no name can be resolved then. While the UUID of a lost GPU
+        is unknown, any name may be that GPU's.
         """
         now = snapshot.taken_at
         pods = sorted(inventory.reservation_pods, key=_order)
@@ -47,8 +48,10 @@ class Reservations:
                 by_gpu.setdefault(pod.gpu, {}).setdefault(pod.namespace, pod)
         conflicts = () if is_time_sliced(inventory) else _conflicts(by_gpu, snapshot)
         known = present | {problem.gpu_uuid for problem in snapshot.problems if problem.cause is Cause.NVML}
+        may_be_lost = any(not gpu.uuid for gpu in snapshot.lost_gpus)
         old = [pod for pod in pods if now - self._first_seen[pod.uid] >= self._grace]
-        return (*conflicts, *_unresolved([pod for pod in old if not pod.gpu or pod.gpu not in known]))
+        unresolved = [pod for pod in old if not pod.gpu or not (may_be_lost or pod.gpu in known)]
+        return (*conflicts, *_unresolved(unresolved))
 
 
 def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:

@@ -76,6 +76,8 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         (f"{NVML} --interval 1.5s", '"1.5s" is not a duration; allowed: an integer and ms, s, m or h, such as 5s'),
         (f"{NVML} --grace 5", '"5" is not a duration'),
         (f"{NVML} --slack 5%", '"5%" is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%'),
+        (f"{NVML} --reservation-namespace=", 'argument --reservation-namespace: "" is not the name of a namespace'),
+        (f"{NVML} --reservation-namespace kai_reservation", '"kai_reservation" is not the name of a namespace; allowed: a-z'),
         (f"{NVML} --kai-version latest", '"latest" is not a KAI version; allowed: three numbers, such as 0.13.0'),
         ("--node n --pods pods.yaml --listen nowhere", '"nowhere" is not HOST:PORT'),
         ("--node n --pods pods.yaml --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),

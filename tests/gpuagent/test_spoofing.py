@@ -6,7 +6,7 @@ evictions, and the victim holds as much as it may.
 
 import copy
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, cand
 from gpuagent.actions.log import TransitionLog
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pipeline import SamplePipeline
+from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import namespace_label_key
 from gpuagent.sampling.sample import LookupResult, Origin
@@ -94,6 +95,7 @@ class Chain:
     inventory: Inventory | None = None
     judged: list[Evaluation] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    ended: EndedPods = field(default_factory=EndedPods)
 
     def __post_init__(self) -> None:
         self.flags = FlagEvents(self, clock=lambda: self.now)
@@ -134,6 +136,8 @@ class Chain:
             for name in ("vcluster-victim", "vcluster-evil", "research")
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
+        self.ended.see(made.pods)
+        made = replace(made, ended_uids=self.ended.after(made.pods.keys()))
         for _ in range(times):
             self.inventory = made
             gpus = [
@@ -243,6 +247,25 @@ def test_a_cgroup_named_after_the_victim_belongs_to_its_creator() -> None:
         victim(), attacker(), processes=processes, origins={**ORIGINS, 13: of(ATTACKER, VICTIM)}, times=4
     )
     assert chain.accused == chain.to_evict == {ATTACKER}
+
+
+def test_a_cgroup_named_after_the_victim_flags_no_victim_when_its_creators_pod_is_gone() -> None:
+    """A pod deleted with a grace period of 0 leaves the list at once, and its processes may go on."""
+    chain = Chain()
+    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    origins = {**ORIGINS, 13: of(ATTACKER, VICTIM)}
+    chain.see(victim(), attacker(), processes=processes, origins=origins)
+    chain.see(victim(), processes=processes, origins=origins, times=4)
+    assert chain.accused == chain.to_evict == set()
+    assert chain.judged[-1].snapshot.gpus[0].host_bytes == 6000 * MIB
+
+
+def test_a_cgroup_below_that_of_an_unknown_pod_evicts_no_pod() -> None:
+    """The agent started after the deletion of the outer pod, whose processes go on."""
+    chain = Chain()
+    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
+    chain.see(victim(), processes=processes, origins={**ORIGINS, 13: of(uid(77), VICTIM)}, times=4)
+    assert chain.to_evict == set()
 
 
 def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:

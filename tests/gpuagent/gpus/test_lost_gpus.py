@@ -48,6 +48,19 @@ def test_a_failing_index_has_no_uuid_if_its_former_gpu_responds_elsewhere(driven
     assert gpus.read().lost == (LostGpu(1),)
 
 
+def test_two_failing_indices_that_one_gpu_had_are_not_the_same_gpu(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST])
+    clock.now += 60
+    gpus.read()
+    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST, "fail * 0 15"])
+    clock.now += 5
+    reading = gpus.read()
+    assert reading.lost == (LostGpu(0, B, "NVIDIA A10"), LostGpu(1))
+    assert [problem.gpu_uuid for problem in reading.problems] == [B, "index-1"]
+
+
 def test_all_gpus_are_lost_while_the_driver_does_not_respond(driven, clock) -> None:
     gpus, answers = driven(node())
     gpus.read()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.ledger.attribution import PodIndex, Reservation
+from gpuagent.ledger.attribution import Ended, PodIndex, Reservation
 from gpuagent.pods.inventory import NodePod
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.inventories import inventory
@@ -112,6 +112,13 @@ def test_nested_cgroups_do_not_change_the_owner(path: list[str], data: st.DataOb
     owner = INDEX.pod_of(origin(*path))
     if owner is not None:
         assert INDEX.pod_of(origin(*path, *below)) is owner
+
+
+def test_an_ended_pod_is_still_the_outermost_one() -> None:
+    victim = inventory(pod("a", 1))
+    index = PodIndex.from_inventory(replace(victim, ended_uids=frozenset({uid(2)})))
+    assert index.pod_of(origin(uid(2), uid(1))) is Ended.POD
+    assert index.pod_of(origin(uid(1), uid(2))) is victim.pods[uid(1)]
 
 
 def test_the_index_does_not_follow_later_changes() -> None:

@@ -52,6 +52,30 @@ def test_a_pod_with_every_kind_of_container() -> None:
     )
 
 
+def with_gpus(number: int, **more: str) -> dict[str, Any]:
+    return {"name": f"with-{number}", "resources": {"limits": {"nvidia.com/gpu": str(number)}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("init", "gpus"),
+    [
+        ([], 2),
+        ([with_gpus(1)], 2),
+        ([with_gpus(3)], 3),
+        ([with_gpus(1, restartPolicy="Always")], 3),
+        ([with_gpus(1, restartPolicy="Always"), with_gpus(3)], 4),
+        ([with_gpus(3), with_gpus(1, restartPolicy="Always")], 3),
+        ([with_gpus(1, restartPolicy="Always"), with_gpus(2, restartPolicy="Always")], 5),
+    ],
+    ids=[
+        "none", "smaller", "larger", "a sidecar", "larger beside a sidecar", "larger before a sidecar", "two sidecars"
+    ],
+)  # fmt: skip
+def test_whole_gpus_of_init_containers_and_sidecars(init: list[dict[str, Any]], gpus: int) -> None:
+    (made,) = inventory(pod(containers=[with_gpus(2)], init=init)).pods.values()
+    assert made.whole_gpus == gpus
+
+
 def test_nulls_and_absences_are_empty() -> None:
     bare = {"kind": "Pod", "metadata": {"name": "a", "uid": uid(1)}, "spec": {"nodeName": "gpu-node-0"}}
     nulls: dict[str, Any] = {

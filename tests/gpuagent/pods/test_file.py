@@ -169,6 +169,17 @@ def test_many_malformed_pods_are_few_lines(tmp_path: Path) -> None:
     assert source.warnings[-1]["more"] == 30
 
 
+async def test_a_pod_that_leaves_the_file_is_remembered_as_ended(source: Source) -> None:
+    async with source.running():
+        gone = source.pods.inventory
+        assert gone is not None
+        assert not gone.ended_uids
+        source.path.write_text(text())
+        await source.until(lambda: source.names == [])
+        assert source.pods.inventory is not None
+        assert source.pods.inventory.ended_uids == gone.pods.keys()
+
+
 async def test_an_edit_counts_soon(source: Source) -> None:
     async with source.running():
         source.path.write_text(text(pod("a", 1), pod("b", 2)))

@@ -1,5 +1,6 @@
 """Forged reservation pods: a tenant with such pods is visible, and they flag no pod of another tenant."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.actions.eviction_rules import candidates
+from gpuagent.gpus.reading import LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.verdicts.reservations import Reservations
@@ -270,6 +272,18 @@ class TestUnresolved:
                 unresolved = reservations.problems(made, snapshot)
             assert [problem.cause for problem in unresolved] == ["reservation-unresolved"] * expected
             assert all(RESERVATIONS not in problem.detail for problem in unresolved)
+
+    def test_a_lost_gpu_of_unknown_uuid_may_be_the_one_that_a_reservation_pod_names(self) -> None:
+        """The agent has started after the GPU was lost."""
+        seen = Pipeline()
+        seen.inventory = built(node(), reservation(GROUP_1, GPU_1, 901)).inventory
+        for lost, expected in (((LostGpu(1),), []), ((), [("reservation-unresolved", "")])):
+            for _ in range(4):
+                taken = sample(gpu(uuid=GPU_0), at=seen.now)
+                taken = replace(taken, reading=replace(taken.reading, lost=lost))
+                seen.books.process(taken, {})
+                seen.now += 5
+            assert list(seen.problems) == expected
 
     def test_an_unresolved_reservation_suspends_no_verdict(self) -> None:
         seen = Pipeline()

@@ -123,6 +123,18 @@ async def test_pods_come_change_and_go_with_their_related_objects(
         assert len(server.requested_paths("bindrequests")) == 1, "once per pod"
 
 
+async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async with running(client) as run:
+        await until(lambda: run.names == set())
+        server.change("ADDED", versioned(fraction()))
+        server.change("DELETED", versioned(fraction()))
+        await until(lambda: run.inventory.ended_uids == {fraction()["metadata"]["uid"]})
+        server.change("ADDED", versioned(fraction()))
+        await until(lambda: run.names == {"half"} and not run.inventory.ended_uids)
+
+
 async def test_a_missing_bind_request_is_requested_again_a_few_times(
     server: ApiServer, client: KubeClient
 ) -> None:
