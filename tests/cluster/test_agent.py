@@ -1,7 +1,6 @@
 """A whole agent in a cluster: a service account, a real API server, and the driver's stand-in."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_objects import GPU_0, NODE, bind_request, fraction, reservation
+from tests.support.memory import peak_resident_mib
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree
 
@@ -42,12 +42,6 @@ async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object])
         assert time.monotonic() - began < 20, running.log.read_text()
         await asyncio.sleep(0.02)
     return time.monotonic() - began
-
-
-def most_resident_mib(pid: int) -> float:
-    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert match is not None
-    return int(match[1]) / 1024
 
 
 async def test_pods_of_the_api_server_are_in_the_agent_within_an_interval_and_the_memory_is_small(
@@ -86,7 +80,7 @@ async def test_pods_of_the_api_server_are_in_the_agent_within_an_interval_and_th
         assert time.time() - series['kaishare_watch_last_contact_timestamp_seconds{resource="pods"}'] < 10
         await admin.delete("/api/v1/namespaces/research/pods/half")
         assert await until(running, lambda pods: not pods) < an_interval
-        assert most_resident_mib(running.process.pid) <= 54
+        assert peak_resident_mib(running.process.pid) <= 54
         assert await asyncio.to_thread(running.stop) == 0
     loaded = (tmp_path / "loaded").read_text().split()
     assert "kube.watch" in loaded

@@ -14,7 +14,6 @@ import pytest
 from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.watch import WatchTiming
-from tests.cluster.test_agent import most_resident_mib
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,
@@ -28,6 +27,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.followed_namespaces import PATH, following, source
+from tests.support.memory import peak_resident_mib
 from tests.support.watches import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_process import until as until_true
@@ -207,7 +207,7 @@ async def test_a_whole_webhook_needs_few_rights_little_memory_and_no_kubeconfig_
         assert series['kaishare_watch_last_contact_timestamp_seconds{resource="namespaces"}'] > 1e9
         assert series['kaishare_webhook_policies{state="valid"}'] >= 6
         assert not any(name.startswith("kaishare_webhook_errors_total") for name in series)
-        assert most_resident_mib(running.process.pid) <= 90
+        assert peak_resident_mib(running.process.pid) <= 90
         assert await running.stop() == 0
     loaded = (tmp_path / "loaded").read_text().split()
     assert "kube.watch" in loaded
