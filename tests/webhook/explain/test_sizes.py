@@ -188,6 +188,10 @@ spec: {executor: {template: {spec: {containers: [{name: main, image: i, resource
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: closed}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: taller}
 """
 
 
@@ -196,6 +200,7 @@ def test_only_kubernetes_own_groups_have_no_workloads(run: Run) -> None:
     assert [(item["kind"], item["path"], item["reason"]) for item in items] == [
         ("SparkApplication", "spec.executor.template", "whole-gpu-converted"),
         ("NetworkPolicy", "", "no-pods"),
+        ("VerticalPodAutoscaler", "", "no-pods"),
     ]
 
 
