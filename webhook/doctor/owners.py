@@ -69,7 +69,7 @@ async def owner_findings(
             "remove the owner reference; running pods keep their queue",
         )
     elif is_known:
-        yield ok(_CHECK, "no pod or workload of a managed namespace has one")
+        yield ok(_CHECK, "no pod and no workload of a checked kind in a managed namespace has one")
 
 
 def _with_owner(item: bytes, managed: frozenset[str], resource: str) -> str | None:

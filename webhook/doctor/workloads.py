@@ -30,7 +30,11 @@ WORKLOAD_KINDS: Final = (
     ("batch", "v1", "jobs"),
     ("batch", "v1", "cronjobs"),
     ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    ("kubeflow.org", "v1", "jaxjobs"),
+    ("kubeflow.org", "v1", "notebooks"),
     ("kubeflow.org", "v1", "pytorchjobs"),
+    ("kubeflow.org", "v1", "tfjobs"),
+    ("kubeflow.org", "v1", "xgboostjobs"),
     ("kubeflow.org", "v2beta1", "mpijobs"),
     ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
     ("ray.io", "v1", "rayclusters"),
@@ -105,7 +109,7 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterato
     ):
         yield finding
     if is_known and not misplaced:
-        yield ok(_OWNERS, "no workload is labelled with another queue than its namespace")
+        yield ok(_OWNERS, "no workload of a checked kind is labelled with another queue than its namespace")
     groups = await reader.list(_POD_GROUPS, partial(_misplaced_group, managed=managed))
     for finding in _summary(
         _GROUPS, "PodGroup", managed, groups.items, "in another queue than the namespace's"

@@ -117,6 +117,42 @@ _WITHOUT_PODS: Final = frozenset(
 )
 """The kinds of the groups without a dot (core, apps, batch, autoscaling, policy, extensions) without pods."""
 
+_GROUPS_WITHOUT_PODS: Final = frozenset(
+    {
+        "admission.k8s.io",
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+        "app.k8s.io",
+        "authentication.k8s.io",
+        "authorization.k8s.io",
+        "autoscaling.k8s.io",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "custom.metrics.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "external.metrics.k8s.io",
+        "externaldns.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "gateway.networking.k8s.io",
+        "groupsnapshot.storage.k8s.io",
+        "imagepolicy.k8s.io",
+        "internal.apiserver.k8s.io",
+        "metrics.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "policy.networking.k8s.io",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "snapshot.storage.k8s.io",
+        "storage.k8s.io",
+        "storagemigration.k8s.io",
+    }
+)
+"""Groups of Kubernetes and its SIGs without workloads. Others may make pods, such as sparkoperator.k8s.io."""
+
 _KUSTOMIZE: Final = "kustomize.config.k8s.io"
 
 
@@ -127,14 +163,10 @@ def group_of(api_version: str) -> str:
 
 
 def makes_no_pods(api_version: str, kind: str) -> bool:
-    """Whether an object is of a kind of Kubernetes that has nothing to do with pods.
-
-    Groups of CustomResourceDefinitions have a dot, and only Kubernetes' own may end with `.k8s.io`
-    (kubernetes/enhancements, KEP-1111).
-    """
+    """Whether an object is of a kind of Kubernetes that has nothing to do with pods."""
     group = group_of(api_version)
-    if group.endswith(".k8s.io"):
-        return group != _KUSTOMIZE
+    if group in _GROUPS_WITHOUT_PODS:
+        return True
     return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
 
 

@@ -1,4 +1,4 @@
-"""Owners without a namespace, and LimitRanges that add whole GPUs, in the API server's lists."""
+"""Workloads and owners that lead to another queue, and LimitRanges that add whole GPUs, in the API server's lists."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +12,7 @@ from tests.support.cluster_facts import WELL
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.owners import owner_findings
+from webhook.doctor.workloads import WORKLOAD_KINDS, workload_findings
 
 KINDS = (("apps", "v1", "deployments"), ("example.com", "v1", "unserved"))
 PODS, DEPLOYMENTS, LIMITS = "/api/v1/pods", "/apis/apps/v1/deployments", "/api/v1/limitranges"
@@ -80,6 +81,29 @@ async def test_limit_ranges_that_add_whole_gpus_are_named(
     ((state, what),) = await states_and_messages(limit_range_findings(ApiReader(client), WELL))
     assert state is (State.WARNING if named else State.OK)
     assert named in what
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("tfjobs", State.WARNING), ("notebooks", State.WARNING), ("somekinds", State.OK)],
+)
+async def test_workloads_of_kubeflow_are_checked_and_no_other_is_called_right(
+    server: ApiServer, client: KubeClient, kind: str, state: State
+) -> None:
+    job = {"metadata": {"name": "job", "namespace": "vision", "labels": {"kai.scheduler/queue": "elsewhere"}}}
+    server.path = ""
+    for group, version, resource in (*WORKLOAD_KINDS, ("kubeflow.org", "v1", "somekinds")):
+        items = [job] if resource == kind else []
+        listed = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
+        server.named[f"/apis/{group}/{version}/{resource}"] = listed
+    finding = (await states_and_messages(workload_findings(ApiReader(client), WELL)))[0]
+    if state is State.OK:
+        assert finding == (
+            state, "no workload of a checked kind is labelled with another queue than its namespace"
+        )  # fmt: skip
+    else:
+        assert finding[0] is state
+        assert f"{kind.removesuffix('s')} vision/job in elsewhere" in finding[1]
 
 
 async def test_the_state_without_permission_to_list_is_unknown(server: ApiServer, client: KubeClient) -> None:

@@ -179,5 +179,30 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     assert items[0]["gpuRequests"][0] == "spec.predictor.model.resources.limits: nvidia.com/gpu"
 
 
+SPARK = """\
+apiVersion: sparkoperator.k8s.io/v1beta2
+kind: SparkApplication
+metadata: {name: pi}
+spec: {executor: {template: {spec: {containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: taller}
+"""
+
+
+def test_only_kubernetes_own_groups_have_no_workloads(run: Run) -> None:
+    items = json.loads(run(SPARK, *POLICY, "-o", "json").out)
+    assert [(item["kind"], item["path"], item["reason"]) for item in items] == [
+        ("SparkApplication", "spec.executor.template", "whole-gpu-converted"),
+        ("NetworkPolicy", "", "no-pods"),
+        ("VerticalPodAutoscaler", "", "no-pods"),
+    ]
+
+
 def test_text_can_be_named_as_the_output(run: Run) -> None:
     assert run(JOB, *POLICY, "-o", "text").out == run(JOB, *POLICY).out
