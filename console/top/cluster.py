@@ -27,9 +27,9 @@ class AgentState:
     """Names of the GPUs in the last response, and of the lost ones, by UUID."""
     problems: tuple[str, ...] = ()
     flagged: int = 0
-    """Rows with a flag."""
+    """Pods with a flag."""
     over: int = 0
-    """Rows in violation within the grace."""
+    """Pods without a flag, in violation within the grace."""
     pods: int = 0
     widths: Widths = field(default_factory=dict)
     is_suspended: bool = False
@@ -114,8 +114,9 @@ class Cluster:
             agent.node = plain(answer.node, 253)
         agent.rows = rows_of(name, agent.node, answer)
         agent.widths = measure(agent.rows)
-        agent.flagged = sum(row.tier is Tier.FLAGGED for row in agent.rows)
-        agent.over = sum(row.tier is Tier.OVER for row in agent.rows)
+        flagged = {row.key[1] for row in agent.rows if row.tier is Tier.FLAGGED}
+        agent.flagged = len(flagged)
+        agent.over = len({row.key[1] for row in agent.rows if row.tier is Tier.OVER} - flagged)
         agent.pods = len({row.key[1] for row in agent.rows})
         agent.gpu_names = gpu_names(answer, agent.gpu_names)
         agent.gpus = gpus_of(agent.node, answer, agent.gpu_names)

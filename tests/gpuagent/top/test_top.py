@@ -64,6 +64,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
     tenant = Tenant(vcluster="red", namespace="ml", pod="train-0")
     own_word = {A: Amount(8 * GIB, ShareSource.ANNOTATION)}
     candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
+    on_lost = Candidate(ShareSource.BIND_REQUEST, "portion 0.05", {"GPU-lost-0000": GIB})
     origins = {1: in_pod("within"), 2: in_pod("far-over"), 3: in_pod("over"), 4: HOST, 5: in_pod("none")}
     pod_shares = (
         pod_share("within", 8 * GIB, shares=own_word, queue="vision"),
@@ -72,7 +73,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
         pod_share("none"),
         pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
               candidates=(candidate,)),
-        pod_share("lost", GIB, gpus=("GPU-lost-0000",)),
+        pod_share("lost", GIB, shares={}, gpus=("GPU-lost-0000",), candidates=(on_lost,)),
     )  # fmt: skip
     busy = gpu((1, 4 * GIB), (2, 6 * GIB), (3, 2 * GIB), (4, GIB), (5, MIB))
     return snapshot_of(sample(busy, gpu(uuid=B, index=1), origins=origins, at=at), *pod_shares)
@@ -121,7 +122,7 @@ def test_the_pod_furthest_over_comes_first_and_flags_have_reason_and_start() -> 
         "! ? team-a/nowhere - 5.0 GiB bind-request - - - - - FLAGGED no-reservation for 3 min",
         "0 team-a/none 1.0 MiB - - - - 1 - - -",
         "0 team-a/within 4.0 GiB 8.0 GiB annotation - - 1 vision - -",
-        "gone team-a/lost unknown - - - - - - - -",
+        "gone team-a/lost unknown 1.0 GiB bind-request - - - - - -",
     ]
 
 
