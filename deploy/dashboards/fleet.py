@@ -39,7 +39,6 @@ from deploy.dashboards.queries import (
     AGENT_UP,
     CLUSTER,
     GPU_LABELS,
-    POD_LABELS,
     POD_ON_GPU,
     PODS,
     USED,
@@ -54,6 +53,7 @@ from deploy.dashboards.queries import (
     ratio,
     reported_gpus,
     share,
+    time_over_share,
     used,
 )
 from deploy.dashboards.waste import judged, known_part, of_current_pods, peak, seen, seen_seconds, unused
@@ -70,6 +70,10 @@ _POD: Final = (
     "queue",
     "node",
     "gpu",
+)
+_COUNTED_AS_FREE: Final = (
+    "GPUs in MIG mode without pods, time-sliced GPUs, and whole GPUs whose pod has not used them yet count "
+    "as free: no metric tells them apart."
 )
 _SUSPENDING: Final = join(CLUSTER, 'reason!~"reservation-.+"')
 _NAMESPACE_RATIO: Final = f"namespace:kaishare_pod_gpu_memory_used_share:ratio{{{CLUSTER}}}"
@@ -166,8 +170,8 @@ def _overview() -> list[model.Panel]:
             "Room for ${share:text} of a GPU",
             "How many more pods with the selected share of one GPU fit? Per GPU, free share divided by the "
             "share, rounded down; a share never spans GPUs. An upper limit: quotas of queues, taints, "
-            "cordoned nodes, CPU and memory of the nodes, and pending pods are not considered. Orange at 0: "
-            "nothing fits.",
+            "cordoned nodes, CPU and memory of the nodes, and pending pods are not considered. "
+            f"{_COUNTED_AS_FREE} Orange at 0: nothing fits.",
             room("$share"),
             limits=orange_below(1),
         ),
@@ -277,7 +281,7 @@ def _capacity() -> list[model.Panel]:
             "More pods that fit, by share of one GPU",
             "How many more pods of each share fit, if all new pods have that share? Not a sum: the bars "
             "share the same free capacity. Quotas, taints, other resources and pending pods are not "
-            "considered.",
+            f"considered. {_COUNTED_AS_FREE}",
             *(
                 Query(expr=room(str(hundredths)), legend=f"{hundredths / 100:g} of a GPU {{{{cluster}}}}")
                 for hundredths in _SHARES_OF_A_GPU
@@ -287,7 +291,7 @@ def _capacity() -> list[model.Panel]:
         rows(
             "GPUs by free share",
             "Where is free share? Total minus promised, in hundredths of the memory that KAI counts. Memory "
-            "in use plays no part. GPUs with pods on MIG devices are left out.",
+            f"in use plays no part. GPUs with pods on MIG devices are left out. {_COUNTED_AS_FREE}",
             TableLayout(
                 labels=("cluster", "node", "gpu", "model"),
                 sort_by="free share",
@@ -459,7 +463,7 @@ def _flags() -> list[model.Panel]:
             "When did agents flag pods, and why? Counts flags that are already cleared, unlike the other "
             "panels. Not by pod: the agents' logs name the pods.",
             Query(
-                expr=f'sum by (cluster, reason) (increase({transitions}change="raised"}}[1h]))',
+                expr=f'round(sum by (cluster, reason) (increase({transitions}change="raised"}}[1h])))',
                 legend="{{reason}} {{cluster}}",
             ),
             width=8,
@@ -479,7 +483,8 @@ def _flags() -> list[model.Panel]:
         ),
         rows(
             "Time over the share in the selected time",
-            "Which pods exceed their shares often, also too briefly for a flag?",
+            "Which pods exceed their shares often, also too briefly for a flag? Pods that have ended since "
+            "are listed, too.",
             TableLayout(
                 labels=_POD, sort_by="time over share", links=(links.to_namespace(), links.to_node())
             ),
@@ -487,8 +492,7 @@ def _flags() -> list[model.Panel]:
                 20,
                 Column(
                     title="time over share",
-                    expr=f"max by ({POD_LABELS}) "
-                    f"(increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range])) > 0",
+                    expr=f"{time_over_share(_PODS)} > 0",
                     unit=SECONDS,
                 ),
             ),
