@@ -50,7 +50,7 @@ local flagged(reason) = '%s (kaishare_pod_flagged{reason="%s"}) == 1' % [without
 // without the right to read it.
 local reportedGpus(form) = std.join(' or ', [form % ('kaishare_gpu_memory_%s_bytes' % figure) for figure in ['total', 'promised', 'host']]);
 
-local pod = '{{ $labels.namespace }}/{{ $labels.pod }} of queue {{ $labels.queue }}';
+local pod = '{{ $labels.namespace }}/{{ $labels.pod }}{{ with $labels.queue }} of queue {{ . }}{{ end }}';
 local gpu = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.node }}';
 local agent = 'The agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }}{{ with $labels.node }} on {{ . }}{{ end }}';
 local figure(metric, otherwise) =
@@ -158,7 +158,7 @@ local notScraped(installed, selector, expected) = |||
           'KaisharePodWithoutShare',
           'A pod without a share uses a GPU',
           flaggedLately('no-share'),
-          '{{ $labels.namespace }}/{{ $labels.pod }} has processes on ' + gpu + ', and requested neither a share nor a GPU: KAI does not count it.'
+          '{{ $labels.namespace }}/{{ $labels.pod }} has processes on ' + gpu + ' and no share that KAI granted: KAI does not count this memory.'
         ),
         alert(
           'KaisharePodWithoutReservation',
@@ -170,7 +170,7 @@ local notScraped(installed, selector, expected) = |||
           'KaisharePodShareChanged',
           "A pod's share was edited after KAI had placed it",
           flagged('share-changed'),
-          "The annotations of {{ $labels.namespace }}/{{ $labels.pod }} (queue {{ $labels.queue }}) on {{ $labels.node }} contradict KAI's record, or their own first values. The record counts."
+          "The annotations of {{ $labels.namespace }}/{{ $labels.pod }}{{ with $labels.queue }} (queue {{ . }}){{ end }} on {{ $labels.node }} contradict KAI's record, or their own first values. The record counts."
         ),
       ],
     },
