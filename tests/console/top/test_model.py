@@ -254,6 +254,17 @@ def test_a_share_on_a_gpu_that_does_not_respond_is_known_from_its_source() -> No
     assert "  share        2.0Gi (bind-request)" in list(details_of(row, cluster, 0.0))
 
 
+def test_sums_without_a_current_sample_are_not_zero() -> None:
+    stale = [{"reason": "sample-stale", "gpuUuid": "", "detail": "the last successful sample is 61 s old"}]
+    body = json.dumps(
+        {"node": "a", "attributionOk": False, "problems": stale, "gpus": [], "pods": []}
+    ).encode()
+    cluster = cluster_of({"a": body})
+    memory, gpus, _ = head(cluster, cluster.totals(), 0.0)
+    assert memory.text.endswith("used ≥0, promised ≥0 of ≥0")
+    assert gpus.text == "0 GPUs: none known to be lost"
+
+
 def test_the_head_counts_a_pod_that_is_flagged_on_two_gpus_once() -> None:
     both = [
         {"gpuUuid": f"GPU-n-{index}", "gpu": index, "usedBytes": 3 * GIB, "processes": 1} for index in (0, 1)
