@@ -129,7 +129,8 @@ local notScraped(installed, selector, expected) = |||
         ),
         // The agent counts time over a share whether it flags the pod or not. 12 minutes are a fifth of the hour: a pod that
         // is over for more than a third of the time is flagged, unless its namespace has a longer grace. An agent that is
-        // replaced counts from 0 again under another instance, so the sum over instances is the pod's.
+        // replaced counts from 0 again under another instance, so the sum over instances is the pod's. Prometheus' own
+        // ALERTS of KaisharePodOverShare have no job, and those that a scraped target exports have one.
         alert(
           'KaisharePodOverShareRepeatedly',
           'A pod exceeds its share repeatedly, each time too briefly for KaisharePodOverShare',
@@ -137,7 +138,7 @@ local notScraped(installed, selector, expected) = |||
             sum without (instance, job, service, endpoint, container) (
               increase(kaishare_pod_over_share_seconds_total[1h])
             ) > ${minutes} * 60
-              unless on (${cluster}, uid, gpu_uuid) max_over_time(ALERTS{alertname="KaisharePodOverShare", alertstate="firing"}[1h])
+              unless on (${cluster}, uid, gpu_uuid) max_over_time(ALERTS{alertname="KaisharePodOverShare", alertstate="firing", job=""}[1h])
           |||,
           pod + ' held more than its share of ' + gpu + ' for {{ $value | humanizeDuration }} of the last hour, and was not flagged for five minutes in a row.'
         ),
