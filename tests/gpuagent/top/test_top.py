@@ -255,7 +255,7 @@ def test_a_low_terminal_shows_one_line_for_each_pod_and_counts_those_left_out(co
     lines = text.rstrip("\n").splitlines()
     assert len(lines) == 8
     assert lines[2].startswith("2 GPUs: used 13.2 GiB, promised 11.0 GiB of 48.0 GiB")
-    assert lines[-1] == "… 6 pods in total; run `top --once` to see all"
+    assert lines[-1] == "… 6 lines in total; run `top --once` to see all"
     assert "team-a/far-over" in text
     assert "team-a/lost" not in text
 
@@ -303,7 +303,7 @@ def test_flags_that_do_not_fit_are_counted() -> None:
     visible = [line[0] for line in lines].count("!")
     assert len(lines) == 24
     assert visible > 15
-    assert lines[-1].startswith(f"… 40 pods in total, {30 - visible} flagged not shown; ")
+    assert lines[-1].startswith(f"… 40 lines in total, {30 - visible} flagged not shown; ")
 
 
 def with_utilization(status: Status, *ratios: float | None) -> Status:
