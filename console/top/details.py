@@ -70,8 +70,9 @@ def _on_gpu(pod: ApiPod, uuid: str) -> Iterator[str]:
     yield f"on GPU {plain(uuid, 64) or '(unknown)'}"
     holding = next((holding for holding in pod.gpus if holding.gpu_uuid == uuid), None)
     if holding is not None:
-        processes = counted(holding.processes, "process", "processes")
-        yield f"  used         {amount(known_bytes(holding.used_bytes))}, {processes}"
+        is_counted = holding.processes or holding.used_bytes is not None
+        processes = f", {counted(holding.processes, 'process', 'processes')}" if is_counted else ""
+        yield f"  used         {amount(known_bytes(holding.used_bytes))}{processes}"
         utilization = known_ratio(holding.utilization_ratio)
         if utilization is not None:
             yield f"  utilization  {percent(utilization)}"

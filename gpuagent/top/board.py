@@ -241,7 +241,7 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
         over=f"+{size(over)}" if over is not None and over > 0 and share else NOTHING,
         limit=_amount(limit),
         utilization=_percent(holding.utilization_ratio) if holding else NOTHING,
-        processes=str(holding.processes) if holding else NOTHING,
+        processes=_processes(holding) if holding else NOTHING,
         flags=tuple(_mark(verdict) for verdict in verdicts if verdict.flagged),
         pending=tuple(_mark(v) for v in verdicts if not v.flagged and v.lasted_seconds is not None),
     )
@@ -257,6 +257,11 @@ def _share_on(pod: ApiPod, uuid: str) -> ApiAmount | None:
     best = next((candidate for candidate in pod.candidates if candidate.counts), None)
     amount = best.bytes_per_gpu.get(uuid) if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None
+
+
+def _processes(holding: ApiHolding) -> str:
+    """Return the number of processes; 0 beside unknown memory means that they are unknown."""
+    return str(holding.processes) if holding.processes or holding.used_bytes is not None else "unknown"
 
 
 def _percent(ratio: float | None) -> str:

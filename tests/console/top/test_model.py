@@ -280,6 +280,15 @@ def test_the_head_counts_a_pod_that_is_flagged_on_two_gpus_once() -> None:
     assert head(cluster, cluster.totals(), 0.0)[0].text.startswith("1 flagged, 0 in grace, 1 pod;")
 
 
+def test_no_listed_process_beside_unknown_memory_is_not_0_processes() -> None:
+    hidden = pod("hidden", "n", gpus=[{"gpuUuid": "GPU-n-0", "gpu": 0, "usedBytes": None, "processes": 0}])
+    cluster = cluster_of({"n": document("n", hidden)})
+    line = next(line for line in as_text(cluster, Arrangement(), 0.0).splitlines() if "hidden" in line)
+    assert re.search(r" hidden +team-a +\?$", line)
+    (row,) = cluster.agents["agent-of-n"].rows
+    assert "  used         ?" in list(details_of(row, cluster, 0.0))
+
+
 def test_details_have_every_source_of_the_share() -> None:
     cluster = busy()
     row = arrange(cluster, Arrangement(words=("flagged-short",)))[0]

@@ -42,7 +42,7 @@ from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge, Verdicts
 from service.text import width
 from tests.support.free_ports import free_port
-from tests.support.samples import GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
+from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import pod as node_pod
 
 ROOT = Path(__file__).parents[3]
@@ -173,10 +173,13 @@ def test_time_over_with_breaks_is_shown_as_a_total() -> None:
 
 
 def test_unknown_figures_are_named_and_not_zero() -> None:
-    snapshot = snapshot_of(sample(gpu((1, None)), origins={1: in_pod("a-pod")}), pod_share("a-pod", GIB))
+    origins = {1: in_pod("a-pod"), 2: DENIED}
+    taken = sample(gpu((1, None), (2, GIB)), origins=origins)
+    snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     text = words(as_text(board(status_of(snapshot, None, problem))))
     assert "0 team-a/a-pod unknown 1.0 GiB bind-request -" in text
+    assert "0 team-a/hidden unknown 1.0 GiB bind-request - unknown -" in text
     assert "problem: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
     assert "problem: Verdicts are suspended until these problems are resolved." in text
 
