@@ -71,6 +71,7 @@ _POD: Final = (
     "node",
     "gpu",
 )
+_TO_NODE: Final = links.to_node("agent_scheme", "agent_job")
 _COUNTED_AS_FREE: Final = (
     "GPUs in MIG mode without pods, time-sliced GPUs, and whole GPUs whose pod has not used them yet count "
     "as free: no metric tells them apart."
@@ -264,7 +265,7 @@ def _overview() -> list[model.Panel]:
             "column runbook links to it if the variable runbooks is set.",
             TableLayout(
                 labels=(*labels.split(", "), "runbook"),
-                links=(links.to_runbook(), links.to_node(), links.to_namespace()),
+                links=(links.to_runbook(), _TO_NODE, links.to_namespace()),
             ),
             Column(title="active", expr=links.with_runbook(f"sum by ({labels}) ({alerts})")),
             no_value="none",
@@ -295,7 +296,7 @@ def _capacity() -> list[model.Panel]:
             TableLayout(
                 labels=("cluster", "node", "gpu", "model"),
                 sort_by="free share",
-                links=(links.to_node(),),
+                links=(_TO_NODE,),
             ),
             *largest(
                 100,
@@ -404,7 +405,7 @@ def _waste() -> list[model.Panel]:
             "Which pods could have a smaller share? Unused is the share minus the highest use in 7 days. "
             "Trust a row as far as it was seen: for at least that long, with the use known in that part of "
             "the samples. Empty utilisation: the driver does not report it.",
-            TableLayout(labels=_POD, sort_by="unused", links=(links.to_namespace(), links.to_node())),
+            TableLayout(labels=_POD, sort_by="unused", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 50,
                 Column(title="unused", expr=unused(_PODS), unit=BYTES),
@@ -478,16 +479,14 @@ def _flags() -> list[model.Panel]:
             "Flagged pods and their reasons",
             "Which pods are flagged now? docs/metrics.md has the reasons, docs/runbooks.md what to do about "
             "each.",
-            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(), links.to_node())),
+            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(), _TO_NODE)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
         ),
         rows(
             "Time over the share in the selected time",
             "Which pods exceed their shares often, also too briefly for a flag? Pods that have ended since "
             "are listed, too.",
-            TableLayout(
-                labels=_POD, sort_by="time over share", links=(links.to_namespace(), links.to_node())
-            ),
+            TableLayout(labels=_POD, sort_by="time over share", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 20,
                 Column(
@@ -524,7 +523,7 @@ def _nodes() -> list[model.Panel]:
             "Nodes",
             "Which nodes are full, and which have flags? Promised in red: more than the GPUs' memory. An "
             "empty cell is unknown. Click a node for its dashboard.",
-            TableLayout(labels=("cluster", "node"), sort_by="promised", links=(links.to_node(),)),
+            TableLayout(labels=("cluster", "node"), sort_by="promised", links=(_TO_NODE,)),
             Column(
                 title="GPUs",
                 expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({reported_gpus()}))",
@@ -583,7 +582,7 @@ def _pods() -> list[model.Panel]:
             "Which pods need more than they have, or much less? Use of share in red: above the share by "
             "more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the "
             "driver does not report it, used where it is unknown.",
-            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), links.to_node())),
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 50,
                 *pod_columns(_PODS, has_time_over=False),
@@ -711,7 +710,7 @@ def _agents() -> list[model.Panel]:
                 labels=("cluster", "instance", "namespace", "pod", "node"),
                 sort_by="answers",
                 has_smallest_first=True,
-                links=(links.to_agent_page(), links.to_node()),
+                links=(links.to_agent_page(), _TO_NODE),
             ),
             Column(
                 title="answers",
@@ -726,7 +725,7 @@ def _agents() -> list[model.Panel]:
             "problem is one of the whole node. The two reasons that begin with reservation suspend nothing.",
             TableLayout(
                 labels=("cluster", "instance", "node", "reason", "gpu_uuid"),
-                links=(links.to_agent_page(), links.to_node()),
+                links=(links.to_agent_page(), _TO_NODE),
             ),
             Column(
                 title="problem",
@@ -740,7 +739,7 @@ def _agents() -> list[model.Panel]:
             "Which nodes had GPUs in the last 6 hours and have none now? Their agent is gone, does not "
             "answer, or lost its driver; see KaishareNodeUnwatched in docs/runbooks.md. A node that left "
             "the cluster is listed too.",
-            TableLayout(labels=("cluster", "node"), links=(links.to_node(),)),
+            TableLayout(labels=("cluster", "node"), links=(_TO_NODE,)),
             Column(
                 title="GPUs it had",
                 expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({had_gpus}) "
