@@ -55,6 +55,9 @@ local gpu = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.node }
 local agent = 'The agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }}{{ with $labels.node }} on {{ . }}{{ end }}';
 local figure(metric, otherwise) =
   '{{ with printf "' + metric + '{uid=%q,gpu_uuid=%q}" $labels.uid $labels.gpu_uuid | query }}{{ . | first | value | humanize1024 }}B{{ else }}' + otherwise + '{{ end }}';
+// A pod that is flagged again and again may be within its share at this moment.
+local heldLately =
+  '{{ with printf "max(max_over_time(kaishare_pod_gpu_memory_used_bytes{uid=%q,gpu_uuid=%q}[5m]))" $labels.uid $labels.gpu_uuid | query }}held up to {{ . | first | value | humanize1024 }}B in the last 5 minutes{{ else }}held more than it may{{ end }}';
 
 // Stages of requests that cannot be read. http is none of them: it counts answers with HTTP 500.
 local clientStages = 'decode|slow-body|too-large';
@@ -124,7 +127,7 @@ local notScraped(installed, selector, expected) = |||
           'KaisharePodOverShare',
           'A pod holds more GPU memory than its share',
           flaggedLately('over-share'),
-          pod + ' holds ' + figure('kaishare_pod_gpu_memory_used_bytes', 'more than it may')
+          pod + ' ' + heldLately
           + ', its share is ' + figure('kaishare_pod_gpu_memory_share_bytes', 'no longer known') + ', on ' + gpu + '.'
         ),
         // The agent counts time over a share whether it flags the pod or not. 12 minutes are a fifth of the hour: a pod that
