@@ -404,7 +404,8 @@ def _waste() -> list[model.Panel]:
             "Promised and never used",
             "Which pods could have a smaller share? Unused is the share minus the highest use in 7 days. "
             "Trust a row as far as it was seen: for at least that long, with the use known in that part of "
-            "the samples. Empty utilisation: the driver does not report it.",
+            "the samples. Hours without an agent have no samples. Empty utilisation: the driver does not "
+            "report it.",
             TableLayout(labels=_POD, sort_by="unused", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 50,

@@ -320,7 +320,7 @@ def _waste() -> list[model.Panel]:
             "Promised and never used",
             "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 "
             "days; a share a little above it would have done. Trust a row as far as it was seen, and as its "
-            "use was known.",
+            "use was known in the samples. Hours without an agent have no samples.",
             TableLayout(labels=_POD, sort_by="unused", links=(links.to_node(),)),
             *largest(
                 50,
