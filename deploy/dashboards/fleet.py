@@ -198,7 +198,8 @@ def _overview() -> list[model.Panel]:
         number(
             "Flags raised in the last hour",
             "How often did agents flag a pod in the last hour, also pods that are no longer flagged? An "
-            "agent that restarts flags its pods anew. Orange: the row Flags shows when and why.",
+            "agent that restarts flags its pods anew. All pods count, whichever are selected. "
+            "Orange: the row Flags shows when and why.",
             f"round(sum by (cluster) (increase({raised}[1h])))",
             limits=orange_from(1),
         ),
