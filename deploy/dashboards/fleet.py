@@ -198,7 +198,7 @@ def _overview() -> list[model.Panel]:
         number(
             "Flags raised in the last hour",
             "How often did agents flag a pod in the last hour, also pods that are no longer flagged? An "
-            "agent that restarts flags its pods anew. All pods count, whichever are selected. "
+            "agent that restarts flags its pods again. All pods count, whichever are selected. "
             "Orange: the row Flags shows when and why.",
             f"round(sum by (cluster) (increase({raised}[1h])))",
             limits=orange_from(1),
@@ -464,7 +464,7 @@ def _flags() -> list[model.Panel]:
         lines(
             "Raised in the hour before",
             "When did agents flag pods, and why? Counts flags that are already cleared, unlike the other "
-            "panels, and flags that an agent raises anew after a restart. Not by pod: the agents' logs name "
+            "panels, and flags that an agent raises again after a restart. Not by pod: the agents' logs name "
             "the pods.",
             Query(
                 expr=f'round(sum by (cluster, reason) (increase({transitions}change="raised"}}[1h])))',
