@@ -27,14 +27,16 @@ class AgentState:
     """Names of the GPUs in the last response, and of the lost ones, by UUID."""
     problems: tuple[str, ...] = ()
     flagged: int = 0
-    """Rows with a flag."""
+    """Pods with a flag."""
     over: int = 0
-    """Rows in violation within the grace."""
+    """Pods without a flag, in violation within the grace."""
     pods: int = 0
     widths: Widths = field(default_factory=dict)
     is_suspended: bool = False
     """Whether verdicts are suspended on the whole node."""
     is_simulated: bool = False
+    has_figures: bool = False
+    """Whether the last response has a current sample; without one it lists no GPU and no pod."""
 
     def silent_seconds(self, now: float) -> float:
         """Return the seconds since the last response, or since the agent was first listed."""
@@ -63,6 +65,8 @@ class Totals:
     """Agents whose last request failed, the longest silence first."""
     waiting: int
     """Agents that have not responded and not failed yet."""
+    without_figures: int
+    """Agents whose response has no current sample."""
     suspended: tuple[AgentState, ...]
     problems: int
     simulated: int
@@ -114,14 +118,16 @@ class Cluster:
             agent.node = plain(answer.node, 253)
         agent.rows = rows_of(name, agent.node, answer)
         agent.widths = measure(agent.rows)
-        agent.flagged = sum(row.tier is Tier.FLAGGED for row in agent.rows)
-        agent.over = sum(row.tier is Tier.OVER for row in agent.rows)
+        flagged = {row.key[1] for row in agent.rows if row.tier is Tier.FLAGGED}
+        agent.flagged = len(flagged)
+        agent.over = len({row.key[1] for row in agent.rows if row.tier is Tier.OVER} - flagged)
         agent.pods = len({row.key[1] for row in agent.rows})
         agent.gpu_names = gpu_names(answer, agent.gpu_names)
         agent.gpus = gpus_of(agent.node, answer, agent.gpu_names)
         agent.problems = problems_of(answer, agent.gpu_names)
         agent.is_suspended = answer.attribution_ok is False
         agent.is_simulated = answer.simulated
+        agent.has_figures = bool(answer.gpus) or answer.attribution_ok is True
 
     def set_failure(self, name: str, reason: str) -> None:
         """Record that an agent does not respond; its last figures stay."""
@@ -143,7 +149,7 @@ class Cluster:
             total=sum(gpu.total or 0 for gpu in gpus),
             promised=sum(gpu.promised or 0 for gpu in gpus),
             is_lower_bound=any(None in (gpu.used, gpu.total, gpu.promised) for gpu in gpus)
-            or any(agent.received is None for agent in agents),
+            or any(not agent.has_figures for agent in agents),
             pods=sum(agent.pods for agent in agents),
             flagged=sum(agent.flagged for agent in agents),
             over=sum(agent.over for agent in agents),
@@ -153,6 +159,7 @@ class Cluster:
                 sorted(silent, key=lambda agent: agent.since if not agent.received else agent.received.at)
             ),
             waiting=sum(not agent.failure and agent.received is None for agent in agents),
+            without_figures=sum(agent.received is not None and not agent.has_figures for agent in agents),
             suspended=tuple(agent for agent in agents if agent.is_suspended),
             problems=sum(len(agent.problems) for agent in agents),
             simulated=sum(agent.is_simulated for agent in agents),

@@ -38,6 +38,12 @@ def _used(row: Row) -> str:
     return NONE if row.processes is None and not row.gpu_uuid else amount(row.used)
 
 
+def _processes(row: Row) -> str:
+    if row.processes is None:
+        return NONE
+    return str(row.processes) if row.processes or row.used is not None else UNKNOWN
+
+
 def _share(row: Row) -> str:
     return amount(row.share) if row.share is not None or row.share_is_unknown else NONE
 
@@ -77,7 +83,7 @@ COLUMNS: Final = (
     Column(
         "processes",
         "PROCESSES",
-        lambda row: NONE if row.processes is None else str(row.processes),
+        _processes,
         9,
         is_right=True,
         rank=8,

@@ -60,7 +60,8 @@ def _gpus(totals: Totals) -> HeadLine:
     if totals.over_promised:
         worst = [f"{gpu.name}: {amount(gpu.promised)} of {amount(gpu.total)}" for gpu in totals.over_promised]
         alarms.append(_Note(f"{len(worst)} OVERPROMISED", "overpromised", _first(worst)))
-    is_complete = totals.agents and not totals.silent and not totals.waiting
+    has_gaps = totals.silent or totals.waiting or totals.without_figures
+    is_complete = totals.agents and not has_gaps
     text = _joined(alarms) or ("none lost" if is_complete else "none known to be lost")
     return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(alarms))
 

@@ -225,7 +225,7 @@ def _row(
     verdicts: list[ApiVerdict],
 ) -> Row:
     pod = names.pod
-    amount = pod.shares.get(uuid) or share_without_gpu(pod, uuid)
+    amount = share_on(pod, uuid)
     share = known_bytes(amount.bytes) if amount else None
     used = known_bytes(holding.used_bytes) if holding else None
     flags = [verdict for verdict in verdicts if verdict.flagged]
@@ -290,8 +290,10 @@ def _place(uuid: str, holding: ApiHolding | None, indices: dict[str, str]) -> st
     return indices.get(uuid) or (plain(uuid, 9) if uuid.startswith(_MIG) else _GONE)
 
 
-def share_without_gpu(pod: ApiPod, uuid: str) -> ApiAmount | None:
-    """Return the best candidate for a share whose GPU is unknown."""
-    best = next((candidate for candidate in pod.candidates if candidate.counts), None) if not uuid else None
-    amount = best.bytes_per_gpu.get("") if best else None
+def share_on(pod: ApiPod, uuid: str) -> ApiAmount | None:
+    """Return the share on a GPU; by its best candidate if the GPU is unknown ("") or does not respond."""
+    if uuid in pod.shares:
+        return pod.shares[uuid]
+    best = next((candidate for candidate in pod.candidates if candidate.counts), None)
+    amount = best.bytes_per_gpu.get(uuid) if best else None
     return ApiAmount(amount, best.source) if best and amount is not None else None

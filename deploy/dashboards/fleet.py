@@ -39,7 +39,6 @@ from deploy.dashboards.queries import (
     AGENT_UP,
     CLUSTER,
     GPU_LABELS,
-    POD_LABELS,
     POD_ON_GPU,
     PODS,
     USED,
@@ -54,6 +53,7 @@ from deploy.dashboards.queries import (
     ratio,
     reported_gpus,
     share,
+    time_over_share,
     used,
 )
 from deploy.dashboards.waste import judged, known_part, of_current_pods, peak, seen, seen_seconds, unused
@@ -70,6 +70,11 @@ _POD: Final = (
     "queue",
     "node",
     "gpu",
+)
+_TO_NODE: Final = links.to_node("agent_scheme", "agent_job")
+_COUNTED_AS_FREE: Final = (
+    "GPUs in MIG mode without pods, time-sliced GPUs, and whole GPUs whose pod has not used them yet count "
+    "as free: no metric tells them apart."
 )
 _SUSPENDING: Final = join(CLUSTER, 'reason!~"reservation-.+"')
 _NAMESPACE_RATIO: Final = f"namespace:kaishare_pod_gpu_memory_used_share:ratio{{{CLUSTER}}}"
@@ -166,8 +171,8 @@ def _overview() -> list[model.Panel]:
             "Room for ${share:text} of a GPU",
             "How many more pods with the selected share of one GPU fit? Per GPU, free share divided by the "
             "share, rounded down; a share never spans GPUs. An upper limit: quotas of queues, taints, "
-            "cordoned nodes, CPU and memory of the nodes, and pending pods are not considered. Orange at 0: "
-            "nothing fits.",
+            "cordoned nodes, CPU and memory of the nodes, and pending pods are not considered. "
+            f"{_COUNTED_AS_FREE} Orange at 0: nothing fits.",
             room("$share"),
             limits=orange_below(1),
         ),
@@ -192,7 +197,8 @@ def _overview() -> list[model.Panel]:
         ),
         number(
             "Flags raised in the last hour",
-            "How often did agents flag a pod in the last hour, also pods that are no longer flagged? "
+            "How often did agents flag a pod in the last hour, also pods that are no longer flagged? An "
+            "agent that restarts flags its pods again. All pods count, whichever are selected. "
             "Orange: the row Flags shows when and why.",
             f"round(sum by (cluster) (increase({raised}[1h])))",
             limits=orange_from(1),
@@ -260,7 +266,7 @@ def _overview() -> list[model.Panel]:
             "column runbook links to it if the variable runbooks is set.",
             TableLayout(
                 labels=(*labels.split(", "), "runbook"),
-                links=(links.to_runbook(), links.to_node(), links.to_namespace()),
+                links=(links.to_runbook(), _TO_NODE, links.to_namespace()),
             ),
             Column(title="active", expr=links.with_runbook(f"sum by ({labels}) ({alerts})")),
             no_value="none",
@@ -277,7 +283,7 @@ def _capacity() -> list[model.Panel]:
             "More pods that fit, by share of one GPU",
             "How many more pods of each share fit, if all new pods have that share? Not a sum: the bars "
             "share the same free capacity. Quotas, taints, other resources and pending pods are not "
-            "considered.",
+            f"considered. {_COUNTED_AS_FREE}",
             *(
                 Query(expr=room(str(hundredths)), legend=f"{hundredths / 100:g} of a GPU {{{{cluster}}}}")
                 for hundredths in _SHARES_OF_A_GPU
@@ -287,11 +293,11 @@ def _capacity() -> list[model.Panel]:
         rows(
             "GPUs by free share",
             "Where is free share? Total minus promised, in hundredths of the memory that KAI counts. Memory "
-            "in use plays no part. GPUs with pods on MIG devices are left out.",
+            f"in use plays no part. GPUs with pods on MIG devices are left out. {_COUNTED_AS_FREE}",
             TableLayout(
                 labels=("cluster", "node", "gpu", "model"),
                 sort_by="free share",
-                links=(links.to_node(),),
+                links=(_TO_NODE,),
             ),
             *largest(
                 100,
@@ -399,8 +405,9 @@ def _waste() -> list[model.Panel]:
             "Promised and never used",
             "Which pods could have a smaller share? Unused is the share minus the highest use in 7 days. "
             "Trust a row as far as it was seen: for at least that long, with the use known in that part of "
-            "the samples. Empty utilisation: the driver does not report it.",
-            TableLayout(labels=_POD, sort_by="unused", links=(links.to_namespace(), links.to_node())),
+            "the samples. Hours without an agent have no samples. Empty utilisation: the driver does not "
+            "report it.",
+            TableLayout(labels=_POD, sort_by="unused", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 50,
                 Column(title="unused", expr=unused(_PODS), unit=BYTES),
@@ -457,9 +464,10 @@ def _flags() -> list[model.Panel]:
         lines(
             "Raised in the hour before",
             "When did agents flag pods, and why? Counts flags that are already cleared, unlike the other "
-            "panels. Not by pod: the agents' logs name the pods.",
+            "panels, and flags that an agent raises again after a restart. Not by pod: the agents' logs name "
+            "the pods.",
             Query(
-                expr=f'sum by (cluster, reason) (increase({transitions}change="raised"}}[1h]))',
+                expr=f'round(sum by (cluster, reason) (increase({transitions}change="raised"}}[1h])))',
                 legend="{{reason}} {{cluster}}",
             ),
             width=8,
@@ -474,21 +482,19 @@ def _flags() -> list[model.Panel]:
             "Flagged pods and their reasons",
             "Which pods are flagged now? docs/metrics.md has the reasons, docs/runbooks.md what to do about "
             "each.",
-            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(), links.to_node())),
+            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(), _TO_NODE)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
         ),
         rows(
             "Time over the share in the selected time",
-            "Which pods exceed their shares often, also too briefly for a flag?",
-            TableLayout(
-                labels=_POD, sort_by="time over share", links=(links.to_namespace(), links.to_node())
-            ),
+            "Which pods exceed their shares often, also too briefly for a flag? Pods that have ended since "
+            "are listed, too.",
+            TableLayout(labels=_POD, sort_by="time over share", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 20,
                 Column(
                     title="time over share",
-                    expr=f"max by ({POD_LABELS}) "
-                    f"(increase(kaishare_pod_over_share_seconds_total{{{_PODS}}}[$__range])) > 0",
+                    expr=f"{time_over_share(_PODS)} > 0",
                     unit=SECONDS,
                 ),
             ),
@@ -520,7 +526,7 @@ def _nodes() -> list[model.Panel]:
             "Nodes",
             "Which nodes are full, and which have flags? Promised in red: more than the GPUs' memory. An "
             "empty cell is unknown. Click a node for its dashboard.",
-            TableLayout(labels=("cluster", "node"), sort_by="promised", links=(links.to_node(),)),
+            TableLayout(labels=("cluster", "node"), sort_by="promised", links=(_TO_NODE,)),
             Column(
                 title="GPUs",
                 expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({reported_gpus()}))",
@@ -579,7 +585,7 @@ def _pods() -> list[model.Panel]:
             "Which pods need more than they have, or much less? Use of share in red: above the share by "
             "more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the "
             "driver does not report it, used where it is unknown.",
-            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), links.to_node())),
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(), _TO_NODE)),
             *largest(
                 50,
                 *pod_columns(_PODS, has_time_over=False),
@@ -707,7 +713,7 @@ def _agents() -> list[model.Panel]:
                 labels=("cluster", "instance", "namespace", "pod", "node"),
                 sort_by="answers",
                 has_smallest_first=True,
-                links=(links.to_agent_page(), links.to_node()),
+                links=(links.to_agent_page(), _TO_NODE),
             ),
             Column(
                 title="answers",
@@ -722,7 +728,7 @@ def _agents() -> list[model.Panel]:
             "problem is one of the whole node. The two reasons that begin with reservation suspend nothing.",
             TableLayout(
                 labels=("cluster", "instance", "node", "reason", "gpu_uuid"),
-                links=(links.to_agent_page(), links.to_node()),
+                links=(links.to_agent_page(), _TO_NODE),
             ),
             Column(
                 title="problem",
@@ -736,7 +742,7 @@ def _agents() -> list[model.Panel]:
             "Which nodes had GPUs in the last 6 hours and have none now? Their agent is gone, does not "
             "answer, or lost its driver; see KaishareNodeUnwatched in docs/runbooks.md. A node that left "
             "the cluster is listed too.",
-            TableLayout(labels=("cluster", "node"), links=(links.to_node(),)),
+            TableLayout(labels=("cluster", "node"), links=(_TO_NODE,)),
             Column(
                 title="GPUs it had",
                 expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({had_gpus}) "

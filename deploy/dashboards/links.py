@@ -17,12 +17,13 @@ TAG: Final = "kaishare"
 _KEPT: Final = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 
 
-def to_node(column: str = "node") -> Link:
-    """Return a link from a node's name to its dashboard."""
+def to_node(*variables: str) -> Link:
+    """Return a link from a node's name to its dashboard, which keeps further variables that both have."""
+    kept = "".join(f"&${{{variable}:queryparam}}" for variable in variables)
     return Link(
-        column=column,
+        column="node",
         title="Node ${__value.raw}",
-        url=f"/d/kaishare-node?{_KEPT}&var-node=${{__value.raw}}",
+        url=f"/d/kaishare-node?{_KEPT}{kept}&var-node=${{__value.raw}}",
     )
 
 

@@ -235,7 +235,9 @@ def _sizes() -> list[model.Panel]:
         with_both = f"{used(_PODS)} and {share(_PODS)}", f"{share(_PODS)} and {used(_PODS)}"
         return f"{by(labels, with_both[0])} / {by(labels, with_both[1])}"
 
-    workload = "workload_kind, workload"
+    # Workloads of two namespaces, or of two namespaces of a vCluster, may have one name.
+    names = ("namespace", "vcluster", "virtual_namespace", "workload_kind", "workload")
+    workload = ", ".join(names)
     return [
         rows(
             "Sizes in use",
@@ -252,7 +254,7 @@ def _sizes() -> list[model.Panel]:
             "Workloads",
             "Which Deployments, StatefulSets and Jobs hold how much? A row without a name: pods without a "
             "controller.",
-            TableLayout(labels=("cluster", "workload_kind", "workload"), sort_by="share"),
+            TableLayout(labels=("cluster", *names), sort_by="share"),
             Column(title="pods", expr=f"count by (cluster, {workload}) ({_INFO})"),
             Column(title="share", expr=by(workload, share(_PODS)), unit=BYTES),
             Column(title="used", expr=by(workload, used(_PODS)), unit=BYTES),
@@ -318,7 +320,7 @@ def _waste() -> list[model.Panel]:
             "Promised and never used",
             "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 "
             "days; a share a little above it would have done. Trust a row as far as it was seen, and as its "
-            "use was known.",
+            "use was known in the samples. Hours without an agent have no samples.",
             TableLayout(labels=_POD, sort_by="unused", links=(links.to_node(),)),
             *largest(
                 50,

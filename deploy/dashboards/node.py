@@ -164,7 +164,9 @@ def _overview() -> list[model.Panel]:
         rows(
             "GPUs of the node",
             "What is promised, used and free on each GPU? promised in red: more than the GPU has. free "
-            "share is what KAI can still place there, whatever is in use. An empty cell is unknown.",
+            "share is what KAI can still place there, whatever is in use; GPUs in MIG mode without pods, "
+            "time-sliced GPUs, and whole GPUs whose pod has not used them yet count as free. An empty cell "
+            "is unknown.",
             TableLayout(labels=("cluster", "gpu", "model", "gpu_uuid")),
             Column(title="total", expr=gpu("total", _NODE), unit=BYTES),
             Column(
@@ -378,8 +380,8 @@ def _agent() -> list[model.Panel]:
             "Flags raised, cleared and dropped",
             "Do flags come and go on this node? Flags in the hour before, by reason and change.",
             Query(
-                expr="sum by (cluster, reason, change) (increase(kaishare_agent_flag_transitions_total"
-                f"{{{CLUSTER}}}[1h]) and on ({_TARGET}) {_AGENT}) > 0",
+                expr="round(sum by (cluster, reason, change) (increase(kaishare_agent_flag_transitions_total"
+                f"{{{CLUSTER}}}[1h]) and on ({_TARGET}) {_AGENT})) > 0",
                 legend="{{cluster}} {{reason}} {{change}}",
             ),
             width=8,

@@ -1,7 +1,7 @@
 """Columns of the tables of pods."""
 
 from deploy.dashboards.panels import BYTES, RATIO, SECONDS, Column, red_from
-from deploy.dashboards.queries import POD_LABELS, UTILIZATION, pod, share, used
+from deploy.dashboards.queries import POD_ON_GPU, SHARE, UTILIZATION, pod, share, time_over_share, used
 
 
 def use_of_share(where: str) -> str:
@@ -19,9 +19,11 @@ def pod_columns(where: str, *, has_time_over: bool = True) -> tuple[Column, ...]
         where: selects the pods.
         has_time_over: whether the time over the share is a column; it reads the whole selected time range.
     """
-    over = f"kaishare_pod_over_share_seconds_total{{{where}}}"
+    # Without pods that ended within the time range.
     time_over = Column(
-        title="time over share", expr=f"max by ({POD_LABELS}) (increase({over}[$__range]))", unit=SECONDS
+        title="time over share",
+        expr=f"{time_over_share(where)} and on ({POD_ON_GPU}) {SHARE}{{{where}}}",
+        unit=SECONDS,
     )
     return (
         Column(

@@ -66,6 +66,15 @@ def share(where: str = PODS) -> str:
     return pod(SHARE, where)
 
 
+def time_over_share(where: str = PODS) -> str:
+    """Return the seconds over the share in Grafana's time range, of each pod on each GPU.
+
+    An agent that replaces another counts from 0 under its own instance: the pod's time is the sum of both.
+    """
+    by_instance = f"increase(kaishare_pod_over_share_seconds_total{{{where}}}[$__range])"
+    return f"sum by ({POD_LABELS}) (max by (instance, {POD_LABELS}) ({by_instance}))"
+
+
 def flagged(where: str = PODS) -> str:
     """Return 1 or 0 for each pod, GPU and reason."""
     return f"max by ({POD_LABELS}, reason) (kaishare_pod_flagged{{{where}}})"

@@ -10,6 +10,7 @@ from deploy.dashboards.queries import POD_ON_GPU, PODS, SHARE, USED, share
 
 _WINDOW: Final = "7d"
 _AGES: Final = (("7d", 604_800), ("3d", 259_200), ("1d", 86_400), ("6h", 21_600), ("1h", 3_600))
+_HOURS: Final = 168
 _KNOWN_ENOUGH: Final = 0.9
 
 
@@ -50,9 +51,13 @@ def seen(where: str = PODS) -> str:
 
 
 def judged(figure: str, where: str = PODS, metric: str = USED) -> str:
-    """Return a figure of the current pods that are 7 days old, with the metric known for 90 % of it."""
+    """Return a figure of the current pods that are 7 days old, with the metric known in 90 % of the hours.
+
+    The part of the samples would not tell hours in which the agent or Prometheus did not run.
+    """
     series = f"{SHARE}{{{where}}}"
+    known_hours = f"count_over_time(group by ({POD_ON_GPU}) ({metric}{{{where}}})[{_WINDOW}:1h])"
     return (
         f"({figure} and on ({POD_ON_GPU}) {series} and on ({POD_ON_GPU}) {series} offset {_WINDOW} "
-        f"and on ({POD_ON_GPU}) ({known_part(where, metric)} >= {_KNOWN_ENOUGH}))"
+        f"and on ({POD_ON_GPU}) ({known_hours} >= {_KNOWN_ENOUGH} * {_HOURS}))"
     )

@@ -60,10 +60,10 @@ class Screen:
         return (head + pods)[: height - 1] + _drawn(console, options, [more])
 
     def _rest(self, visible: int) -> str:
-        """Describe the pods that are left out."""
+        """Count the lines, one for each pod and GPU, and the flagged ones that are left out."""
         hidden = sum(bool(line.flags) for line in self._board.pods[visible:])
         flagged = f", {hidden} flagged not shown" if hidden else ""
-        return f"… {len(self._board.pods)} pods in total{flagged}; run `top --once` to see all"
+        return f"… {len(self._board.pods)} lines in total{flagged}; run `top --once` to see all"
 
 
 def _drawn(console: Console, options: ConsoleOptions, parts: Iterable[RenderableType]) -> list[list[Segment]]:

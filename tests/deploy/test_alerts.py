@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from deploy.alerts.rendering import OBJECT, RULES, files
+from gpuagent.problems import SUSPENDS_NOTHING, Cause
 from tests.support import known_metrics
 from tests.support.promtool import ALERTS, ROOT, promtool
 
@@ -116,6 +117,21 @@ def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_it
         assert f'<a id="{name}"></a>\n\n## {name}\n' in text
     for anchor in re.findall(r"\]\(#([a-z]+)\)", text):
         assert anchor in {name.lower() for name in BY_NAME}
+
+
+@pytest.mark.parametrize(
+    ("name", "impossible"),
+    [
+        ("KaishareAgentBlind", {Cause.MEMORY_UNKNOWN}),
+        ("KaishareAgentPartlyBlind", {Cause.PID_NAMESPACE, Cause.PODS_STALE, Cause.SAMPLE_STALE}),
+    ],
+)
+def test_the_runbook_of_an_alert_on_suspended_verdicts_has_each_reason(
+    name: str, impossible: set[Cause]
+) -> None:
+    text = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {name}\n")[1].split("**Mitigation.**")[1].split("**Ignore when.**")[0]
+    assert {cause for cause in Cause if f"`{cause}`" in section} == {*Cause} - SUSPENDS_NOTHING - impossible
 
 
 def test_rules_name_only_metrics_that_exist() -> None:

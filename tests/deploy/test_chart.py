@@ -589,6 +589,21 @@ def test_dashboards_link_to_runbooks_where_the_chart_knows_their_address(name: s
     assert linked == expected
 
 
+@pytest.mark.parametrize("name", ["fleet", "node"])
+def test_dashboards_link_to_agents_with_tls_by_https(name: str) -> None:
+    objects = rendered({"agent": {"tlsSecret": "agent-tls"}, "dashboard": {"enabled": True}})
+    dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
+    assert fits_an_annotation(dashboard)
+    linked = json.loads(dashboard["data"][f"kaishare-{name}.json"])
+    expected = json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
+    (variable,) = (item for item in expected["templating"]["list"] if item["name"] == "agent_scheme")
+    assert variable["current"]["value"] == "http"
+    variable["current"] = {"selected": True, "text": "https", "value": "https"}
+    for option in variable["options"]:
+        option["selected"] = option["value"] == "https"
+    assert linked == expected
+
+
 def guards(values: dict[str, Any]) -> list[Object]:
     items = [
         item

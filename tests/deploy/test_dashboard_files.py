@@ -220,6 +220,9 @@ def test_links_lead_to_dashboards_and_variables_that_exist(board: Dashboard) -> 
                 for name in re.findall(r"(?:var-|\$\{)(\w+)(?:=|:queryparam)", query):
                     assert name in targets[uid].variables, link
                 assert "${cluster:queryparam}" in query
+                for name in ("agent_scheme", "agent_job"):  # a link to an agent's page needs them there, too
+                    is_kept = f"${{{name}:queryparam}}" in query
+                    assert is_kept == (name in board.variables and name in targets[uid].variables), link
     (menu,) = board.model["links"]
     assert (menu["type"], menu["tags"], menu["includeVars"]) == ("dashboards", ["kaishare"], True)
 

@@ -29,6 +29,12 @@ class History:
     utilization: float | None = None
     cluster: str = ""
     namespace: str = "team"
+    gap: tuple[int, int] = (0, 0)
+    """Ages between which there is no sample at all."""
+
+    def ages(self) -> Iterator[int]:
+        """Yield the ages of samples, the oldest first."""
+        return (age for age in range(self.age, -1, -STEP) if not self.gap[0] < age < self.gap[1])
 
     def labels(self, name: str) -> str:
         cluster = f'cluster="{self.cluster}",' if self.cluster else ""
@@ -48,6 +54,10 @@ PODS = {
     "fresh": History(4 * STEP, lambda _: 0),
     # Of another cluster, with the names of a pod here.
     "east": History(8 * DAY, lambda _: 4 * GIB, cluster="east", namespace="east-team"),
+    # Not watched for five of the seven days.
+    "away": History(
+        8 * DAY, lambda age: GIB, utilization=0, cluster="away", namespace="away-team", gap=(DAY, 6 * DAY)
+    ),
     # Ended two days ago.
     "gone": History(8 * DAY, lambda age: GIB if age > 2 * DAY else None),
 }
@@ -58,7 +68,7 @@ def openmetrics() -> Iterator[str]:
     for metric in ("used_bytes", "share_bytes"):
         yield f"# TYPE kaishare_pod_gpu_memory_{metric} gauge"
         for name, history in PODS.items():
-            for age in range(history.age, -1, -STEP):
+            for age in history.ages():
                 value = history.used(age) if metric == "used_bytes" else history.share
                 if value is None or (name == "gone" and age <= 2 * DAY):
                     continue
@@ -69,7 +79,7 @@ def openmetrics() -> Iterator[str]:
     yield "# TYPE kaishare_pod_gpu_utilization_ratio gauge"
     for name, history in PODS.items():
         if history.utilization is not None:
-            for age in range(history.age, -1, -STEP):
+            for age in history.ages():
                 yield f"kaishare_pod_gpu_utilization_ratio{history.labels(name)} {history.utilization} {NOW - age}"
     yield "# TYPE namespace:kaishare_pod_gpu_memory_used_share:ratio gauge"
     for age in range(3 * DAY + HOUR, -1, -STEP):
@@ -152,6 +162,7 @@ def test_each_pod_has_its_unused_part_and_how_much_was_seen(
         "young": 9 * GIB,
         "fresh": 10 * GIB,
         "east": 6 * GIB,
+        "away": 9 * GIB,
     }
     assert by_pod(history, title, "highest use", board=board) == {
         "idle": 2 * GIB,
@@ -160,6 +171,7 @@ def test_each_pod_has_its_unused_part_and_how_much_was_seen(
         "young": GIB,
         "fresh": 0,
         "east": 4 * GIB,
+        "away": GIB,
     }
     assert by_pod(history, title, "seen for at least", board=board) == {
         "idle": 7 * DAY,
@@ -168,6 +180,7 @@ def test_each_pod_has_its_unused_part_and_how_much_was_seen(
         "young": HOUR,
         "fresh": 0,
         "east": 7 * DAY,
+        "away": 7 * DAY,
     }
     known = by_pod(history, title, "use known", board=board)
     assert known.pop("hidden") == pytest.approx(1 / 7, abs=0.01)
@@ -179,19 +192,24 @@ def test_a_pod_whose_use_was_unknown_for_most_of_the_time_is_not_called_unused(h
         return by_pod(history, "Unused for 7 days", label="cluster", board=NAMESPACE, namespace=[namespace])
 
     assert unused("hidden-team") == {}
+    assert unused("away-team") == {}
     assert unused("east-team") == {"east": 6 * GIB}
 
 
 def test_the_longest_history_and_the_unused_part(history: Prometheus) -> None:
-    assert by_pod(history, "Longest history", label="cluster") == {"": 7 * DAY, "east": 7 * DAY}
+    assert by_pod(history, "Longest history", label="cluster") == {
+        "": 7 * DAY,
+        "east": 7 * DAY,
+        "away": 7 * DAY,
+    }
     part = by_pod(history, "Unused since the pods started, of their shares", label="cluster")
-    assert part == pytest.approx({"": (8 + 1 + 9 + 9 + 10) / 50, "east": 0.6})
+    assert part == pytest.approx({"": (8 + 1 + 9 + 9 + 10) / 50, "east": 0.6, "away": 0.9})
 
 
 def test_idle_pods_are_old_and_ran_no_kernel(history: Prometheus) -> None:
     assert by_pod(history, "Idle pods", label="cluster") == {"": 1}
     utilization = by_pod(history, "Promised and never used", "highest utilisation")
-    assert utilization == {"idle": 0, "spike": 0.5, "young": 0}
+    assert utilization == {"idle": 0, "spike": 0.5, "young": 0, "away": 0}
 
 
 def test_namespaces_use_the_recorded_ratio(history: Prometheus) -> None:

@@ -136,6 +136,53 @@ def test_a_gpu_whose_memory_the_driver_does_not_report_is_watched(
     evaluated(tmp_path, query, series, [] if value is None else [{"labels": "{}", "value": value}])
 
 
+OVER = 'kaishare_pod_over_share_seconds_total{namespace="team", pod="%s", uid="%s", gpu_uuid="GPU-1", node="n", instance="%s"}'
+POD = '{namespace="team", pod="%s", uid="%s", gpu_uuid="GPU-1", node="n"}'
+
+
+@pytest.mark.parametrize(
+    ("board", "title"),
+    [
+        (FLEET, "Time over the share in the selected time"),
+        (NODE, "Pods"),
+        (NAMESPACE, "Pods and their shares"),
+    ],
+    ids=["fleet", "node", "namespace"],
+)
+def test_time_over_the_share_is_the_sum_over_an_agent_and_its_successor(
+    board: grafana.Dashboard, title: str, tmp_path: Path
+) -> None:
+    """Pod a is over its share for the whole hour; another agent counts from minute 51 on. Pod b has ended."""
+    series = {
+        OVER % ("a", "a", "old"): "0+60x50 stale",
+        OVER % ("a", "a", "new"): "_x51 0+60x49",
+        OVER % ("b", "b", "old"): "0+60x50 stale",
+        f"kaishare_pod_gpu_memory_share_bytes{POD % ('a', 'a')}": "10+0x100",
+        f"kaishare_pod_gpu_memory_used_bytes{POD % ('a', 'a')}": "20+0x100",
+    }
+    query = board.interpolated(
+        board.expression(title, "time over share"), {"node": "n", "namespace": ["team"]}
+    )
+    query = query.replace("[30s]", "[1h]")
+    expected = [{"labels": POD % ("a", "a"), "value": 630 + 2940}]  # increase() extrapolates by half a minute
+    if board is FLEET:
+        expected.append({"labels": POD % ("b", "b"), "value": 630})
+    evaluated(tmp_path, query, series, expected)
+
+
+def test_workloads_of_one_name_in_two_namespaces_are_two_rows(tmp_path: Path) -> None:
+    workload = 'workload_kind="Deployment", workload="api"'
+    series = {}
+    for namespace, share in (("one", 10), ("two", 20)):
+        pod = f'namespace="{namespace}", pod="api-1", uid="{namespace}"'
+        series[f"kaishare_pod_info{{{pod}, {workload}}}"] = "1+0x100"
+        series[f'kaishare_pod_gpu_memory_share_bytes{{{pod}, gpu_uuid="GPU-1"}}'] = f"{share}+0x100"
+    query = NAMESPACE.interpolated(NAMESPACE.expression("Workloads", "share"), {"namespace": ["one", "two"]})
+    rows = {namespace: f'{{namespace="{namespace}", {workload}}}' for namespace in ("one", "two")}
+    samples = [{"labels": rows["one"], "value": 10}, {"labels": rows["two"], "value": 20}]
+    evaluated(tmp_path, query, series, samples)
+
+
 def test_nodes_that_are_no_longer_watched_have_the_number_of_their_gpus(tmp_path: Path) -> None:
     series = {
         f'kaishare_gpu_memory_total_bytes{{node="gone", gpu="{gpu}", gpu_uuid="GPU-{gpu}"}}': "80+0x50 stale"

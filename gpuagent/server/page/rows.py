@@ -155,7 +155,8 @@ def pod_row(entry: Entry, number: int, context: Context) -> PodRow:
     if pod_share.workload.name:
         more.append(safe(f"{pod_share.workload.kind} {pod_share.workload.name}"))
     if holding is not None:
-        more.append(counted(holding.processes, "process", "processes"))
+        is_counted = holding.processes or holding.used_bytes is not None
+        more.append(counted(holding.processes, "process", "processes") if is_counted else "processes unknown")
         if holding.is_mig:
             more.append(f"MIG device {safe(holding.gpu_uuid)}")
     state, verdict, since = _state(entry, share_bytes, history, context)

@@ -245,6 +245,50 @@ def test_unknown_is_never_zero() -> None:
     assert "used ≥0," in as_text(cluster, Arrangement(), 0.0)
 
 
+def test_a_share_on_a_gpu_that_does_not_respond_is_known_from_its_source() -> None:
+    away = pod("away", "n", shares={}, gpus=[])
+    cluster = cluster_of({"n": document("n", away, gpus=[gpu("n", 1)])})
+    line = next(line for line in as_text(cluster, Arrangement(), 0.0).splitlines() if "away" in line)
+    assert re.search(r" gone +\? +2\.0Gi +\? ", line)
+    (row,) = cluster.agents["agent-of-n"].rows
+    assert "  share        2.0Gi (bind-request)" in list(details_of(row, cluster, 0.0))
+
+
+def test_sums_without_a_current_sample_are_not_zero() -> None:
+    stale = [{"reason": "sample-stale", "gpuUuid": "", "detail": "the last successful sample is 61 s old"}]
+    body = json.dumps(
+        {"node": "a", "attributionOk": False, "problems": stale, "gpus": [], "pods": []}
+    ).encode()
+    cluster = cluster_of({"a": body})
+    memory, gpus, _ = head(cluster, cluster.totals(), 0.0)
+    assert memory.text.endswith("used ≥0, promised ≥0 of ≥0")
+    assert gpus.text == "0 GPUs: none known to be lost"
+
+
+def test_the_head_counts_a_pod_that_is_flagged_on_two_gpus_once() -> None:
+    both = [
+        {"gpuUuid": f"GPU-n-{index}", "gpu": index, "usedBytes": 3 * GIB, "processes": 1} for index in (0, 1)
+    ]
+    verdicts = [
+        {"reason": "over-share", "gpuUuid": f"GPU-n-{index}", "flagged": index == 0, "lastedSeconds": 200.0}
+        for index in (0, 1)
+    ]
+    cluster = cluster_of({"n": document("n", pod("two", "n", gpus=both, verdicts=verdicts))})
+    assert head(cluster, cluster.totals(), 0.0)[0].text.startswith("1 flagged, 0 in grace, 1 pod;")
+    verdicts[1]["flagged"] = True
+    cluster = cluster_of({"n": document("n", pod("two", "n", gpus=both, verdicts=verdicts))})
+    assert head(cluster, cluster.totals(), 0.0)[0].text.startswith("1 flagged, 0 in grace, 1 pod;")
+
+
+def test_no_listed_process_beside_unknown_memory_is_not_0_processes() -> None:
+    hidden = pod("hidden", "n", gpus=[{"gpuUuid": "GPU-n-0", "gpu": 0, "usedBytes": None, "processes": 0}])
+    cluster = cluster_of({"n": document("n", hidden)})
+    line = next(line for line in as_text(cluster, Arrangement(), 0.0).splitlines() if "hidden" in line)
+    assert re.search(r" hidden +team-a +\?$", line)
+    (row,) = cluster.agents["agent-of-n"].rows
+    assert "  used         ?" in list(details_of(row, cluster, 0.0))
+
+
 def test_details_have_every_source_of_the_share() -> None:
     cluster = busy()
     row = arrange(cluster, Arrangement(words=("flagged-short",)))[0]

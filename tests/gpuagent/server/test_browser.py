@@ -177,6 +177,20 @@ async def test_the_page_renews_itself_and_breaks_no_policy(browser: Browser, url
 QUEUE = "document.querySelector('tbody th.pod small').textContent"
 
 
+async def test_the_title_of_old_figures_says_so(browser: Browser, url: str) -> None:
+    await browser.show(1280)
+    await browser.open(url)
+    await browser.send("Network.enable")
+    offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    await browser.send("Network.emulateNetworkConditions", offline=True, **offline)
+    try:
+        await browser.until("document.title.startsWith('OLD: node-1: ')")
+    finally:
+        await browser.send("Network.emulateNetworkConditions", offline=False, **offline)
+    await browser.until("document.title.startsWith('node-1: ')")
+    browser.complaints.clear()
+
+
 async def test_a_reload_keeps_focus_scroll_and_open_details(browser: Browser, url: str) -> None:
     await browser.show(1440, 500)
     await browser.open(url)

@@ -289,12 +289,14 @@ def test_unknown_figures_are_named_and_not_zero() -> None:
     unknown = gpu((1, None), (2, GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     taken = sample(unknown, origins={1: in_pod("a-pod"), 2: DENIED})
-    snapshot = snapshot_of(taken, pod_share("a-pod", GIB), problems=(problem,))
+    snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB), problems=(problem,))
     seen = parsed_page(status_of(snapshot, None, problem))
     assert seen.row("a-pod").first("td", "used").text == "unknown"
     assert seen.row("a-pod").first("td", "peak").text == "–"
     assert "memory unknown" in seen.row("a-pod").first("td", "bar").text
     assert "not judged verdicts are suspended" in seen.row("a-pod").text
+    assert "1 process" in seen.row("a-pod").text
+    assert "processes unknown" in seen.row("hidden").text, "the denied process may be its own"
     assert "unattributed unknown" in seen.root.first("ul", "legend").text
     assert "owner unknown 1.1 GiB" in seen.root.first("ul", "legend").text
     assert "proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in seen.text

@@ -42,7 +42,7 @@ from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge, Verdicts
 from service.text import width
 from tests.support.free_ports import free_port
-from tests.support.samples import GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
+from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import pod as node_pod
 
 ROOT = Path(__file__).parents[3]
@@ -64,6 +64,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
     tenant = Tenant(vcluster="red", namespace="ml", pod="train-0")
     own_word = {A: Amount(8 * GIB, ShareSource.ANNOTATION)}
     candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
+    on_lost = Candidate(ShareSource.BIND_REQUEST, "portion 0.05", {"GPU-lost-0000": GIB})
     origins = {1: in_pod("within"), 2: in_pod("far-over"), 3: in_pod("over"), 4: HOST, 5: in_pod("none")}
     pod_shares = (
         pod_share("within", 8 * GIB, shares=own_word, queue="vision"),
@@ -72,7 +73,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
         pod_share("none"),
         pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
               candidates=(candidate,)),
-        pod_share("lost", GIB, gpus=("GPU-lost-0000",)),
+        pod_share("lost", GIB, shares={}, gpus=("GPU-lost-0000",), candidates=(on_lost,)),
     )  # fmt: skip
     busy = gpu((1, 4 * GIB), (2, 6 * GIB), (3, 2 * GIB), (4, GIB), (5, MIB))
     return snapshot_of(sample(busy, gpu(uuid=B, index=1), origins=origins, at=at), *pod_shares)
@@ -121,7 +122,7 @@ def test_the_pod_furthest_over_comes_first_and_flags_have_reason_and_start() -> 
         "! ? team-a/nowhere - 5.0 GiB bind-request - - - - - FLAGGED no-reservation for 3 min",
         "0 team-a/none 1.0 MiB - - - - 1 - - -",
         "0 team-a/within 4.0 GiB 8.0 GiB annotation - - 1 vision - -",
-        "gone team-a/lost unknown - - - - - - - -",
+        "gone team-a/lost unknown 1.0 GiB bind-request - - - - - -",
     ]
 
 
@@ -172,10 +173,13 @@ def test_time_over_with_breaks_is_shown_as_a_total() -> None:
 
 
 def test_unknown_figures_are_named_and_not_zero() -> None:
-    snapshot = snapshot_of(sample(gpu((1, None)), origins={1: in_pod("a-pod")}), pod_share("a-pod", GIB))
+    origins = {1: in_pod("a-pod"), 2: DENIED}
+    taken = sample(gpu((1, None), (2, GIB)), origins=origins)
+    snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
     text = words(as_text(board(status_of(snapshot, None, problem))))
     assert "0 team-a/a-pod unknown 1.0 GiB bind-request -" in text
+    assert "0 team-a/hidden unknown 1.0 GiB bind-request - unknown -" in text
     assert "problem: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
     assert "problem: Verdicts are suspended until these problems are resolved." in text
 
@@ -254,7 +258,7 @@ def test_a_low_terminal_shows_one_line_for_each_pod_and_counts_those_left_out(co
     lines = text.rstrip("\n").splitlines()
     assert len(lines) == 8
     assert lines[2].startswith("2 GPUs: used 13.2 GiB, promised 11.0 GiB of 48.0 GiB")
-    assert lines[-1] == "… 6 pods in total; run `top --once` to see all"
+    assert lines[-1] == "… 6 lines in total; run `top --once` to see all"
     assert "team-a/far-over" in text
     assert "team-a/lost" not in text
 
@@ -302,7 +306,7 @@ def test_flags_that_do_not_fit_are_counted() -> None:
     visible = [line[0] for line in lines].count("!")
     assert len(lines) == 24
     assert visible > 15
-    assert lines[-1].startswith(f"… 40 pods in total, {30 - visible} flagged not shown; ")
+    assert lines[-1].startswith(f"… 40 lines in total, {30 - visible} flagged not shown; ")
 
 
 def with_utilization(status: Status, *ratios: float | None) -> Status:

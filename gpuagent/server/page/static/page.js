@@ -3,6 +3,7 @@
 // scroll position, and which details are open.
 (() => {
   let renderedAt = performance.now();
+  let title = document.title;
   const page = () => document.getElementById("page");
   const interval = () => Number(page().dataset.interval) * 1000;
 
@@ -15,9 +16,11 @@
 
   function updateAge() {
     const age = document.getElementById("age");
-    if (age === null || age.textContent === "no sample yet") return;
+    const isKnown = age !== null && age.textContent !== "no sample yet";
     const seconds = Number(page().dataset.age) + (performance.now() - renderedAt) / 1000;
-    const isOld = seconds * 1000 > 3 * interval() + 2000;
+    const isOld = isKnown && seconds * 1000 > 3 * interval() + 2000;
+    document.title = isOld ? `OLD: ${title}` : title; // all that a tab in the background shows
+    if (!isKnown) return;
     age.classList.toggle("old", isOld);
     age.textContent = isOld ? `OLD: as of ${words(seconds)} ago` : `as of ${words(seconds)} ago`;
   }
@@ -67,7 +70,7 @@
       const next = fresh.getElementById("page");
       if (next === null) return;
       replace(next);
-      document.title = fresh.title;
+      title = fresh.title;
       renderedAt = performance.now();
     } catch {
       return; // the displayed age grows
