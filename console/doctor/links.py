@@ -14,6 +14,7 @@ CHECKS: Final = (
     "certificate",
     "managed namespaces",
     "enforce",
+    "guard",
     "policies",
     "dry run of a pod",
     "dry run of a share",

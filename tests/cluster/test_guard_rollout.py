@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.control_plane import ControlPlane
+from kube.client import KubeClient
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.guard import (
+    ENFORCED,
     GUARD,
     PROBES,
     SYNCER,
@@ -21,6 +23,10 @@ from tests.support.guard import (
     until_all,
 )
 from tests.support.kube_user import Asker, where
+from webhook.doctor.api_reader import ApiReader
+from webhook.doctor.cluster import read_cluster
+from webhook.doctor.guard import guard_findings
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
@@ -50,17 +56,31 @@ async def until_counted(asker: Asker, policies: set[str]) -> None:
             assert (answer.status, answer.warnings) == (201, []), answer
 
 
-async def test_from_audit_to_warn_to_deny_and_away(asker: Asker) -> None:
+async def doctor_says(plane: ControlPlane) -> list[str]:
+    """Return the findings of `doctor` about the guard."""
+    async with KubeClient(plane.access(ADMIN_TOKEN)) as client:
+        reader = ApiReader(client)
+        cluster = await read_cluster(reader, CONFIGURATION_NAME)
+        return [finding.what async for finding in guard_findings(reader, cluster)]
+
+
+async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlPlane) -> None:
     made = await put_on(asker, GUARD)
     try:
+        (finding,) = await doctor_says(plane)
+        assert f"{ENFORCED}: kaishare.dev/mode=enforce, but set to report only: " in finding
         await until_counted(asker, {probe.policy for probe in PROBES})
         await put_on(asker, GUARD / "warn")
         await until_all(asker, is_warned_of)
         assert (await asker.create(synced_pod(), user=SYNCER, dry_run=True)).warnings == []
         await put_on(asker, GUARD / "deny")
         await until_all(asker, is_refused)
+        (finding,) = await doctor_says(plane)
+        assert "refuses ways past the webhook" in finding
     finally:
         await take_off(asker, made)
+    (finding,) = await doctor_says(plane)
+    assert f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard is not installed" in finding
 
 
 async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers: None) -> None:

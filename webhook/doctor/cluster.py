@@ -159,6 +159,15 @@ class Cluster:
         }
 
     @property
+    def enforced(self) -> dict[str, Namespace]:
+        """Managed namespaces with the mode enforce, by name."""
+        return {
+            name: namespace
+            for name, namespace in self.managed.items()
+            if namespace.policy and namespace.policy.mode is Mode.ENFORCE
+        }
+
+    @property
     def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's mutating configurations, under any name."""
         return tuple(filter(is_of_kai, self.mutating.items))

@@ -22,6 +22,7 @@ from service.text import MALFORMED
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, read_cluster
 from webhook.doctor.dry_run import dry_run_findings
+from webhook.doctor.guard import guard_findings
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.namespaces import namespace_findings
@@ -99,6 +100,8 @@ async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> 
     async for finding in serving_findings(reader, hooks, is_inside=is_inside, now=datetime.now(UTC)):
         yield finding
     for finding in namespace_findings(cluster):
+        yield finding
+    async for finding in guard_findings(reader, cluster):
         yield finding
     async for finding in dry_run_findings(reader.client, cluster):
         yield finding

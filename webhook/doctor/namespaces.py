@@ -63,12 +63,7 @@ def _not_selected(cluster: Cluster, managed: dict[str, Namespace]) -> Iterator[C
                 f"{listed(missed)}: not selected by the namespaceSelector of {cluster.mutate.name}",
                 "upgrade the chart to this version",
             )
-    enforced = {
-        name: namespace
-        for name, namespace in managed.items()
-        if namespace.policy and namespace.policy.mode is Mode.ENFORCE
-    }
-    hook = cluster.validate_pods
+    enforced, hook = cluster.enforced, cluster.validate_pods
     if cluster.validating.is_known:
         missed = [
             name
