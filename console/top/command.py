@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import add_cluster_options, namespace_name, parse_cluster_options
+from console.cluster import add_cluster_options, parse_cluster_options
 from console.top.arrange import Arrangement, Group, Sort
 from console.top.cluster import Cluster
 from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
-from service.command import UsageError, read_by, write_output
+from service.command import UsageError, namespace_name, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import quoted
