@@ -57,8 +57,9 @@ class Served:
 def ensure(directory: Path, host_names: Sequence[str], *, now: datetime) -> Served:
     """Ensure that the directory contains a valid serving certificate, and return its files.
 
-    A missing or empty directory is filled. In a managed directory the certificate is replaced when two thirds
-    of its life have passed, when a name is missing, or when it is invalid; an expired CA is replaced, too.
+    A missing directory, and one without these files, is filled. In a managed directory the certificate is
+    replaced when two thirds of its life have passed, when a name is missing, or when it is invalid; an
+    expired CA is replaced, too.
     The user's own files are used unchanged, if clients would accept them.
 
     Args:

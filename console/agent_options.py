@@ -4,8 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Final
 
-from console.cluster import namespace_name
-from service.command import read_by
+from service.command import namespace_name, read_by
 from service.text import quoted
 from webhook.policy.values import is_object_name
 

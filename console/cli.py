@@ -14,7 +14,6 @@ from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import (
     DEFAULT_KUBECONFIG,
     add_cluster_options,
-    namespace_name,
     parse_cluster_options,
     use_own_kubeconfig,
 )
@@ -22,7 +21,7 @@ from console.kubectl_completion import COMMAND, write_candidates
 from console.top import command as top
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
-from service.command import Parser, UsageError, read_by, run_command
+from service.command import Parser, UsageError, namespace_name, read_by, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kube.access import KubeConfig
-from service.text import quoted
-from webhook.policy.values import is_object_name
 
 DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
-_LONGEST_NAMESPACE: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +50,3 @@ def use_own_kubeconfig(arguments: argparse.Namespace) -> None:
     """
     if "kubeconfig" in arguments and arguments.kubeconfig is None:
         arguments.kubeconfig = os.environ.get("KUBECONFIG") or "~/.kube/config"
-
-
-def namespace_name(text: str) -> str:
-    """Read the name of a namespace.
-
-    Raises:
-        ValueError: the text is no DNS-1123 label; the message is one line.
-    """
-    if "." in text or len(text) > _LONGEST_NAMESPACE or not is_object_name(text):
-        raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a namespace")
-    return text

@@ -50,8 +50,8 @@ async def start_webhook(folder: Path, policies: Iterable[Path]) -> Service:
         (links / f"{number}.yaml").symlink_to(file)
     return await start(
         folder / "webhook.log",
-        f"webhook serve --policies {links} --certs {folder}/tls --drain 0s"
-        " --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0",
+        *("webhook", "serve", "--policies", str(links), "--certs", f"{folder}/tls", "--drain", "0s"),
+        *("--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 from asyncio.subprocess import Process
@@ -31,7 +32,7 @@ class Service:
             raise SystemExit(f"a program ended with {self.process.returncode}:\n{self.log.read_text()}")
 
 
-async def start(log: Path, command: str) -> Service:
+async def start(log: Path, *command: str) -> Service:
     """Start `python -m COMMAND` and wait for its log line `serving`.
 
     The program gets its own session, so that Ctrl-C reaches only the demo. Its log goes to a file.
@@ -41,7 +42,7 @@ async def start(log: Path, command: str) -> Service:
     """
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *command.split(), stderr=stream, start_new_session=True
+            sys.executable, "-m", *command, stderr=stream, start_new_session=True
         )
     for _ in range(400):
         for line in log.read_text().splitlines():
@@ -53,4 +54,4 @@ async def start(log: Path, command: str) -> Service:
     if process.returncode is None:
         process.kill()
         await process.wait()
-    raise SystemExit(f"{command} did not start:\n{log.read_text()}")
+    raise SystemExit(f"{shlex.join(command)} did not start:\n{log.read_text()}")

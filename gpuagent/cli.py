@@ -140,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--eviction",
-        choices=tuple(EvictionMode),
-        default=EvictionMode.OFF,
+        choices=tuple(mode.value for mode in EvictionMode),
+        default=EvictionMode.OFF.value,
         help=f"effect of the namespace label {OVER_SHARE}=evict: off ignores it; dry-run counts and logs the"
         " decisions without evicting; on evicts through the API server (default %(default)s)",
     )
@@ -228,7 +228,7 @@ def _node_options() -> Parser:
     )
     options.add_argument(
         "--reservation-namespace",
-        type=namespace_name,
+        type=read_by(namespace_name),
         default="kai-resource-reservation",
         metavar="NAMESPACE",
         help="namespace of KAI's reservation pods (default %(default)s)",
@@ -310,7 +310,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         listen = Address.parse(arguments.listen)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"--listen: {error}") from None
     if arguments.grace_min > arguments.grace_max:
         raise UsageError("--grace-min is longer than --grace-max")
     return run(

@@ -224,7 +224,10 @@ async def _load_configuration(where: str, context: str | None) -> Any:
     try:
         # Persisting would change the user's file (and fails with a TypeError in 36.1).
         loader = await config.load_kube_config(
-            config_file=where, context=context, client_configuration=configuration, persist_config=False
+            config_file=where,
+            context=context or _current_context(where),
+            client_configuration=configuration,
+            persist_config=False,
         )
     except Exception as error:  # noqa: BLE001 - parser and plugins raise all kinds of errors
         is_structure = isinstance(error, TypeError | AttributeError | KeyError | IndexError)
@@ -233,6 +236,23 @@ async def _load_configuration(where: str, context: str | None) -> Any:
     if not hasattr(loader, "host"):
         raise AccessError(f"{where}: the cluster of the context has no server")
     return configuration
+
+
+def _current_context(where: str) -> str | None:
+    """Return the current context of several kubeconfigs: as for kubectl, that of the first file with one.
+
+    kubernetes-asyncio 36.1 takes the last file's, perhaps that of another cluster. None for a single file.
+    """
+    import yaml  # noqa: PLC0415 - for a kubeconfig only, as kubernetes-asyncio
+
+    files = [Path(path).expanduser() for path in where.split(os.pathsep) if path]
+    if len(files) < 2:
+        return None
+    for file in files:
+        document = yaml.safe_load(file.read_bytes()) if file.exists() else None
+        if isinstance(document, dict) and document.get("current-context"):
+            return str(document["current-context"])
+    return None
 
 
 def _trust_of_configuration(where: str, configuration: Any) -> ssl.SSLContext:

@@ -74,6 +74,16 @@ def write_output(text: str) -> bool:
     return True
 
 
+def write_document(text: str) -> bool:
+    """Write JSON or YAML to standard output as UTF-8, whatever the locale; see `write_output`.
+
+    In another encoding characters would be lost, and kubectl reads UTF-8 only.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    return write_output(text)
+
+
 def output_has_colour() -> bool:
     """Whether standard output may be coloured: it is a terminal, and `NO_COLOR` is unset or empty."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -191,13 +201,13 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def namespace_name(text: str) -> str:
-    """Read one namespace, as an option's `type`.
+    """Read the name of a namespace.
 
     Raises:
-        argparse.ArgumentTypeError: the text is not a namespace's name.
+        ValueError: no namespace can have the name; the message is one line.
     """
     if _NAMESPACE.fullmatch(text) is None:
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"{quoted(text)} is not the name of a namespace; allowed: a-z, 0-9 and -, at most 63 characters"
         )
     return text

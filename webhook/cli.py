@@ -323,10 +323,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     from webhook.serve import Settings, serve  # noqa: PLC0415
 
     certificates = parse_certificate_options(arguments)
-    try:
-        listen, ops_listen = Address.parse(arguments.listen), Address.parse(arguments.ops_listen)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    addresses = []
+    for option, text in (("--listen", arguments.listen), ("--ops-listen", arguments.ops_listen)):
+        try:
+            addresses.append(Address.parse(text))
+        except ValueError as error:
+            raise UsageError(f"{option}: {error}") from None
+    listen, ops_listen = addresses
     policies = None if arguments.policies in (None, CLUSTER) else Path(arguments.policies)
     settings = Settings(
         policies=policies,
@@ -356,7 +359,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         except TlsFilesError as error:
             raise UsageError(f"--ops-certs: {error}") from None
         except OSError as error:
-            raise UsageError(f"cannot listen: {error.strerror or error}") from None
+            raise UsageError(f"cannot listen on {error.filename}: {error.strerror or error}") from None
         except (PoliciesError, DocumentError):
             raise
         except Exception as error:  # noqa: BLE001 - the traceback belongs in the log

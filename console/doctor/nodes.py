@@ -98,7 +98,9 @@ def node_findings(nodes: ListResult[GpuNode], with_agent: Collection[str] | None
     without_memory = [node.name for node in nodes.items if not node.has_memory_label]
     if without_memory:
         yield _missing(
-            without_memory, keys.NODE_GPU_MEMORY, "the bytes of a share on these nodes are unknown without it"
+            without_memory,
+            keys.NODE_GPU_MEMORY,
+            "KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
         )
     if not without_label and not without_memory:
         have = "has" if len(nodes.items) == 1 else "have"

@@ -11,13 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import add_cluster_options, namespace_name, parse_cluster_options
+from console.cluster import add_cluster_options, parse_cluster_options
 from console.top.arrange import Arrangement, Group, Sort
 from console.top.cluster import Cluster
 from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
-from service.command import UsageError, read_by, write_output
+from gpuagent.top.client import OF_AN_AGENT
+from service.command import UsageError, namespace_name, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import quoted
@@ -25,9 +26,6 @@ from service.token_file import read_token
 
 _NEGATIVE: Final = 1
 """Exit status if an agent did not answer, or if there is none."""
-
-_OF_AN_AGENT: Final = "the agent "
-"""Beginning of the messages about responses that an agent has sent."""
 
 _SORTS: Final = {sort.name.lower(): sort for sort in Sort}
 
@@ -122,7 +120,7 @@ async def _print_once(
         raise UsageError(str(error)) from None
     failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
     if arguments.url and failures:
-        is_agent = failures[0].startswith(_OF_AN_AGENT)
+        is_agent = failures[0].startswith(OF_AN_AGENT)
         question = "" if is_agent else "; is an agent running at this address?"
         raise UsageError(f"{arguments.url}: {failures[0]}{question}")
     format_all = as_json if arguments.output == "json" else as_text

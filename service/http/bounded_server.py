@@ -83,7 +83,11 @@ class BoundedServer(web.Server):
         Raises:
             OSError: listening on the address fails.
         """
-        self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
+        try:
+            self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
+        except OSError as error:
+            error.filename = str(address)  # a service has several ports
+            raise
         for listener in self._listeners:
             self._event_loop.add_reader(listener, self._accept, listener)
         self._sweep = asyncio.create_task(self._drop_overdue())

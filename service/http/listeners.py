@@ -27,6 +27,8 @@ class Address:
         host, colon, port = text.rpartition(":")
         if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
             raise ValueError(f"{quoted(text)} is not HOST:PORT, such as 127.0.0.1:8443")
+        if host.startswith("[") != host.endswith("]"):
+            raise ValueError(f"{quoted(text)} is not HOST:PORT, such as [::1]:8443")
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:

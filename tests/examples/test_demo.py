@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from examples.reviews import AdmittedPod
+from examples import watching
+from examples.demo import POLICIES
+from examples.reviews import AdmittedPod, start_webhook
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from gpuagent.simulation.loading import load_scenario
@@ -33,6 +36,16 @@ def demo() -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+async def test_the_programs_start_in_folders_whose_names_have_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.setattr(watching, "NODE", Path(shutil.copy(watching.NODE, folder / "a node.yaml")))
+    for service in (await start_webhook(folder, [POLICIES]), await watching.start_agent(folder)):
+        await service.stop()
 
 
 def test_the_demo_prints_queue_and_share_of_every_workload() -> None:

@@ -54,6 +54,33 @@ async def strict_server(authority: Authority, tmp_path: Path) -> AsyncIterator[A
     await server.stop()
 
 
+@pytest.mark.parametrize(
+    ("current", "server"),
+    [
+        (("1", "2"), "https://127.0.0.1:1"),
+        ((None, "2"), "https://127.0.0.1:2"),
+        (("", "2"), "https://127.0.0.1:2"),
+        (("2", "1"), "https://127.0.0.1:2"),
+    ],
+)
+async def test_of_several_kubeconfigs_the_first_current_context_counts_as_for_kubectl(
+    current: tuple[str | None, str], server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [str(tmp_path / "missing")]
+    for number, context in zip("12", current, strict=True):
+        document: dict[str, Any] = {
+            "clusters": [{"name": number, "cluster": {"server": f"https://127.0.0.1:{number}"}}],
+            "users": [{"name": number, "user": {"token": "t"}}],
+            "contexts": [{"name": number, "context": {"cluster": number, "user": number}}],
+        }
+        document |= {} if context is None else {"current-context": context}
+        files.append(str(tmp_path / number))
+        (tmp_path / number).write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
+    assert (await KubeConfig.load()).server == server
+    assert (await KubeConfig.load(context="2")).server == "https://127.0.0.1:2"
+
+
 async def test_a_token(server: ApiServer, cluster: dict[str, str], tmp_path: Path) -> None:
     server.token = "a-token"
     access = await find_access(kubeconfig(tmp_path, cluster, {"token": "a-token"}))

@@ -242,6 +242,27 @@ def test_a_missing_certificate_of_the_ops_port_is_named(
     assert capsys.readouterr().err == f"kaishare-webhook: --ops-certs: {problem}\n"
 
 
+@pytest.mark.parametrize("option", ["--listen", "--ops-listen"])
+def test_the_address_that_cannot_be_listened_on_is_named(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    addresses = {"--listen": "127.0.0.1:0", "--ops-listen": "127.0.0.1:0", option: "192.0.2.1:8443"}
+    options = [word for pair in addresses.items() for word in pair]
+    assert main(["serve", "--policies", POLICIES, "--certs", str(tmp_path / "certs"), *options]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "kaishare-webhook: cannot listen on 192.0.2.1:8443: Cannot assign requested address"
+
+
+@pytest.mark.parametrize("option", ["--listen", "--ops-listen"])
+def test_the_option_of_an_invalid_address_is_named(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["serve", "--policies", POLICIES, "--certs", str(tmp_path), option, "[::1:8443"]) == 2
+    assert capsys.readouterr().err == (
+        f'kaishare-webhook: {option}: "[::1:8443" is not HOST:PORT, such as [::1]:8443\n'
+    )
+
+
 def test_without_a_cluster_serve_names_the_required_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ def add_certificate_options(parser: argparse.ArgumentParser) -> None:
         "--certs",
         metavar="self|DIR",
         help="self: issue certificates from a CA in a Secret, which is rotated automatically; DIR: use"
-        " tls.crt and tls.key in that directory, created if it is empty (default self)",
+        " tls.crt and tls.key in that directory, created there if it has none (default self)",
     )
     parser.add_argument(
         "--tls-cert", type=Path, metavar="FILE", help="certificate to serve, instead of --certs"

@@ -48,7 +48,9 @@ async def dry_run_findings(client: KubeClient, cluster: Cluster) -> AsyncIterato
     check = "dry run of a pod"
     places = _places(cluster)
     if not places:
-        yield unknown(check, "no namespace has a policy that would change a pod")
+        known = cluster.namespaces.is_known
+        why = "no namespace has a policy that would change a pod" if known else "the policies are not known"
+        yield unknown(check, why)
         return
     for place in places[:_MOST_TRIED]:
         finding = await _plain(client, check, place)

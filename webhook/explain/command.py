@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.command import output_has_colour, write_note, write_output
+from service.command import output_has_colour, write_document, write_note, write_output
 from service.text import one_line
 from webhook.explain.explain import ExplainedDocument, UnexplainedObject, explain
 from webhook.explain.namespaces import NamespaceEdits, Policies, read_policies
@@ -74,27 +74,27 @@ def _print(
 ) -> None:
     output, program = settings.output, settings.program
     if output == "text":
-        _write_lines(as_text(documents, problems, policies, colour=output_has_colour()))
+        write_output(_joined(as_text(documents, problems, policies, colour=output_has_colour())))
         return
     for sentence in policies.without_effect:
         write_note(f"{program}: warning: {sentence}")
     if output == "json":
-        _write_lines(as_json(documents, problems))
+        write_document(_joined(as_json(documents, problems)))
     elif output == "yaml":
-        _write_lines(as_yaml(documents, problems))
+        write_document(_joined(as_yaml(documents, problems)))
     elif output == "patch":
-        _write_lines(as_patch(documents))
+        write_document(_joined(as_patch(documents)))
     elif is_refused:
         _write_notes(program, ["no manifest is written, because of these errors:"])
     else:
         manifests = rewrite(documents)
         _write_notes(program, [*manifests.notes, *_unchanged(documents)])
-        write_output(manifests.text)
+        write_document(manifests.text)
     _write_notes(program, _refusals(documents, problems))
 
 
-def _write_lines(lines: Iterable[str]) -> None:
-    write_output("".join(f"{line}\n" for line in lines))
+def _joined(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _write_notes(program: str, notes: Iterable[str]) -> None:

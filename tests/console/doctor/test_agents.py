@@ -141,6 +141,15 @@ def test_nodes_without_gpus() -> None:
     assert finding.state is State.UNKNOWN
 
 
+def test_without_the_label_of_its_memory_kai_takes_a_gpu_for_100_mib() -> None:
+    node = GpuNode(name="n0", is_labelled=True, has_memory_label=False)
+    (memory,) = node_findings(ListResult((node,), Completeness.WHOLE), None)
+    assert memory.what == (
+        "1 node with GPUs lacks the label nvidia.com/gpu.memory: n0;"
+        " KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there"
+    )
+
+
 def test_a_node_without_an_agent_and_with_both_labels() -> None:
     node = GpuNode(name="n0", is_labelled=True, has_memory_label=True)
     labels, coverage = node_findings(ListResult((node,), Completeness.WHOLE), frozenset())

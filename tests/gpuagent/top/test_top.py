@@ -568,6 +568,22 @@ def test_a_server_that_is_no_agent_is_one_line(answer: Answer, message: str) -> 
     assert len(text) < 500
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, "the agent refuses the token of --token-file: why"),
+        (503, "the agent cannot check the token: 503, why"),
+    ],
+)
+def test_an_agents_refusal_is_not_taken_for_another_program(
+    status: int, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("a-token")
+    with serving(gives(b"why", status)) as url:
+        assert main(["top", "--once", "--url", url, "--token-file", str(tmp_path / "token")]) == 2
+    assert capsys.readouterr().err == f"kaishare-agent: {url}: {message}\n"
+
+
 def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for more in ([], ["--once"], ["-o", "json"]):

@@ -2,6 +2,9 @@
 
 import difflib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -449,3 +452,17 @@ def test_manifests_of_other_projects_keep_everything_else(run: Run) -> None:
 def removed_lines(before: str, after: str) -> list[str]:
     lines: Any = difflib.ndiff(before.splitlines(), after.splitlines())
     return [line[2:] for line in lines if line.startswith("- ")]
+
+
+@pytest.mark.parametrize("output", ["manifest", "json", "yaml"])
+def test_documents_are_utf_8_in_every_locale(output: str, tmp_path: Path) -> None:
+    container = '{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}'
+    pod = f'{{"kind": "Pod", "metadata": {{"name": "größe≥"}}, "spec": {{"containers": [{container}]}}}}'
+    (tmp_path / "pod.json").write_text(pod, encoding="utf-8")
+    options = (QUEUE, HALF, "-o", output, "-f", str(tmp_path / "pod.json"))
+    result = subprocess.run(
+        [sys.executable, "-m", "webhook", "explain", *options],
+        cwd=EXAMPLES.parent, capture_output=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert "größe≥" in result.stdout.decode()
