@@ -65,6 +65,11 @@ class ApiHolding(ApiObject, frozen=True, gc=False):
     """From 0 to 1; None if unknown, and from an agent that does not measure it."""
     processes: int = 0
 
+    @property
+    def known_processes(self) -> int | None:
+        """The number of processes; None if unknown, which the response writes as 0 beside unknown memory."""
+        return self.processes if self.processes or self.used_bytes is not None else None
+
 
 class ApiVerdict(ApiObject, frozen=True, gc=False):
     """The verdict on one pod for one reason on one GPU."""
@@ -131,6 +136,14 @@ class ApiPod(ApiObject, frozen=True, gc=False):
     notes: list[str] = []
     gpus: list[ApiHolding] = []
     verdicts: list[ApiVerdict] = []
+
+    def share_on(self, gpu_uuid: str) -> ApiAmount | None:
+        """Return the share on a GPU; by the best candidate if the GPU is unknown ("") or does not respond."""
+        if gpu_uuid in self.shares:
+            return self.shares[gpu_uuid]
+        best = next((candidate for candidate in self.candidates if candidate.counts), None)
+        amount = best.bytes_per_gpu.get(gpu_uuid) if best else None
+        return ApiAmount(amount, best.source) if best and amount is not None else None
 
 
 class AgentResponse(ApiObject, frozen=True, gc=False):

@@ -6,7 +6,7 @@ from console.top.arrange import AgentLine, GroupLine, Line
 from console.top.cells import NONE, UNKNOWN, amount, percent, plain
 from console.top.cluster import AgentState, Cluster
 from console.top.columns import agent_text, group_text
-from console.top.rows import Row, known_bytes, known_ratio, share_on
+from console.top.rows import Row, known_bytes, known_ratio
 from gpuagent.api_types import ApiAmount, ApiPod, ApiVerdict, transitions_text
 from service.text import counted
 from service.units import duration
@@ -70,13 +70,13 @@ def _on_gpu(pod: ApiPod, uuid: str) -> Iterator[str]:
     yield f"on GPU {plain(uuid, 64) or '(unknown)'}"
     holding = next((holding for holding in pod.gpus if holding.gpu_uuid == uuid), None)
     if holding is not None:
-        is_counted = holding.processes or holding.used_bytes is not None
-        processes = f", {counted(holding.processes, 'process', 'processes')}" if is_counted else ""
+        number = holding.known_processes
+        processes = "" if number is None else f", {counted(number, 'process', 'processes')}"
         yield f"  used         {amount(known_bytes(holding.used_bytes))}{processes}"
         utilization = known_ratio(holding.utilization_ratio)
         if utilization is not None:
             yield f"  utilization  {percent(utilization)}"
-    yield f"  share        {_amount(share_on(pod, uuid))}"
+    yield f"  share        {_amount(pod.share_on(uuid))}"
     yield f"  limit        {_amount(pod.limits.get(uuid))}"
     for verdict in [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid][:_MOST]:
         yield f"  {_verdict(verdict)}"

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from console.top.cells import UNKNOWN, plain
-from gpuagent.api_types import AgentResponse, ApiAmount, ApiGpu, ApiHolding, ApiPod, ApiProblem, ApiVerdict
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiHolding, ApiPod, ApiProblem, ApiVerdict
 
 MAX_PODS: Final = 4096
 """Largest number of pods shown for one agent. A kubelet runs at most some hundred pods."""
@@ -225,7 +225,7 @@ def _row(
     verdicts: list[ApiVerdict],
 ) -> Row:
     pod = names.pod
-    amount = share_on(pod, uuid)
+    amount = pod.share_on(uuid)
     share = known_bytes(amount.bytes) if amount else None
     used = known_bytes(holding.used_bytes) if holding else None
     flags = [verdict for verdict in verdicts if verdict.flagged]
@@ -288,12 +288,3 @@ def _place(uuid: str, holding: ApiHolding | None, indices: dict[str, str]) -> st
     if not uuid:
         return UNKNOWN
     return indices.get(uuid) or (plain(uuid, 9) if uuid.startswith(_MIG) else _GONE)
-
-
-def share_on(pod: ApiPod, uuid: str) -> ApiAmount | None:
-    """Return the share on a GPU; by its best candidate if the GPU is unknown ("") or does not respond."""
-    if uuid in pod.shares:
-        return pod.shares[uuid]
-    best = next((candidate for candidate in pod.candidates if candidate.counts), None)
-    amount = best.bytes_per_gpu.get(uuid) if best else None
-    return ApiAmount(amount, best.source) if best and amount is not None else None

@@ -222,7 +222,7 @@ _Order = tuple[bool, bool, bool, bool, int, str, str]
 
 def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) -> tuple[_Order, PodLine]:
     """Return one line and its sort key: flags, violations, then the excess; unknown figures come last."""
-    share, limit = _share_on(pod, uuid), pod.limits.get(uuid)
+    share, limit = pod.share_on(uuid), pod.limits.get(uuid)
     used = holding.used_bytes if holding else None
     over = None if used is None else used - (share.bytes if share else 0)
     verdicts = [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
@@ -250,18 +250,8 @@ def _pod_line(pod: ApiPod, place: str, uuid: str, holding: ApiHolding | None) ->
     return order, line
 
 
-def _share_on(pod: ApiPod, uuid: str) -> ApiAmount | None:
-    """Return the share on a GPU; by its best candidate if the GPU is unknown ("") or does not respond."""
-    if uuid in pod.shares:
-        return pod.shares[uuid]
-    best = next((candidate for candidate in pod.candidates if candidate.counts), None)
-    amount = best.bytes_per_gpu.get(uuid) if best else None
-    return ApiAmount(amount, best.source) if best and amount is not None else None
-
-
 def _processes(holding: ApiHolding) -> str:
-    """Return the number of processes; 0 beside unknown memory means that they are unknown."""
-    return str(holding.processes) if holding.processes or holding.used_bytes is not None else "unknown"
+    return "unknown" if holding.known_processes is None else str(holding.known_processes)
 
 
 def _percent(ratio: float | None) -> str:
