@@ -98,7 +98,7 @@ BAD: Final[dict[str, str]] = {
     "": "is empty",
     " \t": "is empty",
     "x\0": "contains a null character",
-    "a=b," * 256 + "c": "has 1025 characters; allowed: 1024",
+    "a=b," * 256 + "c": "has 1025 characters, more than 1024",
 }
 """A text that is not a selector, and a part of the message about it."""
 

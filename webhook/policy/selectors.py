@@ -142,7 +142,7 @@ def parse_selector(text: str) -> Selector:
         SelectorError: the text is longer than `LONGEST`, has no condition, or is not a selector.
     """
     if len(text) > LONGEST:
-        raise SelectorError(f"has {len(text)} characters; allowed: {LONGEST}")
+        raise SelectorError(f"has {len(text)} characters, more than {LONGEST}")
     if "\0" in text:
         raise SelectorError("contains a null character")
     tokens = [token for token in _SEPARATOR.split(text) if token and token not in _SPACES]
