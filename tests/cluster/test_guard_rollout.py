@@ -10,7 +10,6 @@ import pytest
 from kube.client import KubeClient
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.guard import (
-    ENFORCED,
     GUARD,
     PROBES,
     SYNCER,
@@ -68,7 +67,7 @@ async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlP
     made = await put_on(asker, GUARD)
     try:
         (finding,) = await doctor_says(plane)
-        assert f"{ENFORCED}: kaishare.dev/mode=enforce, but set to report only: " in finding
+        assert "kaishare.dev/mode=enforce, but set to report only: " in finding
         await until_counted(asker, {probe.policy for probe in PROBES})
         await put_on(asker, GUARD / "warn")
         await until_all(asker, is_warned_of)
@@ -80,7 +79,7 @@ async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlP
     finally:
         await take_off(asker, made)
     (finding,) = await doctor_says(plane)
-    assert f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard is not installed" in finding
+    assert "kaishare.dev/mode=enforce, but the guard is not installed" in finding
 
 
 async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers: None) -> None:
