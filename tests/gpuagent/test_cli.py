@@ -147,6 +147,16 @@ def test_a_closed_pipe_does_not_change_the_exit_status() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_a_node_of_the_environment_that_no_node_has_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "n,spec.x=y")
+    assert main([command, "--pods", "pods.yaml"]) == 2
+    line = 'NODE_NAME: "n,spec.x=y" is not the name of a Node; allowed: a-z, 0-9, - and .'
+    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
+
+
 @pytest.mark.parametrize("command", ["serve --listen 127.0.0.1:0", "doctor"])
 def test_a_scenario_without_a_temporary_folder_is_one_line(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
