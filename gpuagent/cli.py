@@ -6,7 +6,6 @@ Exit status: 0 success, 1 a check failed, 2 invalid input or unusable output, 3 
 import argparse
 import contextlib
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Final, Protocol
 
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
+from gpuagent.names import may_name_object
 from kai.own_labels import EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
 from service.command import (
@@ -35,7 +35,6 @@ from service.units import parse_duration
 from service.version import version
 
 _SHORTEST_SECONDS: Final = 0.1
-_NODE_NAME: Final = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _SIMULATED: Final = "simulated:"
 _SIMULATED_CLUSTER: Final = "simulated:cluster"
 
@@ -253,7 +252,7 @@ def _node_name(text: str) -> str:
     Raises:
         ValueError: no Node can have the name.
     """
-    if text and not _NODE_NAME.fullmatch(text):
+    if text and not may_name_object(text):
         raise ValueError(f"{quoted(text)} is not the name of a Node; allowed: a-z, 0-9, - and .")
     return text
 

@@ -35,13 +35,14 @@ class Column:
 
 
 def _used(row: Row) -> str:
-    return NONE if row.processes is None and not row.gpu_uuid else amount(row.used)
+    has_no_place = row.processes is None and not row.processes_are_unknown and not row.gpu_uuid
+    return NONE if has_no_place else amount(row.used)
 
 
 def _processes(row: Row) -> str:
     if row.processes is None:
-        return NONE
-    return str(row.processes) if row.processes or row.used is not None else UNKNOWN
+        return UNKNOWN if row.processes_are_unknown else NONE
+    return str(row.processes)
 
 
 def _share(row: Row) -> str:

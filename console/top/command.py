@@ -17,7 +17,7 @@ from console.top.cluster import Cluster
 from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
-from gpuagent.top.client import OF_AN_AGENT
+from gpuagent.top.client import with_question
 from service.command import UsageError, namespace_name, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
@@ -120,9 +120,7 @@ async def _print_once(
         raise UsageError(str(error)) from None
     failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
     if arguments.url and failures:
-        is_agent = failures[0].startswith(OF_AN_AGENT)
-        question = "" if is_agent else "; is an agent running at this address?"
-        raise UsageError(f"{arguments.url}: {failures[0]}{question}")
+        raise UsageError(f"{arguments.url}: {with_question(failures[0])}")
     format_all = as_json if arguments.output == "json" else as_text
     write_output(format_all(cluster, arrangement, time.monotonic()))
     return _NEGATIVE if failures or not cluster.agents else 0

@@ -69,6 +69,8 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
     size: str
     queue: str
     processes: int | None
+    """None if the pod has none on a GPU, or if the number is unknown."""
+    processes_are_unknown: bool
     reasons: tuple[str, ...]
     """Reasons of the flags, else those of violations within their grace."""
     haystack: str
@@ -249,7 +251,8 @@ def _row(
         namespace=names.namespace,
         size=names.size,
         queue=names.queue,
-        processes=holding.processes if holding else None,
+        processes=holding.known_processes if holding else None,
+        processes_are_unknown=holding is not None and holding.known_processes is None,
         reasons=reasons,
         haystack=f"{names.haystack} {' '.join(reasons).lower()}" if reasons else names.haystack,
         rank=_rank(tier, over_seconds if tier is not Tier.REST else ratio),

@@ -48,6 +48,7 @@ from deploy.dashboards.queries import (
     gpu,
     join,
     known_or_zero,
+    once_reported_gpus,
     pod,
     rate,
     ratio,
@@ -693,10 +694,6 @@ def _queues() -> list[model.Panel]:
 
 
 def _agents() -> list[model.Panel]:
-    had_gpus = " or ".join(
-        f"count_over_time(kaishare_gpu_memory_{figure}_bytes{{{CLUSTER}}}[6h])"
-        for figure in ("total", "promised", "host")
-    )
     watched = reported_gpus()
     # The resources of the alert KaishareNodeWithoutAgent: whole GPUs, time slices and MIG devices.
     resources = 'resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"'
@@ -745,7 +742,7 @@ def _agents() -> list[model.Panel]:
             TableLayout(labels=("cluster", "node"), links=(_TO_NODE,)),
             Column(
                 title="GPUs it had",
-                expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({had_gpus}) "
+                expr=f"count by (cluster, node) (group by ({GPU_LABELS}) ({once_reported_gpus('6h')}) "
                 f"unless on (cluster, node) {watched})",
             ),
             width=8,

@@ -25,6 +25,8 @@ POD_ON_GPU: Final = "cluster, uid, gpu_uuid"
 USED: Final = "kaishare_pod_gpu_memory_used_bytes"
 SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
 UTILIZATION: Final = "kaishare_pod_gpu_utilization_ratio"
+_REPORTED: Final = ("total", "promised", "host")
+"""Figures of a GPU, of which each GPU that an agent reports has one at least."""
 
 
 def join(*selectors: str) -> str:
@@ -41,14 +43,23 @@ def reported_gpus(where: str = CLUSTER) -> str:
     """Return series of every GPU that an agent reports, also of GPUs whose memory the driver does not report.
 
     The total is absent for GPUs with unified memory, and for those in MIG mode without the right to read it.
+    deploy/mixin/alerts.libsonnet selects them in the same way.
     """
-    series = (f"kaishare_gpu_memory_{figure}_bytes{{{where}}}" for figure in ("total", "promised", "host"))
-    return f"({' or '.join(series)})"
+    return f"({' or '.join(_reported(where))})"
+
+
+def once_reported_gpus(window: str) -> str:
+    """Return series of every GPU that an agent reported within a window, such as `6h`."""
+    return " or ".join(f"count_over_time({series}[{window}])" for series in _reported(CLUSTER))
+
+
+def _reported(where: str) -> list[str]:
+    return [f"kaishare_gpu_memory_{figure}_bytes{{{where}}}" for figure in _REPORTED]
 
 
 def gpu_names(where: str = CLUSTER) -> str:
     """Return a selector of the series of `reported_gpus`, for the values of a variable."""
-    return f'{{__name__=~"kaishare_gpu_memory_(total|promised|host)_bytes", {where}}}'
+    return f'{{__name__=~"kaishare_gpu_memory_({"|".join(_REPORTED)})_bytes", {where}}}'
 
 
 def pod(metric: str, where: str = PODS) -> str:

@@ -119,9 +119,9 @@ def owner_of(pod_share: PodShare) -> str:
     """
     pod, tenant = pod_share.pod, pod_share.tenant
     if tenant is None:
-        return (
-            f"{pod.namespace}//{pod.controller_uid}" if pod.controller_uid else f"{pod.namespace}/{pod.name}"
-        )
+        if not pod.controller_uid:
+            return f"{pod.namespace}/{pod.name}"
+        return f"{pod.namespace}//{pod.controller_uid}"  # never the identifier of a pod without an owner
     owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
     owner = hashlib.sha256(owners.encode()).hexdigest() if owners else f"{tenant.namespace}/{tenant.pod}"
     return f"{pod.namespace}/{tenant.vcluster}/{owner}"

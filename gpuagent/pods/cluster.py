@@ -156,7 +156,7 @@ class ClusterPods:
                 reservation_pods=len(assembled.inventory.reservation_pods),
                 tenant_reservation_pods=assembled.inventory.tenant_reservation_count,
             )
-        ended = self._ended.after({pod.uid for pod in pods})
+        ended = self._ended.without({pod.uid for pod in pods})
         self._inventory = replace(assembled.inventory, ended_uids=ended)
 
     def _read(self, data: bytes) -> NodePod | None:
@@ -168,7 +168,7 @@ class ClusterPods:
                 self._unread |= {line}
                 self._log("skipping invalid pod", WARNING, error=line)
             return None
-        self._ended.see((pod.uid,))
+        self._ended.add((pod.uid,))
         return pod
 
     def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:

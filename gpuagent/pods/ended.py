@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import Final
 
-_MOST: Final = 1 << 13
+MOST_ENDED: Final = 1 << 13
 """Maximum of remembered UIDs of ended pods: about 1.5 MB."""
 
 
@@ -16,17 +16,17 @@ class EndedPods:
     would count as the owner, and the processes choose its name.
     """
 
-    def __init__(self, *, most: int = _MOST) -> None:
+    def __init__(self, *, most: int = MOST_ENDED) -> None:
         """Set the maximum of UIDs; beyond it the oldest ones are forgotten."""
         self._most = most
         self._seen: dict[str, None] = {}
 
-    def see(self, uids: Iterable[str]) -> None:
+    def add(self, uids: Iterable[str]) -> None:
         """Remember listed pods, even if they are gone before the next inventory."""
         self._seen |= dict.fromkeys(uids)
 
-    def after(self, listed: Collection[str]) -> frozenset[str]:
-        """Return the UIDs of the pods that have ended, given those that are listed now."""
+    def without(self, listed: Collection[str]) -> frozenset[str]:
+        """Return the UIDs of the pods that have ended: the remembered ones without those listed now."""
         ended = [uid for uid in self._seen if uid not in listed]
         for uid in ended[: max(0, len(ended) - self._most)]:
             del self._seen[uid]

@@ -112,8 +112,8 @@ class FilePods:
         if len(new) > _MOST_LINES:
             self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
         self._logged_lines = frozenset(assembled.lines)
-        self._ended.see(inventory.pods)
-        return replace(inventory, ended_uids=self._ended.after(inventory.pods.keys()))
+        self._ended.add(inventory.pods)
+        return replace(inventory, ended_uids=self._ended.without(inventory.pods.keys()))
 
     def _read(self) -> AssembledInventory:
         objects: list[KubernetesObject] = []

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
+from gpuagent.names import may_name_object
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded
 from gpuagent.pods.inventory import NodePod
@@ -31,7 +32,6 @@ _SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GR
 _LARGE = re.compile(r"[1-9][0-9]*[eE][1-9][0-9]{2,}")
 """A quantity of 10^100 or more, which takes long to compute."""
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
-_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = tuple) -> NodePod:
@@ -203,7 +203,7 @@ def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> 
     suffixes += map(str, range(min(len(containers), _MOST_CONFIG_MAPS)))
     suffixes += [f"i{index}" for index in range(min(len(init), _MOST_CONFIG_MAPS))]
     names = (f"{prefix}-{suffix}" for suffix in dict.fromkeys(suffixes))
-    return tuple(name for name in names if _NAME.fullmatch(name))[:_MOST_CONFIG_MAPS]
+    return tuple(name for name in names if may_name_object(name))[:_MOST_CONFIG_MAPS]
 
 
 def _named(containers: list[objects.Container], name: str | None) -> list[int]:

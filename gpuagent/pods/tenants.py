@@ -1,14 +1,13 @@
 """Names of a pod inside its tenant's vCluster, for a host pod that vCluster synced. Pure."""
 
 import hashlib
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuagent.names import may_name_object
 from gpuagent.pods.inventory import NodePod
 from kai import keys
 
-_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _LONGEST_NAME = 63
 _HASH_DIGITS = 10
 
@@ -38,7 +37,7 @@ def tenant_of(pod: NodePod) -> Tenant | None:
     if about.get(keys.VCLUSTER_HOST_NAMESPACE) != pod.namespace:
         return None
     namespace, name = about.get(keys.VCLUSTER_OBJECT_NAMESPACE, ""), about.get(keys.VCLUSTER_OBJECT_NAME, "")
-    if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+    if not may_name_object(namespace) or not may_name_object(name):
         return None  # not written by vCluster: a host pod may have any annotation
     return Tenant(vcluster=vcluster, namespace=namespace, pod=name)
 

@@ -50,10 +50,10 @@ class ProcStat(Struct, frozen=True, gc=False):
 
 
 class ProcFiles:
-    """The files below one /proc. A method returns None if the process or thread does not exist.
+    """The files below one /proc. `stat` and `cgroup` return None if the process or thread does not exist.
 
-    Every method raises ProcDenied if a file is not readable or malformed, or if the agent has reached a limit
-    of files or memory.
+    A method that reads a file raises ProcDenied if the file is not readable or malformed, or if the agent has
+    reached a limit of files or memory.
     """
 
     def __init__(self, root: Path, *, clock: Callable[[], int] = time.time_ns) -> None:

@@ -15,9 +15,8 @@ from service.http.authentication import OWN_HEADER
 from service.text import one_line
 
 PATH: Final = "/api/v1/shares"
-OF_AN_AGENT: Final = "the agent "
+_OF_AN_AGENT: Final = "the agent "
 """Beginning of the messages about responses that an agent has sent."""
-
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _CHUNK: Final = 1 << 16
 _SECONDS: Final = 5.0
@@ -106,11 +105,11 @@ class Agent:
                     if OWN_HEADER in self._headers
                     else "needs --token-file"
                 )
-                raise NoAnswer(f"{OF_AN_AGENT}{problem}: {reason}")
+                raise NoAnswer(f"{_OF_AN_AGENT}{problem}: {reason}")
             if response.status == http.client.SERVICE_UNAVAILABLE and OWN_HEADER in self._headers:
-                raise NoAnswer(f"{OF_AN_AGENT}cannot check the token: {response.status}, {reason}")
+                raise NoAnswer(f"{_OF_AN_AGENT}cannot check the token: {response.status}, {reason}")
             if response.status == http.client.MISDIRECTED_REQUEST:
-                raise NoAnswer(f"{OF_AN_AGENT}rejects this host name: {reason}")
+                raise NoAnswer(f"{_OF_AN_AGENT}rejects this host name: {reason}")
             raise NoAnswer(
                 f"the response is not from an agent: {response.status}{f', {reason}' if reason else ''}"
             )
@@ -142,6 +141,13 @@ class Agent:
             if time.monotonic() > until:
                 raise TimeoutError
         return bytes(body)
+
+
+def with_question(message: str) -> str:
+    """Return a message of NoAnswer, with a question unless an agent has sent the response."""
+    if message.startswith(_OF_AN_AGENT):
+        return message
+    return f"{message}; is an agent running at this address?"
 
 
 def age_of_figures(answer: AgentResponse, date: str, wall_clock: Callable[[], float]) -> float | None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuagent.api_types import read_document
 from gpuagent.top.board import Board, board_of, waiting_board
-from gpuagent.top.client import OF_AN_AGENT, Agent, NoAnswer, Received
+from gpuagent.top.client import Agent, NoAnswer, Received, with_question
 from gpuagent.top.text import as_text
 from service.command import UsageError, output_failed, write_output
 from service.token_file import read_token
@@ -66,8 +66,7 @@ def _fetch_once(agent: Agent) -> Received:
     try:
         return agent.fetch()
     except NoAnswer as silence:
-        question = "" if str(silence).startswith(OF_AN_AGENT) else "; is an agent running at this address?"
-        raise UsageError(f"{agent.url}: {silence}{question}") from None
+        raise UsageError(f"{agent.url}: {with_question(str(silence))}") from None
 
 
 def _write(received: Received, output: str) -> None:

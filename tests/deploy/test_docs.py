@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpuagent.pods import bounds as pod_bounds
-from gpuagent.pods import ended
+from gpuagent.pods.ended import MOST_ENDED
 from gpuagent.pods.launches import MOST_BYTES as LAUNCH_BYTES
 from gpuagent.pods.reading import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
@@ -163,12 +163,14 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
             f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)}"
         ),
         "checks of tokens that were not allowed before": checks(token_authorizer.UNKNOWN_LIMITS),
-        "the same, for one client's address": checks(token_authorizer.CLIENT_LIMITS),
+        "such checks for one client's address": checks(token_authorizer.CLIENT_LIMITS),
         "checks of tokens that were allowed before": checks(token_authorizer.KNOWN_LIMITS),
         "requests that wait for a check": (
-            f"{token_authorizer.UNKNOWN_LIMITS.most_waiting}, {token_authorizer.CLIENT_LIMITS.most_waiting} of one"
-            f" client, and {token_authorizer.KNOWN_LIMITS.most_waiting} with tokens that were allowed before"
+            f"{token_authorizer.UNKNOWN_LIMITS.most_waiting}, and {token_authorizer.KNOWN_LIMITS.most_waiting}"
+            " with tokens that were allowed before;"
+            f" {token_authorizer.CLIENT_LIMITS.most_waiting} of one client's address"
         ),
+        "clients whose limits are remembered": f"{token_authorizer.MOST_CLIENTS}",
         "a check of a token": f"{token_authorizer.CHECK_SECONDS:.0f} s",
         "tokens that are remembered": (
             f"{token_authorizer.MOST_ALLOWED} allowed for {token_authorizer.ALLOWED_SECONDS:.0f} s,"
@@ -198,7 +200,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "annotations of a pod that the agent keeps": in_units(pod_bounds.ANNOTATIONS.total_bytes),
         "an annotation": f"{pod_bounds.ANNOTATIONS.longest_value} characters",
         "containers of a pod whose IDs the agent knows": f"{MOST_CONTAINER_IDS}",
-        "UIDs of ended pods that the agent keeps": f"{ended._MOST}",
+        "UIDs of ended pods that the agent keeps": f"{MOST_ENDED}",
         "excerpts of a pod's command lines": f"{LAUNCH_BYTES} bytes",
         "threads looked at where main threads have exited": (
             f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample"

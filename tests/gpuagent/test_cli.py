@@ -147,6 +147,26 @@ def test_a_closed_pipe_does_not_change_the_exit_status() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_a_node_of_the_environment_that_no_node_has_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "n,spec.x=y")
+    assert main([command, "--pods", "pods.yaml"]) == 2
+    line = 'NODE_NAME: "n,spec.x=y" is not the name of a Node; allowed: a-z, 0-9, - and .'
+    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
+
+
+@pytest.mark.parametrize("command", ["serve --listen 127.0.0.1:0", "doctor"])
+def test_a_scenario_without_a_temporary_folder_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "no-such-folder")
+    assert main([*command.split(), "--gpus", "simulated:node.yaml"]) == 2
+    line = "--gpus simulated needs a writable temporary folder ($TMPDIR): No such file or directory"
+    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
+
+
 STARTING = """
 import sys, time
 import gpuagent.serve
@@ -159,16 +179,6 @@ def run(_settings):
 gpuagent.serve.run = run
 sys.exit(main(["serve", "--node", "n", "--pods", "pods.yaml"]))
 """
-
-
-@pytest.mark.parametrize("command", ["serve --listen 127.0.0.1:0", "doctor"])
-def test_a_scenario_without_a_temporary_folder_is_one_line(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "no-such-folder")
-    assert main([*command.split(), "--gpus", "simulated:node.yaml"]) == 2
-    line = "--gpus simulated needs a writable temporary folder ($TMPDIR): No such file or directory"
-    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
 
 
 def test_sigterm_ends_an_agent_that_is_still_starting() -> None:

@@ -136,8 +136,8 @@ class Chain:
             for name in ("vcluster-victim", "vcluster-evil", "research")
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
-        self.ended.see(made.pods)
-        made = replace(made, ended_uids=self.ended.after(made.pods.keys()))
+        self.ended.add(made.pods)
+        made = replace(made, ended_uids=self.ended.without(made.pods.keys()))
         for _ in range(times):
             self.inventory = made
             gpus = [

@@ -15,10 +15,10 @@ from tests.support.large_objects import object_with_deep_fields
 @pytest.mark.parametrize(("piece", "levels"), [(b"[" * 8 + b"1" + b"]" * 8, 395), (b"[1]", 495), (b'"a"', 1)])
 def test_a_deep_object_costs_at_most_50_ms_for_each_mib(piece: bytes, levels: int) -> None:
     item = object_with_deep_fields(piece, levels)
-    began = time.process_time()
+    began = time.thread_time()
     event = read_event(b'{"type":"MODIFIED","object":' + item + b"}", "watch")
     shallow_object(item)
-    assert time.process_time() - began < 2 * 0.05 * len(item) / (1 << 20)
+    assert time.thread_time() - began < 2 * 0.05 * len(item) / (1 << 20)
     assert json.loads(event.object) == {
         "metadata": {
             "name": "a",

@@ -68,6 +68,11 @@ def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
     }
 
 
+def deep_fields(levels: int) -> str:
+    """Return fields as in the `fieldsV1` of managedFields, nested to this depth."""
+    return '{"f:a":' * levels + "{}" + "}" * levels
+
+
 def object_with_deep_fields(piece: bytes, levels: int, *, depth: int = 2000, size: int = POD_BYTES) -> bytes:
     """Return an object whose managedFields are deep, and are filled with pieces inside so many lists."""
     pieces = b",".join([piece] * (size // (len(piece) + 1)))

@@ -206,31 +206,19 @@ class _Explainer:
             gpu_requests=list(paths),
         )
 
-    def _mutation(
-        self, policy: NamespacePolicy | None, pod: FoundPod, created: Mapping[str, object]
-    ) -> Mutation:
-        """Return the decision about the pod as created; a pod whose template cannot be read is malformed.
-
-        `created` replaces fields of the template, such as the namespace, whose types may be wrong.
-        """
-        mutation = mutate(policy, as_json(created), self.rules)
-        if mutation.planned:
-            try:
-                _ = _decoded(pod.template)
-            except MalformedPod as error:
-                return Mutation(decision=malformed(error))
-        return mutation
-
     def _explain_pod(self, pod: FoundPod) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
         policy = self.policies.get(namespace)
         created = pod.as_created(namespace)
-        mutation = self._mutation(policy, pod, created)
+        mutation, problem = mutate(policy, as_json(created), self.rules), _problem_of_template(pod)
+        if mutation.planned and problem is not None:
+            mutation = Mutation(decision=malformed(problem))
         after = apply_to_document(mutation.sent, created)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
         owners = pod.owners_above
         try:
-            _ = _decoded(pod.template)
+            if problem is not None:
+                raise problem
             patched = _decoded(after)
             verdict = verify(policy, patched, self.rules, requester)
         except MalformedPod:
@@ -255,6 +243,18 @@ class _Explainer:
 
 def _decoded(pod: Mapping[str, object]) -> PodView:
     return decode_pod(as_json(pod))
+
+
+def _problem_of_template(pod: FoundPod) -> MalformedPod | None:
+    """Return why the API server cannot read the pod or template as written; None if it can.
+
+    The pod as created may be readable all the same: a controller replaces fields such as the namespace.
+    """
+    try:
+        _decoded(pod.template)
+    except MalformedPod as error:
+        return error
+    return None
 
 
 def _cluster_scoped(

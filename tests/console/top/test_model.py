@@ -137,10 +137,6 @@ def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
     assert " ? node-a: nvml (GPU-gone): the GPU fell off the bus" in as_text(cluster, Arrangement(), 30.0)
 
 
-def nvml_problem(uuid: str, detail: str) -> dict[str, str]:
-    return {"reason": "nvml", "gpuUuid": uuid, "detail": detail}
-
-
 def test_the_documentation_shows_the_columns_of_the_printed_table() -> None:
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
     (heading,) = (line for line in page.splitlines() if line.startswith("   FLAG "))
@@ -148,6 +144,10 @@ def test_the_documentation_shows_the_columns_of_the_printed_table() -> None:
     assert re.split(r" {1,40}", heading.replace("OVER FOR", "OVER-FOR").strip()) == [
         column.heading.replace(" ", "-") for column in COLUMNS if column.heading not in drawn_or_optional
     ]
+
+
+def nvml_problem(uuid: str, detail: str) -> dict[str, str]:
+    return {"reason": "nvml", "gpuUuid": uuid, "detail": detail}
 
 
 def test_a_gpu_that_answers_in_part_is_not_lost() -> None:

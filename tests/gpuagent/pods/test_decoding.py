@@ -11,6 +11,7 @@ from gpuagent.pods.decoding import decoder, read_pod
 from gpuagent.pods.objects import ConfigMap, ObjectError
 from tests.support.inventories import inventory
 from tests.support.kube_objects import config_map, fraction, uid
+from tests.support.large_objects import deep_fields
 
 read_config_map = decoder("ConfigMap", ConfigMap)
 
@@ -51,9 +52,8 @@ def test_megabytes_of_labels_and_data_are_not_kept() -> None:
 @pytest.mark.parametrize("levels", [400, *range(920, 1000), 9000])
 def test_a_pod_is_read_whatever_the_depth_of_its_managed_fields(levels: int) -> None:
     made = fraction()
-    fields = '{"f:a":' * levels + "{}" + "}" * levels
     made["metadata"]["managedFields"] = ["PLACE"]
-    data = json.dumps(made).replace('"PLACE"', f'{{"fieldsV1":{fields}}}').encode()
+    data = json.dumps(made).replace('"PLACE"', f'{{"fieldsV1":{deep_fields(levels)}}}').encode()
     assert read_pod(data) == inventory(fraction()).pods[uid(1)]
 
 

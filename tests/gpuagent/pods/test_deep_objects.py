@@ -9,6 +9,6 @@ from tests.support.large_objects import object_with_deep_fields
 
 def test_a_config_map_with_deep_managed_fields_costs_at_most_50_ms_for_each_mib() -> None:
     item = object_with_deep_fields(b"[" * 8 + b"1" + b"]" * 8, 395)
-    began = time.process_time()
+    began = time.thread_time()
     assert decoder("ConfigMap", ConfigMap)(item).metadata.name == "a"
-    assert time.process_time() - began < 0.05 * len(item) / (1 << 20)
+    assert time.thread_time() - began < 0.05 * len(item) / (1 << 20)

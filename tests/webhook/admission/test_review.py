@@ -8,24 +8,21 @@ import pytest
 
 from kai.pod import decode_pod
 from tests.support.hostile_reviews import review
+from tests.support.large_objects import deep_fields
 from webhook.admission.review import BadReview, decode
 
 FIELDS = '"FIELDS"'
 
 
-def deep(levels: int) -> str:
-    return '{"f:a":' * levels + "{}" + "}" * levels
-
-
 def body(document: dict[str, Any], levels: int, *, is_update: bool = False) -> bytes:
     """Return the review of a document whose text FIELDS is replaced by deep JSON."""
-    text = json.dumps(document).replace(FIELDS, deep(levels)).encode()
+    text = json.dumps(document).replace(FIELDS, deep_fields(levels)).encode()
     return review(text, kind="Namespace" if is_update else "Pod", old=text if is_update else b"null")
 
 
 def document(**metadata: Any) -> dict[str, Any]:
     entries = [{"manager": "kubectl", "fieldsV1": "FIELDS"}]
-    text = deep(2000)  # the same text as in the managed fields
+    text = deep_fields(2000)  # the same text as in the managed fields
     return {
         "metadata": {"name": "case", "annotations": {"note": text}, "managedFields": entries, **metadata},
         "spec": {"containers": [{"name": "main", "image": "ü"}]},
@@ -63,7 +60,7 @@ def test_an_object_deeper_than_an_api_server_stores_is_refused() -> None:
     "text", ["[FIELDS]", '{"metadata":FIELDS}', '{"metadata":null,"x":FIELDS}', '{"x":FIELDS}']
 )
 def test_other_deep_values_stay_as_they_are(text: str) -> None:
-    text = text.replace("FIELDS", deep(2000))
+    text = text.replace("FIELDS", deep_fields(2000))
     assert bytes(decode(review(text.encode())).object) == text.encode()
 
 

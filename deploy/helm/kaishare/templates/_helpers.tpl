@@ -86,6 +86,11 @@ authorization:
 {{- mul (regexFind "^[0-9]+" . | int64) (get $worth (regexFind "[a-z]+$" .)) -}}
 {{- end }}
 
+{{- /* `true` if pods of the agent with hostPID run in the release's namespace, else empty. */ -}}
+{{- define "kaishare.agentIsBeside" -}}
+{{- if and .Values.agent.enabled (not .Values.agent.simulated) (eq .Values.agent.namespace .Release.Namespace) }}true{{ end -}}
+{{- end }}
+
 {{- define "kaishare.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
