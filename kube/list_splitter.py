@@ -17,6 +17,7 @@ LONGEST_OBJECT: Final = 16 * 1024 * 1024
 
 _LONGEST_ENVELOPE: Final = 64 * 1024
 """Maximum size of the list without its objects, in bytes. It has some hundred bytes in practice."""
+
 # Possessive quantifiers never backtrack, so that matching takes linear time: about 40 ms per MiB.
 _string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)

@@ -2,8 +2,8 @@
 
 An API server stores `metadata.managedFields` of up to 10,000 levels, and any user who may create or edit an
 object can write them (seen on Kubernetes 1.36.3). They are removed in a time that depends on the object's
-size alone. A search for deep values costs up to 0.6 s for an object of 1.4 MB, and only objects that are deep
-elsewhere, such as custom resources, need it.
+size alone. Only objects that are deep elsewhere, such as custom resources, need `without_deep_values`, which
+takes up to 0.5 s for an object of 1.4 MB.
 """
 
 from typing import Final

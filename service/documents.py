@@ -56,7 +56,7 @@ def document_files(path: Path, *, recursive: bool = False) -> list[Path]:
     if not path.is_dir():
         return [path]
     try:
-        files = sorted(p for p in _entries(path, recursive) if p.suffix in _SUFFIXES and _is_read(p))
+        files = sorted(p for p in _entries(path, recursive) if p.suffix in _SUFFIXES and _leads_to_file(p))
     except OSError as error:
         raise DocumentError(f"{error.filename or path}: {error.strerror}") from None
     if not files:
@@ -73,7 +73,7 @@ def _entries(path: Path, recursive: bool) -> Iterator[Path]:
         yield from (Path(folder) / name for name in names)
 
 
-def _is_read(path: Path) -> bool:
+def _leads_to_file(path: Path) -> bool:
     """Whether a path leads to a file.
 
     A link that leads nowhere is an error, because its target may be missing only for a moment. Hidden links

@@ -104,7 +104,7 @@ def _whole_gpus(spec: objects.PodSpec, where: str) -> tuple[int, list[str]]:
         if container.is_sidecar:
             sidecars += number
     regular = chain(_gpus(spec.containers, where, notes), _gpus(spec.ephemeral_containers, where, notes))
-    return max(most, sidecars + sum(number for _, number in regular)), notes[:1]
+    return max(most, sidecars + sum(number for _, number in regular)), notes
 
 
 def _gpus(

@@ -67,7 +67,7 @@ async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlP
     made = await put_on(asker, GUARD)
     try:
         (finding,) = await doctor_says(plane)
-        assert "kaishare.dev/mode=enforce, but set to report only: " in finding
+        assert "kaishare.dev/mode=enforce, but the guard only reports violations of " in finding
         await until_counted(asker, {probe.policy for probe in PROBES})
         await put_on(asker, GUARD / "warn")
         await until_all(asker, is_warned_of)

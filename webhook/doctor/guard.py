@@ -34,7 +34,7 @@ _REMEDY: Final = (
     " queue of a pod after its creation, and choose a queue by an owner"
 )
 
-NEEDED: Final = ("kaishare-guard-keys", "kaishare-guard-owners", "kaishare-guard-references")
+_NEEDED: Final = ("kaishare-guard-keys", "kaishare-guard-owners", "kaishare-guard-references")
 """Policies that complement the webhook under enforce. The others are for hosts of vClusters."""
 
 
@@ -69,7 +69,7 @@ async def guard_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[C
     enforced = cluster.enforced
     if not enforced:
         return
-    policies = await reader.list(_POLICIES, lambda item: _policy(item).metadata.name)
+    policies = await reader.list(_POLICIES, _guard_policy)
     bindings = await reader.list(_BINDINGS, _guard_binding)
     if Completeness.UNREAD in (policies.extent, bindings.extent):
         return
@@ -90,21 +90,27 @@ def _gap(specs: Iterable[_BindingSpec]) -> str:
     actions: defaultdict[str, set[str]] = defaultdict(set)
     for spec in specs:
         actions[spec.policy].update(spec.actions or ())
-    missing = [name for name in NEEDED if name not in actions]
-    lenient = [name for name in NEEDED if name in actions and "Deny" not in actions[name]]
-    if len(missing) == len(NEEDED):
+    missing = [name for name in _NEEDED if name not in actions]
+    lenient = [name for name in _NEEDED if name in actions and "Deny" not in actions[name]]
+    if len(missing) == len(_NEEDED):
         return "the guard is not installed"
     return joined(
         text
         for text in (
             f"the guard lacks {', '.join(missing)}" if missing else "",
-            f"set to report only: {', '.join(lenient)}" if lenient else "",
+            f"the guard only reports violations of {', '.join(lenient)}" if lenient else "",
         )
         if text
     )
 
 
+def _guard_policy(item: bytes) -> str | None:
+    """Return the name of a policy of the guard; None for another policy."""
+    name = _policy(item).metadata.name
+    return name if name in _NEEDED else None
+
+
 def _guard_binding(item: bytes) -> _BindingSpec | None:
     """Return a binding of the guard; None for another binding, and for one that covers only some objects."""
     spec = _binding(item).spec
-    return spec if spec.policy in NEEDED and not spec.match.objects.requirements else None
+    return spec if spec.policy in _NEEDED and not spec.match.objects.requirements else None

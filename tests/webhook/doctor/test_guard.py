@@ -47,7 +47,7 @@ async def test_a_guard_that_refuses_nothing_is_a_warning(
     (finding,) = await findings(client)
     assert finding.state is State.WARNING
     assert finding.what == (
-        "strict: kaishare.dev/mode=enforce, but set to report only:"
+        "strict: kaishare.dev/mode=enforce, but the guard only reports violations of"
         " kaishare-guard-keys, kaishare-guard-owners, kaishare-guard-references"
     )
 
