@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--exclude-namespaces",
-        type=namespace_names,
+        type=read_by(namespace_names),
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces where pods without a share are not flagged and no pod is evicted; replaces "

@@ -214,16 +214,15 @@ def namespace_name(text: str) -> str:
 
 
 def namespace_names(text: str) -> frozenset[str]:
-    """Read a comma-separated list of namespaces, as an option's `type`; the list may be empty.
+    """Read a comma-separated list of namespaces; the list may be empty.
 
     Raises:
-        argparse.ArgumentTypeError: an item is not a namespace's name. Such an item (`a b`) would exclude no
-            namespace.
+        ValueError: no namespace can have the name of an item, such as `a b`; the message is one line.
     """
     items = frozenset(item.strip() for item in text.split(",") if item.strip())
     for item in items:
         if _NAMESPACE.fullmatch(item) is None:
-            raise argparse.ArgumentTypeError(
+            raise ValueError(
                 f"{quoted(item)} is not the name of a namespace; allowed: names of a-z, 0-9 and - with commas"
                 " between them"
             )

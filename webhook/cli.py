@@ -146,7 +146,7 @@ def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Pa
     )
     rules.add_argument(
         "--exclude-namespaces",
-        type=namespace_names,
+        type=read_by(namespace_names),
         default=EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces whose pods are never changed; replaces the default list "
