@@ -68,15 +68,23 @@ def assert_failed_calls_are_observed(running: Prometheus) -> None:
         "pods.mutate.kaishare.dev": "apiserver_admission_webhook_fail_open_count",
         "pods.validate.kaishare.dev": "apiserver_admission_webhook_rejection_count",
     }
-    for name, counter in failures.items():
-        queries = [
+
+    def figures(name: str, counter: str) -> tuple[float, ...]:
+        queries = (
             f'sum({durations}_count{{name="{name}"}})',
             f'sum({counter}{{name="{name}"}})',
             f'sum({durations}_bucket{{name="{name}", le="0.1"}})',
-        ]
-        calls, failed, fast = (float(running.instant(query)[0]["value"][1]) for query in queries)
-        assert calls >= failed > 0
-        assert fast > 0
+        )
+        return tuple(float(running.instant(query)[0]["value"][1]) for query in queries)
+
+    def are_observed() -> bool:
+        return all(
+            calls >= failed > 0 and fast > 0
+            for calls, failed, fast in (figures(*names) for names in failures.items())
+        )
+
+    # No call is in flight. Until Prometheus has scraped the last ones, its answers may be of two scrapes.
+    running.until(are_observed, lambda: [figures(*names) for names in failures.items()])
 
 
 async def test_the_api_servers_counters_raise_their_alerts(
