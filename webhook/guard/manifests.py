@@ -50,13 +50,9 @@ def cel_list(names: Iterable[str]) -> str:
 
 
 def cel_pattern(names: Iterable[str]) -> str:
-    """Return a regular expression (RE2) for the keys: a name that ends with a separator is a prefix."""
-    parts = (re.sub(r"\.", "[.]", name) + ("" if name.endswith(("/", "-")) else "$") for name in names)
-    return f"^({'|'.join(parts)})"
+    """Return a regular expression (RE2) for the keys that begin with one of the names."""
+    return f"^({'|'.join(name.replace('.', '[.]') for name in names)})"
 
-
-OWN_KEYS: Final = "^(" + "|".join(prefix.replace(".", "[.]") for prefix in PREFIXES) + ")"
-"""Regular expression (RE2) for the keys below KAI's own prefixes."""
 
 _VALUES: Final[Mapping[str, str]] = {
     "configMapName": CONFIG_MAP_NAME,
@@ -68,7 +64,8 @@ _VALUES: Final[Mapping[str, str]] = {
     "fixedLabelsOfOwners": cel_list(fixed_keys(Kind.LABEL, On.OWNER)),
     "fixedLabelsOfPods": cel_list((keys.VCLUSTER_MANAGED_BY, *fixed_keys(Kind.LABEL, On.POD))),
     "freeKeys": cel_list(FREE_KEYS),
-    "ownKeys": OWN_KEYS,
+    "ownAnnotations": cel_pattern((*PREFIXES, keys.CONTAINER_PREFIX)),
+    "ownKeys": cel_pattern(PREFIXES),
     "queueLabel": keys.QUEUE_LABEL,
     "removableOfOwners": cel_pattern(removable_keys(On.OWNER)),
     "removableOfPods": cel_pattern(removable_keys(On.POD)),
