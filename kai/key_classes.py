@@ -258,11 +258,11 @@ def removable_keys(on: On) -> tuple[str, ...]:
     )
 
 
-def reserved_values(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each label of a pod whose value only KAI or Spark may write, with that value."""
+def reserved_values(labels: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each label of a pod whose value users may not write: key, value, and the owner of the value."""
     app = labels.get(keys.APP_LABEL)
     if app in RESERVED_APPS:
-        yield keys.APP_LABEL, app
+        yield keys.APP_LABEL, app, "KAI"
     selector = labels.get(SPARK_SELECTOR)
     if selector is not None and SPARK_APP in labels and not selector.startswith(SPARK_APP_PREFIX):
-        yield SPARK_SELECTOR, selector
+        yield SPARK_SELECTOR, selector, "Spark"
