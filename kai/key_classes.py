@@ -8,7 +8,7 @@ Source: every read of a label or annotation in KAI v0.9.8, v0.13.4 and v0.17.0. 
 `python -m tests.project.kai_reads FOLDER` compares a checkout of KAI with the table.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Final
@@ -249,13 +249,25 @@ def fixed_keys(kind: Kind, on: On) -> tuple[str, ...]:
     )
 
 
-def removable_keys(on: On) -> tuple[str, ...]:
-    """Return the keys of KAI that no component writes on such an object: a user may remove them."""
-    return tuple(
-        row.key
+def removable(on: On) -> str:
+    """Return a regular expression for the keys of KAI that no component writes on such an object.
+
+    A user may remove them.
+    """
+    return _one_of(
+        f"{row.key}{'' if row.is_prefix else '$'}"
         for row in TABLE
         if row.rule is KeyClass.KAI_ONLY and row.is_own and not (row.on & on and row.writer)
     )
+
+
+def beginning_with(*prefixes: str) -> str:
+    """Return a regular expression for the keys that begin with one of the prefixes."""
+    return _one_of(prefixes)
+
+
+def _one_of(patterns: Iterable[str]) -> str:
+    return f"^({'|'.join(pattern.replace('.', '[.]') for pattern in patterns)})"
 
 
 def reserved_values(labels: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -24,8 +24,9 @@ from kai.key_classes import (
     RESERVED_APPS,
     Kind,
     On,
+    beginning_with,
     fixed_keys,
-    removable_keys,
+    removable,
 )
 from kai.own_labels import EXCLUDED_NAMESPACES
 
@@ -44,33 +45,28 @@ _WIDTH: Final = 118
 _OWN_LINE: Final = re.compile(r"^( +)\$\{(\w+)\}$", re.MULTILINE)
 
 
-def cel_list(names: Iterable[str]) -> str:
+def _cel_list(names: Iterable[str]) -> str:
     """Return a CEL list of strings."""
     return "[" + ", ".join(f"'{name}'" for name in names) + "]"
-
-
-def cel_pattern(names: Iterable[str]) -> str:
-    """Return a regular expression (RE2) for the keys that begin with one of the names."""
-    return f"^({'|'.join(name.replace('.', '[.]') for name in names)})"
 
 
 _VALUES: Final[Mapping[str, str]] = {
     "configMapName": CONFIG_MAP_NAME,
     "containerPrefix": keys.CONTAINER_PREFIX,
-    "creationKeys": cel_list(CREATION_KEYS),
+    "creationKeys": _cel_list(CREATION_KEYS),
     "excludedNamespaces": "[" + ", ".join(sorted(EXCLUDED_NAMESPACES)) + "]",
     "extendedResourceClaim": EXTENDED_RESOURCE_CLAIM,
-    "fixedAnnotationsOfPods": cel_list(fixed_keys(Kind.ANNOTATION, On.POD)),
-    "fixedLabelsOfOwners": cel_list(fixed_keys(Kind.LABEL, On.OWNER)),
-    "fixedLabelsOfPods": cel_list((keys.VCLUSTER_MANAGED_BY, *fixed_keys(Kind.LABEL, On.POD))),
-    "freeKeys": cel_list(FREE_KEYS),
-    "ownAnnotations": cel_pattern((*PREFIXES, keys.CONTAINER_PREFIX)),
-    "ownKeys": cel_pattern(PREFIXES),
+    "fixedAnnotationsOfPods": _cel_list(fixed_keys(Kind.ANNOTATION, On.POD)),
+    "fixedLabelsOfOwners": _cel_list(fixed_keys(Kind.LABEL, On.OWNER)),
+    "fixedLabelsOfPods": _cel_list((keys.VCLUSTER_MANAGED_BY, *fixed_keys(Kind.LABEL, On.POD))),
+    "freeKeys": _cel_list(FREE_KEYS),
+    "ownAnnotations": beginning_with(*PREFIXES, keys.CONTAINER_PREFIX),
+    "ownKeys": beginning_with(*PREFIXES),
     "queueLabel": keys.QUEUE_LABEL,
-    "removableOfOwners": cel_pattern(removable_keys(On.OWNER)),
-    "removableOfPods": cel_pattern(removable_keys(On.POD)),
+    "removableOfOwners": removable(On.OWNER),
+    "removableOfPods": removable(On.POD),
     "reservationNamespace": RESERVATION_NAMESPACE,
-    "reservedApps": cel_list(RESERVED_APPS),
+    "reservedApps": _cel_list(RESERVED_APPS),
     "reservedGpu": keys.RESERVED_GPU,
 }
 """What stands for each `${NAME}` in the files."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kai import keys
 from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
-from kai.key_classes import PREFIXES, RESERVED_APPS
+from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
@@ -68,11 +68,6 @@ def _starts(text: str, prefixes: Iterable[str]) -> str:
     return " || ".join(f"{text}.startsWith('{prefix}')" for prefix in prefixes)
 
 
-def _begins(prefixes: Iterable[str]) -> str:
-    """Return a regular expression (RE2) for: the text begins with one of the prefixes."""
-    return f"^({'|'.join(prefix.replace('.', '[.]') for prefix in prefixes)})"
-
-
 def _ends(text: str, suffixes: Iterable[str]) -> str:
     return " || ".join(f"{text}.endsWith('{suffix}')" for suffix in suffixes)
 
@@ -86,8 +81,10 @@ _NAMES_GPU: Final = (
     f" || name.startsWith('{DEVICE_CLASS_PREFIX}')"
     f" || {_ends('name', GPU_SUFFIXES)})"
 )
-_KAI_LABEL: Final = f"key.matches('{_begins([*PREFIXES, keys.VCLUSTER_PREFIX])}')"
-_KAI_ANNOTATION: Final = f"key.matches('{_begins([*PREFIXES, keys.CONTAINER_PREFIX, keys.VCLUSTER_PREFIX])}')"
+_KAI_LABEL: Final = f"key.matches('{beginning_with(*PREFIXES, keys.VCLUSTER_PREFIX)}')"
+_KAI_ANNOTATION: Final = (
+    f"key.matches('{beginning_with(*PREFIXES, keys.CONTAINER_PREFIX, keys.VCLUSTER_PREFIX)}')"
+)
 _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
     f" && object.metadata.labels['{keys.APP_LABEL}'] in {_any_of(RESERVED_APPS)}"
