@@ -9,8 +9,9 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from kai.key_classes import PREFIXES, TABLE
+from kai.key_classes import PREFIXES, TABLE, is_written_by_kai_only
 from service.documents import DocumentError, flatten_lists, load_file
+from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, GUARD, HOST, SYNCER, guard_on, host, synced_pod
 from tests.support.kube_user import APPLY, Answer, Asker, account, where
@@ -693,3 +694,80 @@ async def test_a_thousand_labels_and_annotations_cost_no_error(asker: Asker) -> 
         created = await asker.create(large, user=ALICE, dry_run=True)
         assert created.status == 201, created.message
     await asker.remove(where(item))
+
+
+# What was recorded of running KAI.
+
+RELEASES: Final = ("kai-live-v0.9.8", "kai-live-v0.13.4", "kai-live-v0.17.0")
+
+
+def recordings(*beginnings: str) -> list[Item]:
+    """Return recorded objects of three releases of KAI as they can be stored in the enforced namespace."""
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
+    found = []
+    for file in sorted(file for release in RELEASES for file in (folder / release).glob("*.json")):
+        if not file.name.startswith(beginnings):
+            continue
+        item = json.loads(file.read_text())
+        kept = ("labels", "annotations")
+        item["metadata"] = {
+            "name": f"recorded-{len(found)}-{item['metadata']['name']}",
+            "namespace": ENFORCED,
+            **{name: value for name, value in item["metadata"].items() if name in kept},
+        }
+        item["metadata"].setdefault("labels", {})["kai.scheduler/queue"] = "team-a"
+        found.append(admissible(item) if item["kind"] == "Pod" else item)
+    return found
+
+
+async def test_kai_writes_recorded_pods_and_their_users_only_what_was_theirs(asker: Asker) -> None:
+    recorded = recordings("pod-")
+    written = 0
+    for item in recorded:
+        item["spec"].pop("nodeName", None)
+        own = copy.deepcopy(item)
+        for kind in ("labels", "annotations"):
+            entries = own["metadata"].setdefault(kind, {})
+            for key in [key for key in entries if is_written_by_kai_only(key)]:
+                del entries[key]
+        answer = await asker.create(own, user=ALICE)
+        assert answer.status == 201, (item["metadata"]["name"], answer.message)
+        metadata = {"metadata": {kind: item["metadata"].get(kind, {}) for kind in ("labels", "annotations")}}
+        if own["metadata"]["labels"] != item["metadata"]["labels"]:
+            written += 1
+            tried = await asker.merge(where(item), metadata, user=ALICE)
+            assert_refused({"merge": tried}, "only KAI may change this")
+        for writer in (account("kai-scheduler", "binder"), account("kai-scheduler", "pod-grouper")):
+            answer = await asker.merge(where(item), metadata, user=writer)
+            assert answer.status == 200, answer.message
+        finalizer = {"metadata": {"finalizers": ["example.com/stay"]}}
+        assert (await asker.merge(where(item), finalizer, user=ALICE)).status == 200
+        assert (await asker.merge(where(item), {"metadata": {"finalizers": None}}, user=ALICE)).status == 200
+        await asker.remove(where(item))
+    assert written > 5
+    assert len(recorded) > 15
+
+
+async def test_kai_writes_recorded_config_maps_and_nobody_else(asker: Asker) -> None:
+    recorded = recordings("configmap-")
+    for item in recorded:
+        item["metadata"]["name"] = item["metadata"]["name"].split("-", 2)[2]  # the end of the name matters
+        item.setdefault("data", {"NVIDIA_VISIBLE_DEVICES": "all"})  # KAI creates the one of `envFrom` empty
+        assert_refused({"create": await asker.create(item, user=ALICE, dry_run=True)}, "use another name")
+        answer = await asker.create(item, user=BINDER, dry_run=True)
+        assert answer.status == 201, answer.message
+    assert len(recorded) >= 5
+
+
+async def test_kais_reservation_pods_are_not_guarded(asker: Asker) -> None:
+    space = "kai-resource-reservation"
+    await asker.apply(host(space, None))
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
+    for release in RELEASES:
+        for file in (folder / release).glob("reservation-pod*.json"):
+            item = admissible(json.loads(file.read_text()))
+            kept = ("name", "namespace", "labels", "annotations")
+            item["metadata"] = {key: item["metadata"][key] for key in kept if key in item["metadata"]}
+            assert item["metadata"]["labels"]["app"] == "kai-resource-reservation"
+            answer = await asker.create(item, user=BINDER, dry_run=True)
+            assert answer.status == 201, answer.message
