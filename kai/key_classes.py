@@ -95,8 +95,9 @@ SPARK_SELECTOR: Final = "spark-app-selector"
 SPARK_APP_PREFIX: Final = "spark-"
 """Beginning of the application IDs that Spark writes. KAI takes the label as the name of the PodGroup."""
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
-CONFIG_MAP_NAME: Final = r"-shared-gpu-[0-9]+(-evar)?$"
-"""Regular expression: the end of the names of KAI's ConfigMaps (`gpu_access.go`, all releases)."""
+CONFIG_MAP_NAME: Final = r"-shared-gpu-i?[0-9]+(-evar)?$"
+"""Regular expression: the end of the names of KAI's ConfigMaps, with the index of a container, or of an init
+container after an `i` (`gpusharingconfigmap/config_map.go`; recorded on v0.9.8)."""
 
 _OWN_ORDER: Final = "order and gang of own pods"
 _OWN_PLACE: Final = "placement of own pods"

@@ -492,7 +492,9 @@ async def test_scaling_to_zero_in_the_same_request_does_not_unlock_the_keys(
 # ConfigMaps and claims.
 
 
-@pytest.mark.parametrize("name", ["train-abc1234-shared-gpu-0", "train-abc1234-shared-gpu-12-evar"])
+@pytest.mark.parametrize(
+    "name", ["train-abc1234-shared-gpu-0", "train-abc1234-shared-gpu-12-evar", "train-abc1234-shared-gpu-i0"]
+)
 async def test_kais_config_maps_keep_their_data(asker: Asker, name: str) -> None:
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": ENFORCED}}
     data = {"data": {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": "GPU-1"}}
