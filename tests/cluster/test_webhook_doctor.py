@@ -474,6 +474,7 @@ async def test_a_caller_without_permissions_gets_their_names(
     assert sorted(result.what.rpartition(": the caller may not ")[2] for result in report.of("rights")) == [
         "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
         "list namespaces",
+        "list podgroups.scheduling.run.ai",
         "list pods",
         "list priorityclasses.scheduling.k8s.io",
         "list queues.scheduling.run.ai",
