@@ -197,7 +197,10 @@ class KaiAccounts:
             if name in unread:
                 lists[name] = ListResult()
         return Reading(
-            **lists, sums_by_label=None if release is None else release.sums_queues_by_label, now=NOW
+            **lists,
+            sums_by_label=None if release is None else release.sums_queues_by_label,
+            has_controllers=False,
+            now=NOW,
         )
 
     def findings(self, version: str | None = "v0.17.0", *, later: "KaiAccounts | None" = None) -> list[str]:

@@ -28,10 +28,10 @@ class EvaluatedReading:
 def evaluate(reading: Reading) -> EvaluatedReading:
     """Compare all figures of a reading. Pure.
 
-    Without a part of the objects, `Queue.status` is not compared. A sum that is too large in spite of a
-    missing object is a difference all the same.
+    Without a part of the objects or without figures of KAI, `Queue.status` is not compared. A sum that is
+    too large in spite of a missing object is a difference all the same.
     """
-    status = compare_status(reading) if reading.is_whole else SumComparison()
+    status = compare_status(reading) if reading.is_whole and reading.has_figures else SumComparison()
     nodes = compare_nodes(reading)
     differences = (
         *status.differences,
@@ -65,6 +65,12 @@ def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iter
     deleted = list(deleted_pods(last.reading))
     yield from deleted
     yield from _unknown(last)
+    if not last.reading.has_figures:
+        yield unknown(
+            CHECK,
+            "KAI has written no figures: the requests of pods were compared with limits and nodes only",
+            "run KAI with its podgroupcontroller and queuecontroller",
+        )
     changing = len(last.differences) - len(persistent)
     if changing:
         yield unknown(
@@ -72,7 +78,7 @@ def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iter
             f"{counted(changing, 'figure')} changed between two readings, and could not be compared",
             "run doctor again",
         )
-    if last.reading.is_whole and not findings and not deleted:
+    if last.reading.is_whole and last.reading.has_figures and not findings and not deleted:
         yield _agreement(last)
 
 

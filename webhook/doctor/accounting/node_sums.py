@@ -14,7 +14,7 @@ from webhook.doctor.accounting.reading import (
     gpus,
     named,
 )
-from webhook.doctor.accounting.requests import GpuRequest
+from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
 
 _GPU = 1 + TOLERANCE
 
@@ -34,7 +34,7 @@ def compare_nodes(reading: Reading) -> SumComparison:
         pods[pod.node].append(pod)
         sums[pod.node] += pod.whole
         part = reading.node_of(pod).on_gpu(pod.share) if pod.share else 0.0
-        if part is None or pod.obstacle:
+        if part is None or pod.obstacle not in ("", CLAIMS):
             unknown[pod.node].append(f"{pod.name} ({pod.obstacle or 'unknown memory of its node'})")
         elif pod.share:
             sums[pod.node] += part * pod.share.devices

@@ -20,6 +20,9 @@ from webhook.doctor.pod_groups import PodGroup, list_pod_groups
 _PAUSE_SECONDS: Final = 4.0
 """Pause before the second reading. KAI writes its status about a second after a change."""
 
+_CONTROLLERS: Final = frozenset({"podgroupcontroller", "queuecontroller"})
+"""KAI's programs that write the status of PodGroups and queues."""
+
 _WITHOUT: Final = "the requests of pods were not compared with KAI's figures"
 _PODS: Final = ListSpec(
     resource="pods",
@@ -85,6 +88,7 @@ async def _read(
         pods=pods,
         nodes=nodes,
         sums_by_label=version.sums_queues_by_label if version else None,
+        has_controllers=installation is not None and installation.programs.keys() >= _CONTROLLERS,
         now=reader.client.server_time(),
     )
 

@@ -36,6 +36,8 @@ class Reading:
     nodes: ListResult[GpuNode]
     sums_by_label: bool | None
     """Whether `Queue.status` adds up PodGroups by their label; None if the release of KAI is unknown."""
+    has_controllers: bool
+    """Whether the programs run that write KAI's figures; they can be switched off in KAI's values."""
     now: datetime | None
     """The API server's time; None if unknown."""
 
@@ -44,6 +46,19 @@ class Reading:
         """Whether every object was read, so that a sum has no gap."""
         lists = (self.queues, self.pod_groups, self.pods, self.nodes)
         return all(result.extent is Completeness.WHOLE for result in lists)
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether KAI writes figures: by its programs, or by a figure of any queue or PodGroup.
+
+        True without pods of KAI, for which KAI has nothing to write.
+        """
+        return (
+            self.has_controllers
+            or not any(pod.is_of_kai for pod in self.pods.items)
+            or any(queue.status and queue.status.allocated for queue in self.queues.items)
+            or any(group.status and group.status.resources for group in self.pod_groups.items)
+        )
 
     @cached_property
     def groups_by_key(self) -> dict[tuple[str, str], PodGroup]:

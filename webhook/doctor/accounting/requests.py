@@ -21,6 +21,8 @@ _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
 """Values of `app` by which KAI recognises its own pods (`utility_pods.go`, v0.9.8 to v0.17.0)."""
 _LONGEST_KEY: Final = 100
+CLAIMS: Final = "resource claims"
+"""The obstacle of a pod with claims, whose devices are not `nvidia.com/gpu` of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def read_request(
     except ValueError as error:
         obstacle = shorten(f"unreadable request: {error}", _LONGEST_KEY)
     if pod.uses_claims or bytes(status.extendedResourceClaimStatus) not in (b"", b"null"):
-        obstacle = "resource claims"
+        obstacle = CLAIMS
     elif is_of_kai and reads_container_memory and any(map(is_container_memory_key, pod.nvidia_annotations)):
         obstacle = "GPU memory of single containers"
     if not (whole or share or obstacle):

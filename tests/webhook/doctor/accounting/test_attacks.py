@@ -196,7 +196,6 @@ def test_a_pod_with_a_claim_hides_no_other_pod_of_its_queue() -> None:
     assert problems(accounts.add_up()) == [
         'problem: the pods of queue "team-b" request 0.5 GPUs, and KAI counts 0 GPUs: team-b/s1',
         'unknown: the sum of 1 queue is unknown: "team-b"; pods: team-b/claim (resource claims)',
-        'unknown: the sum of 1 node is unknown: "gpu-node-0"; pods: team-b/claim (resource claims)',
     ]
 
 

@@ -137,8 +137,7 @@ def test_resource_claims_make_the_sum_of_the_queue_unknown(fields: Fields) -> No
     accounts.run("other", 1, queue="team-a", namespace="team-a")
     assert accounts.add_up().findings() == [
         'unknown: the sum of 1 queue is unknown: "team-b"; pods: team-b/claim (resource claims)',
-        'unknown: the sum of 1 node is unknown: "gpu-node-0"; pods: team-b/claim (resource claims)',
-        "ok: the requests of 2 pods add up to KAI's figures in 2 queues and fit on 1 node",
+        "ok: the requests of 2 pods add up to KAI's figures in 2 queues and fit on 2 nodes",
     ]
 
 
@@ -187,6 +186,17 @@ def test_an_unlimited_queue() -> None:
         accounts = KaiAccounts.of_two_nodes(limit=limit)
         accounts.run("w1", 2)
         assert states(accounts.add_up().findings()) == ["ok"]
+
+
+def test_without_kais_controllers_there_are_no_figures_to_compare() -> None:
+    """`queuecontroller.enabled` of KAI's chart; nodes and limits are compared all the same."""
+    accounts = KaiAccounts.of_two_nodes(limit=1)
+    accounts.run("w1", 2)
+    del accounts.pod_groups[0]["status"]
+    lines = accounts.findings()
+    assert states(lines) == ["problem", "unknown"]
+    assert lines[0].startswith('problem: queue "team-b" has a limit of 1 GPU, and its pods request 2 GPUs')
+    assert lines[1].startswith("unknown: KAI has written no figures")
 
 
 def test_queues_in_a_circle_are_read() -> None:

@@ -107,6 +107,17 @@ async def test_a_queue_whose_pods_change_is_unknown(server: ApiServer, client: K
     ]
 
 
+async def test_different_pods_with_the_same_totals_are_no_difference_that_lasts(
+    server: ApiServer, client: KubeClient
+) -> None:
+    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
+    accounts.run("first", 1, counted="0")
+    later.run("second", 1, counted="0")
+    serve(server, accounts.add_up())
+    lines = await Doctor(server, client, later.add_up()).examine()
+    assert [line.partition(":")[0] for line in lines] == ["unknown", "ok"]
+
+
 async def test_a_difference_that_lasts_among_changing_pods(server: ApiServer, client: KubeClient) -> None:
     accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
     for each in (accounts, later):
