@@ -126,7 +126,7 @@ def read_request(
         gpu_groups=tuple(dict.fromkeys(_gpu_groups(pod))) if share else (),
         pod_group=pod.annotations.get(keys.POD_GROUP_NAME, ""),
         queue_label=pod.labels.get(keys.QUEUE_LABEL, ""),
-        subgroup=pod.labels.get(keys.SUBGROUP_LABEL) or DEFAULT_SUBGROUP,
+        subgroup=pod.labels.get(keys.SUBGROUP_NAME) or DEFAULT_SUBGROUP,
         deleted_at=_deleted_at(metadata),
         hiding_key=_hiding_key(pod),
     )

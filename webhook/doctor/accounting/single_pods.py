@@ -38,7 +38,7 @@ def subgroup_finding(pods: list[str]) -> CheckResult:
         CHECK,
         f"{counted(len(pods), 'pod')} with GPUs in a subgroup that the PodGroup lacks, which KAI counts in no"
         f" queue: {listed(pods)}",
-        f"compare the label {keys.SUBGROUP_LABEL} with spec.subGroups of the PodGroup; {REMEDY}",
+        f"compare the label {keys.SUBGROUP_NAME} with spec.subGroups of the PodGroup; {REMEDY}",
     )
 
 
