@@ -84,7 +84,6 @@ PREFIXES: Final = (
 )
 """Prefixes of labels and annotations that belong to KAI, unlike `nvidia.com/` and `gpu-`."""
 
-RESERVATION_NAMESPACE: Final = "kai-resource-reservation"
 SCALING_APP: Final = "scaling-pod"
 """Value of `app` on the pods of KAI's node-scale-adjuster (`utility_pods.go`, all releases)."""
 RESERVED_APPS: Final = (keys.RESERVATION_APP, SCALING_APP)

@@ -14,13 +14,13 @@ from typing import Any, Final
 import yaml
 
 from kai import keys
+from kai.installation import RESERVATION_NAMESPACE
 from kai.key_classes import (
     CONFIG_MAP_NAME,
     CREATION_KEYS,
     EXTENDED_RESOURCE_CLAIM,
     FREE_KEYS,
     PREFIXES,
-    RESERVATION_NAMESPACE,
     RESERVED_APPS,
     Kind,
     On,
