@@ -29,7 +29,7 @@ class KeyClass(StrEnum):
     """Users may write it at any time: it changes only the order or the placement of their own pods."""
 
 
-class Kind(StrEnum):
+class KeyKind(StrEnum):
     """The map of an object's metadata that has the key."""
 
     LABEL = "label"
@@ -51,7 +51,7 @@ class On(Flag):
 class KaiKey:
     """One label or annotation that KAI reads."""
 
-    kind: Kind
+    kind: KeyKind
     key: str
     """The key, or the beginning of each key if `is_prefix`."""
     rule: KeyClass
@@ -105,12 +105,12 @@ _NOT_RECLAIMED: Final = "running pods above the queue's quota are not reclaimed"
 _MORE_THAN_COUNTED: Final = "holds more of a GPU than KAI counts"
 _FALSE_PLACEMENT: Final = "false NUMA placement"
 
-_LABEL, _ANNOTATION = Kind.LABEL, Kind.ANNOTATION
+_LABEL, _ANNOTATION = KeyKind.LABEL, KeyKind.ANNOTATION
 _ANY: Final = On.POD | On.OWNER
 
 
 def _row(  # noqa: PLR0913  # the columns of the table
-    kind: Kind,
+    kind: KeyKind,
     key: str,
     rule: KeyClass,
     on: On,
@@ -236,7 +236,7 @@ def is_written_by_kai_only(key: str) -> bool:
     return key.startswith(PREFIXES) and key not in _USERS
 
 
-def fixed_keys(kind: Kind, on: On) -> tuple[str, ...]:
+def fixed_keys(kind: KeyKind, on: On) -> tuple[str, ...]:
     """Return the keys of others than KAI that must not change after the creation of such an object."""
     return tuple(
         row.key

@@ -38,7 +38,7 @@ KAI_ONLY: Final[tuple[Key, ...]] = (
     ("labels", "shared-gpu-pod-name"),
     ("labels", "shared-gpu-pod-namespace"),
     ("labels", "kai.scheduler/accounting"),
-    # Not in the table: keys of a release of KAI that nobody has read yet, below each prefix.
+    # Not in the table: keys of a newer release of KAI, below each prefix.
     ("labels", "kai.scheduler/unknown"),
     ("annotations", "kai.scheduler/unknown"),
     ("annotations", "runai/unknown"),
@@ -575,18 +575,18 @@ def corpus() -> list[Item]:
     """Return the objects of other projects' manifests whose kinds every API server has."""
     folder = folder_from("KAISHARE_CORPUS", "manifests written by others")
     served = ("Deployment", "Job", "StatefulSet", "ConfigMap", "Service", "Pod", "DaemonSet", "CronJob")
-    found = []
+    items: list[Item] = []
     for file in sorted(folder.glob("*.yaml")):
         try:
             documents = flatten_lists(load_file(file))
         except DocumentError:
             continue
-        found += [
+        items += [
             json.loads(json.dumps(document, default=str).replace("default-queue", "team-a"))
             for document in documents
             if isinstance(document, dict) and document.get("kind") in served
         ]
-    return found
+    return items
 
 
 async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker: Asker) -> None:
@@ -629,8 +629,8 @@ async def test_a_deployment_is_rolled_out_scaled_to_zero_and_given_another_prior
 
     async def replica_sets(count: int) -> list[Item]:
         async def listed() -> list[Item]:
-            found = await asker.send("GET", sets, labelSelector="app=rolled")
-            items: list[Item] = found.body["items"]
+            answer = await asker.send("GET", sets, labelSelector="app=rolled")
+            items: list[Item] = answer.body["items"]
             return items if len(items) == count and all("segment-size" in str(each) for each in items) else []
 
         made: list[Item] = await until(listed, f"{count} ReplicaSets")
@@ -706,20 +706,20 @@ RELEASES: Final = ("kai-live-v0.9.8", "kai-live-v0.13.4", "kai-live-v0.17.0")
 def recordings(*beginnings: str) -> list[Item]:
     """Return recorded objects of three releases of KAI as they can be stored in the enforced namespace."""
     folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
-    found = []
+    items: list[Item] = []
     for file in sorted(file for release in RELEASES for file in (folder / release).glob("*.json")):
         if not file.name.startswith(beginnings):
             continue
         item = json.loads(file.read_text())
         kept = ("labels", "annotations")
         item["metadata"] = {
-            "name": f"recorded-{len(found)}-{item['metadata']['name']}",
+            "name": f"recorded-{len(items)}-{item['metadata']['name']}",
             "namespace": ENFORCED,
             **{name: value for name, value in item["metadata"].items() if name in kept},
         }
         item["metadata"].setdefault("labels", {})["kai.scheduler/queue"] = "team-a"
-        found.append(admissible(item) if item["kind"] == "Pod" else item)
-    return found
+        items.append(admissible(item) if item["kind"] == "Pod" else item)
+    return items
 
 
 async def test_kai_writes_recorded_pods_and_their_users_only_what_was_theirs(asker: Asker) -> None:
@@ -750,7 +750,7 @@ async def test_kai_writes_recorded_pods_and_their_users_only_what_was_theirs(ask
     assert len(recorded) > 15
 
 
-async def test_kai_writes_recorded_config_maps_and_nobody_else(asker: Asker) -> None:
+async def test_kai_writes_recorded_config_maps_and_users_do_not(asker: Asker) -> None:
     recorded = recordings("configmap-")
     for item in recorded:
         item["metadata"]["name"] = item["metadata"]["name"].split("-", 2)[2]  # the end of the name matters

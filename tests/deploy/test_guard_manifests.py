@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kai import gpu_resources, keys
-from kai.key_classes import TABLE, KaiKey, KeyClass, Kind, On, is_written_by_kai_only
+from kai.key_classes import TABLE, KaiKey, KeyClass, KeyKind, On, is_written_by_kai_only
 from kai.own_labels import EXCLUDED_NAMESPACES
 from tests.support.guard import GUARD, QUEUES, rendered
 from tests.support.pods import pod, view
@@ -35,9 +35,9 @@ def pattern(name: str) -> re.Pattern[str]:
     """Return a regular expression of the policy of keys; the first in the expression of a variable."""
     document = yaml.safe_load((GUARD / "policies" / "keys.yaml").read_text())
     [expression] = [entry["expression"] for entry in document["spec"]["variables"] if entry["name"] == name]
-    found = re.search(r"'(\^[^']+)'", expression)
-    assert found
-    return re.compile(found[1])
+    match = re.search(r"'(\^[^']+)'", expression)
+    assert match
+    return re.compile(match[1])
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind} {row.key}")
@@ -71,9 +71,9 @@ def test_every_placeholder_is_filled_in() -> None:
 def test_keys_of_others_are_fixed_as_the_table_says() -> None:
     for row in TABLE:
         if row.rule is KeyClass.FIXED and not row.is_own and not row.is_prefix:
-            kind = "Labels" if row.kind is Kind.LABEL else "Annotations"
+            kind = "Labels" if row.kind is KeyKind.LABEL else "Annotations"
             assert (row.key in variable(f"fixed{kind}OfPods")) is (On.POD in row.on)
-            if row.kind is Kind.LABEL:
+            if row.kind is KeyKind.LABEL:
                 assert (row.key in variable("fixedLabelsOfOwners")) is (On.OWNER in row.on)
 
 

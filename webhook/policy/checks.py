@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, settings_of
-from kai.key_classes import Kind, is_written_by_kai_only, reserved_values
+from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
@@ -286,7 +286,7 @@ def _cap_memory(policy: NamespacePolicy, mib: int) -> Iterator[Finding]:
 def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
     """Yield a finding for each label or annotation of the pod that only KAI or vCluster may write."""
     is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
-    for kind, names in ((Kind.LABEL, pod.labels), (Kind.ANNOTATION, pod.annotations)):
+    for kind, names in ((KeyKind.LABEL, pod.labels), (KeyKind.ANNOTATION, pod.annotations)):
         for key in names:
             if is_written_by_kai_only(key):
                 yield _reserved(f"{kind} {quoted(key)}", "KAI")
