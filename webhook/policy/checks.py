@@ -298,6 +298,19 @@ def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
         yield _reserved(f"annotation {quoted(keys.SHARED_GPU_CONFIGMAP)}", "KAI")
 
 
+def reserved_owner_keys(kind: str, labels: Iterable[str], annotations: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding for each label or annotation of a pod's owner that only KAI may write.
+
+    Args:
+        kind: the kind of the owner.
+        labels: names of its labels.
+        annotations: names of its annotations.
+    """
+    for key_kind, names in ((KeyKind.LABEL, labels), (KeyKind.ANNOTATION, annotations)):
+        for key in filter(is_written_by_kai_only, names):
+            yield _reserved(f"{key_kind} {quoted(key)} of the {kind}", "KAI")
+
+
 def _reserved(key: str, owner: str) -> Finding:
     return Finding(Reason.RESERVED_KEY, {"key": key, "owner": owner})
 
