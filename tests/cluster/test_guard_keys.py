@@ -669,6 +669,125 @@ async def test_a_deployment_is_rolled_out_scaled_to_zero_and_given_another_prior
         await asker.send("DELETE", path, labelSelector="app=rolled", gracePeriodSeconds="0")
 
 
+# Writes of other programs.
+
+GATED: Final = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+OPERATORS: Final[dict[str, tuple[str, str, Item]]] = {
+    "Kueue admits a Job": (
+        account("kueue-system", "kueue-controller-manager"),
+        "Job full-idle",
+        {
+            "metadata": {
+                "labels": {"kueue.x-k8s.io/queue-name": "a"},
+                "annotations": {"kueue.x-k8s.io/x": "b"},
+            },
+            "spec": {"suspend": False, "template": {"spec": {"nodeSelector": {"pool": "a"}}}},
+        },
+    ),
+    "Kueue stops a Job": (
+        account("kueue-system", "kueue-controller-manager"),
+        "Job full-busy",
+        {"spec": {"suspend": True}},
+    ),
+    "Kueue opens a pod's gate": (
+        account("kueue-system", "kueue-controller-manager"),
+        "Pod gated",
+        {
+            "metadata": {"labels": {"kueue.x-k8s.io/managed": "true"}},
+            "spec": {"schedulingGates": None, "nodeSelector": {"pool": "a"}},
+        },
+    ),
+    "KubeRay switches a pod's service": (
+        account("ray-system", "kuberay-operator"),
+        "Pod full",
+        {"metadata": {"labels": {"ray.io/serve": "false", "ray.io/originated-from-cr-name": "a"}}},
+    ),
+    "Spark marks an executor": (
+        account(ENFORCED, "spark"),
+        "Pod full",
+        {"metadata": {"labels": {"spark-exec-inactive": "true"}}},
+    ),
+    "a training operator adopts a pod": (
+        account("kubeflow", "training-operator"),
+        "Pod full",
+        {
+            "metadata": {
+                "ownerReferences": [
+                    {
+                        "apiVersion": "kubeflow.org/v1",
+                        "kind": "PyTorchJob",
+                        "name": "a",
+                        "uid": "b",
+                        "controller": True,
+                    }
+                ]
+            }
+        },
+    ),
+    "the garbage collector waits for dependents": (
+        account("kube-system", "generic-garbage-collector"),
+        "Deployment full-busy",
+        {"metadata": {"finalizers": ["foregroundDeletion"]}},
+    ),
+    "Argo CD tracks a workload": (
+        account("argocd", "argocd-application-controller"),
+        "Deployment full-busy",
+        {
+            "metadata": {
+                "labels": {"app.kubernetes.io/instance": "a"},
+                "annotations": {"argocd.argoproj.io/x": "a"},
+            }
+        },
+    ),
+    "the Job controller counts pods": (
+        account("kube-system", "job-controller"),
+        "Job full-busy /status",
+        {"status": {"active": 1, "startTime": "2026-01-01T00:00:00Z"}},
+    ),
+    "a network plugin writes a pod's address": (
+        account("kube-system", "cni"),
+        "Pod full",
+        {"metadata": {"annotations": {"cni.example.com/podIP": "10.0.0.1/32"}}},
+    ),
+    "an autoscaler scales": (
+        account("kube-system", "horizontal-pod-autoscaler"),
+        "Deployment full-busy /scale",
+        {"spec": {"replicas": 5}},
+    ),
+    "kubectl debug adds a container": (
+        ALICE,
+        "Pod full /ephemeralcontainers",
+        {"spec": {"ephemeralContainers": [{"name": "debug", "image": "example.invalid/image"}]}},
+    ),
+    "an autoscaler resizes a container": (
+        account("kube-system", "vpa-updater"),
+        "Pod full /resize",
+        {"spec": {"containers": [{"name": "main", "resources": {}}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("writing", OPERATORS)
+async def test_other_programs_write_to_objects_with_every_key(
+    asker: Asker, pods: None, owners: None, writing: str
+) -> None:
+    user, target, patch = OPERATORS[writing]
+    kind, name, *subresource = target.split()
+    gated = bare(ENFORCED, "gated")
+    gated["spec"] |= GATED
+    item = gated if name == "gated" else full(ENFORCED) if kind == "Pod" else workload(kind, name)
+    if name == "gated":
+        await store(asker, gated)
+    answer = await asker.send(
+        "PATCH", where(item) + "".join(subresource), patch, user=user, content_type=STRATEGIC, dry_run=True
+    )
+    if answer.status == 404 and subresource == ["/resize"]:
+        pytest.skip("NOT VERIFIED: the API server has no subresource resize")
+    assert answer.status == 200, answer.message
+    if name == "gated":
+        await asker.remove(where(gated))
+
+
 # Costs.
 
 
