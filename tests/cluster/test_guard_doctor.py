@@ -98,7 +98,10 @@ async def until_reported(plane: ControlPlane, *texts: str) -> list[CheckResult]:
 async def until_it_stands(plane: ControlPlane) -> None:
     """Wait until the guard is reported as complete and proved."""
     ends = time.monotonic() + _WITHIN_SECONDS
-    while [result.state for result in (results := await findings(plane))] != [State.OK, State.OK]:
+    while True:
+        results = await findings(plane)
+        if [result.state for result in results] == [State.OK, State.OK]:
+            return
         assert time.monotonic() < ends, results
 
 

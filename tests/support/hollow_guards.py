@@ -32,8 +32,8 @@ class HollowGuard:
 
 def variable(spec: Spec, name: str) -> dict[str, Any]:
     """Return a variable of a policy."""
-    found: dict[str, Any] = next(item for item in spec["variables"] if item["name"] == name)
-    return found
+    entry: dict[str, Any] = next(item for item in spec["variables"] if item["name"] == name)
+    return entry
 
 
 def _outdated(spec: Spec) -> None:

@@ -14,10 +14,17 @@ from service.check_results import CheckResult, State, ok, problem, unknown
 from service.text import counted, joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.guard_coverage import APPLY, Section, assess, changed_policies, guards_vclusters
+from webhook.doctor.guard_coverage import APPLY, GuardSection, assess, changed_policies, guards_vclusters
 from webhook.doctor.guard_objects import NAME_LABEL, Guard, Guarded, read_binding, read_policy
 from webhook.doctor.guard_parameters import exempt_namespaces, parameter_findings, parameters_text
-from webhook.doctor.guard_proof import ENFORCE_EDITS, VCLUSTER_EDITS, ForbiddenEdit, Outcome, Trial, prove
+from webhook.doctor.guard_proof import (
+    ENFORCE_EDITS,
+    VCLUSTER_EDITS,
+    ForbiddenEdit,
+    Trial,
+    TrialOutcome,
+    prove,
+)
 
 _CHECK: Final = "guard"
 _GROUP: Final = "admissionregistration.k8s.io"
@@ -95,14 +102,14 @@ async def _hosts(reader: ApiReader, cluster: Cluster) -> dict[str, Mapping[str, 
     return {name: {NAME_LABEL: name, **labels.get(name, {})} for name in sorted(set(pods.items))}
 
 
-async def _proved(reader: ApiReader, guard: Guard, section: Section) -> list[Trial]:
+async def _proved(reader: ApiReader, guard: Guard, section: GuardSection) -> list[Trial]:
     """Try the forbidden edits of a section where a binding denies; the others are not proved."""
     edits, refusing = _EDITS[section.guarded], section.refusing
     plan = [(edit, sorted(refusing[edit.policy])) for edit in edits if edit.policy in refusing]
     return [
         *await prove(reader, plan, exempt_namespaces(guard)),
         *(
-            Trial(edit, Outcome.UNPROVED, why="the binding does not deny")
+            Trial(edit, TrialOutcome.UNPROVED, why="the binding does not deny")
             for edit in edits
             if edit.policy in section.lenient and edit.policy not in refusing
         ),
@@ -114,9 +121,9 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
     unproved: defaultdict[str, list[str]] = defaultdict(list)
     for trial in trials:
         subject = f"{trial.edit.policy} ({trial.edit.target.value})"
-        if trial.outcome is Outcome.ADMITTED:
+        if trial.outcome is TrialOutcome.ADMITTED:
             admitted[trial.namespace].append(subject)
-        elif trial.outcome is Outcome.UNPROVED:
+        elif trial.outcome is TrialOutcome.UNPROVED:
             unproved[trial.why].append(subject)
     for namespace, subjects in admitted.items():
         yield problem(
@@ -129,9 +136,9 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
         yield unknown(_CHECK, f"compared, not proved: {', '.join(subjects)}: {why}")
 
 
-def _stands(guard: Guard, section: Section, trials: Sequence[Trial]) -> CheckResult:
+def _stands(guard: Guard, section: GuardSection, trials: Sequence[Trial]) -> CheckResult:
     edits, count = _EDITS[section.guarded], len(section.namespaces)
-    refused = [trial for trial in trials if trial.edit in edits and trial.outcome is Outcome.REFUSED]
+    refused = [trial for trial in trials if trial.edit in edits and trial.outcome is TrialOutcome.REFUSED]
     policies = sorted({trial.edit.policy for trial in refused})
     if section.guarded is Guarded.ENFORCE:
         subject = f"refuses ways past the webhook in {counted(count, 'namespace')}"

@@ -140,8 +140,8 @@ def _differences(actual: Any, shipped: Any, path: str) -> Iterator[str]:
                     yield f"{path}.{name}"
             return
         if len(actual) == len(shipped):
-            for index, (one, other) in enumerate(zip(actual, shipped, strict=True)):
-                yield from _differences(one, other, f"{path}[{index}]")
+            for index, (actual_item, shipped_item) in enumerate(zip(actual, shipped, strict=True)):
+                yield from _differences(actual_item, shipped_item, f"{path}[{index}]")
             return
     yield path
 

@@ -36,7 +36,7 @@ _SUBJECTS: Final[Mapping[Guarded, str]] = {
 
 
 @dataclass(slots=True)
-class Section:
+class GuardSection:
     """The bindings for one purpose, and what they do in the namespaces that need them."""
 
     guarded: Guarded
@@ -65,7 +65,7 @@ def changed_policies(guard: Guard) -> Iterator[CheckResult]:
         yield from _difference(policy.name, policy_differences(policy), refuses=guard.refuses(policy.name))
 
 
-def assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> Section:
+def assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> GuardSection:
     """Check the bindings for one purpose.
 
     Args:
@@ -73,7 +73,7 @@ def assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str,
         guarded: the purpose.
         namespaces: labels of the namespaces that need the bindings, by name.
     """
-    section = Section(guarded, namespaces.keys())
+    section = GuardSection(guarded, namespaces.keys())
     policies: defaultdict[str, defaultdict[Coverage, list[str]]] = defaultdict(lambda: defaultdict(list))
     section.is_complete = True
     for shipped in shipped_guard().shipped_for(guarded):
@@ -135,7 +135,7 @@ def _gaps(
 
 
 def _places(
-    guard: Guard, shipped: Binding, section: Section, namespaces: Mapping[str, Mapping[str, str]]
+    guard: Guard, shipped: Binding, section: GuardSection, namespaces: Mapping[str, Mapping[str, str]]
 ) -> Mapping[str, Mapping[str, str]]:
     """Return the namespaces that need a binding; an administrator may exclude hosts of vClusters by name."""
     if section.guarded is Guarded.ENFORCE:

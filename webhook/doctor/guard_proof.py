@@ -36,7 +36,7 @@ _DENIAL: Final = re.compile(r"ValidatingAdmissionPolicy '([a-z0-9.-]+)' with bin
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
-class Target(Enum):
+class EditTarget(Enum):
     """The object of a forbidden edit."""
 
     CONFIG_MAP = "a new ConfigMap"
@@ -58,24 +58,24 @@ class ForbiddenEdit:
     """An edit that exactly one policy refuses."""
 
     policy: str
-    target: Target
+    target: EditTarget
     breach: Breach
 
 
 ENFORCE_EDITS: Final = (
-    ForbiddenEdit("kaishare-guard-keys", Target.POD, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-keys", Target.CONFIG_MAP, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-owners", Target.CONFIG_MAP, Breach.QUEUE),
-    ForbiddenEdit("kaishare-guard-references", Target.CONFIG_MAP, Breach.OWNER),
+    ForbiddenEdit("kaishare-guard-keys", EditTarget.POD, Breach.KEY),
+    ForbiddenEdit("kaishare-guard-keys", EditTarget.CONFIG_MAP, Breach.KEY),
+    ForbiddenEdit("kaishare-guard-owners", EditTarget.CONFIG_MAP, Breach.QUEUE),
+    ForbiddenEdit("kaishare-guard-references", EditTarget.CONFIG_MAP, Breach.OWNER),
 )
 VCLUSTER_EDITS: Final = (
-    ForbiddenEdit("kaishare-guard-keys", Target.SYNCED_POD, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-keys", Target.NEW_SYNCED_POD, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-queues", Target.NEW_SYNCED_POD, Breach.QUEUE),
+    ForbiddenEdit("kaishare-guard-keys", EditTarget.SYNCED_POD, Breach.KEY),
+    ForbiddenEdit("kaishare-guard-keys", EditTarget.NEW_SYNCED_POD, Breach.KEY),
+    ForbiddenEdit("kaishare-guard-queues", EditTarget.NEW_SYNCED_POD, Breach.QUEUE),
 )
 
 
-class Outcome(Enum):
+class TrialOutcome(Enum):
     """The result of a forbidden edit."""
 
     REFUSED = "refused"
@@ -88,10 +88,10 @@ class Trial:
     """A forbidden edit that was tried in a namespace."""
 
     edit: ForbiddenEdit
-    outcome: Outcome
+    outcome: TrialOutcome
     namespace: str = ""
     why: str = ""
-    """Reason of `Outcome.UNPROVED`."""
+    """Reason of `TrialOutcome.UNPROVED`."""
 
 
 class _Named(Struct):
@@ -137,40 +137,42 @@ async def prove(
         exempt: namespaces whose service accounts the guard exempts.
     """
     trials = [await _try_in_turn(reader, edit, namespaces) for edit, namespaces in plan]
-    if all(trial.outcome is not Outcome.ADMITTED for trial in trials):
+    if all(trial.outcome is not TrialOutcome.ADMITTED for trial in trials):
         return trials
     if await _is_exempt(reader, exempt):
         why = "the caller's service account is exempt as one of KAI's"
         return [
-            replace(trial, outcome=Outcome.UNPROVED, why=why) if trial.outcome is Outcome.ADMITTED else trial
+            replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
+            if trial.outcome is TrialOutcome.ADMITTED
+            else trial
             for trial in trials
         ]
     await asyncio.sleep(_TAKES_EFFECT_SECONDS)
     return [
-        await _try(reader, trial.edit, trial.namespace) if trial.outcome is Outcome.ADMITTED else trial
+        await _try(reader, trial.edit, trial.namespace) if trial.outcome is TrialOutcome.ADMITTED else trial
         for trial in trials
     ]
 
 
 async def _try_in_turn(reader: ApiReader, edit: ForbiddenEdit, namespaces: Sequence[str]) -> Trial:
-    trial = Trial(edit, Outcome.UNPROVED, why="no namespace to try")
+    trial = Trial(edit, TrialOutcome.UNPROVED, why="no namespace to try")
     for namespace in namespaces[:_MOST_TRIED]:
         trial = await _try(reader, edit, namespace)
-        if trial.outcome is not Outcome.UNPROVED:
+        if trial.outcome is not TrialOutcome.UNPROVED:
             break
     return trial
 
 
 async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
     def unproved(why: str) -> Trial:
-        return Trial(edit, Outcome.UNPROVED, namespace, why)
+        return Trial(edit, TrialOutcome.UNPROVED, namespace, why)
 
     place = one_line(namespace)
     method, path, content_type = "POST", f"/api/v1/namespaces/{namespace}/pods", "application/json"
-    if edit.target is Target.CONFIG_MAP:
+    if edit.target is EditTarget.CONFIG_MAP:
         path = f"/api/v1/namespaces/{namespace}/configmaps"
-    elif edit.target is not Target.NEW_SYNCED_POD:
-        params = {"labelSelector": keys.VCLUSTER_MANAGED_BY} if edit.target is Target.SYNCED_POD else {}
+    elif edit.target is not EditTarget.NEW_SYNCED_POD:
+        params = {"labelSelector": keys.VCLUSTER_MANAGED_BY} if edit.target is EditTarget.SYNCED_POD else {}
         pod = await reader.first(
             replace(_PODS, path=path, params=params), msgspec.json.Decoder(_Named).decode
         )
@@ -186,14 +188,14 @@ async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
     except ApiError as error:
         denial = _DENIAL.search(error.message)
         if denial and denial[1] == edit.policy:
-            return Trial(edit, Outcome.REFUSED, namespace)
+            return Trial(edit, TrialOutcome.REFUSED, namespace)
         right = missing_right(error)
         return unproved(f"the caller may not {right} in {place}" if right else f"{place}: {error.message}")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return unproved(one_line(str(error)))
     if not is_kept:
         return unproved(f"{place}: a webhook removes the edit")
-    return Trial(edit, Outcome.ADMITTED, namespace)
+    return Trial(edit, TrialOutcome.ADMITTED, namespace)
 
 
 def _body(edit: ForbiddenEdit) -> dict[str, Any]:
@@ -206,9 +208,9 @@ def _body(edit: ForbiddenEdit) -> dict[str, Any]:
     else:
         owner = {"apiVersion": "v1", "kind": "Namespace", "name": unlikely_name(), "uid": str(uuid.uuid4())}
         metadata["ownerReferences"] = [owner]
-    if edit.target is Target.CONFIG_MAP:
+    if edit.target is EditTarget.CONFIG_MAP:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": unlikely_name(), **metadata}}
-    if edit.target is Target.NEW_SYNCED_POD:
+    if edit.target is EditTarget.NEW_SYNCED_POD:
         labels = {keys.VCLUSTER_MANAGED_BY: "kaishare-doctor", **metadata.pop("labels", {})}
         return minimal_pod(labels=labels, **metadata)
     return {"metadata": metadata}

@@ -99,13 +99,13 @@ async def test_each_hollow_guard_is_a_problem(
 ) -> None:
     serve(server, hollow.applied_to(rendered(GUARD / "deny")))
     results = await findings(client)
-    (found,) = [result for result in results if result.state in (State.PROBLEM, State.WARNING)]
-    assert found.state is State.PROBLEM
+    (complaint,) = [result for result in results if result.state in (State.PROBLEM, State.WARNING)]
+    assert complaint.state is State.PROBLEM
     assert (
-        found.what
+        complaint.what
         == f"{hollow.name} differs from this release's in {hollow_paths(hollow)}: it may admit forbidden edits"
     )
-    assert found.advice == REMEDY
+    assert complaint.advice == REMEDY
     assert lines(results, State.OK) == []
 
 

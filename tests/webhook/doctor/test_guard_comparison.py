@@ -86,16 +86,16 @@ def test_the_manifests_equal_the_guard_of_this_release(
 @pytest.mark.parametrize("source", [by_kustomize, by_helm])
 @pytest.mark.parametrize("hollow", HOLLOW.values(), ids=HOLLOW)
 def test_each_hollow_guard_differs(source: Callable[[], Objects], hollow: HollowGuard) -> None:
-    found = differences(hollow.applied_to(with_defaults(source())))
-    assert found.keys() == {hollow.name}
-    assert set(hollow.path.split(", ")) <= set(weakening(found[hollow.name])), found
+    paths = differences(hollow.applied_to(with_defaults(source())))
+    assert paths.keys() == {hollow.name}
+    assert set(hollow.path.split(", ")) <= set(weakening(paths[hollow.name])), paths
 
 
 @pytest.mark.parametrize("changed", UNCHANGED_EFFECT.values(), ids=UNCHANGED_EFFECT)
 def test_changes_without_an_effect_on_refusals(changed: HollowGuard) -> None:
-    found = differences(changed.applied_to(with_defaults(by_kustomize())))
-    assert found == {changed.name: [changed.path]}
-    assert weakening(found[changed.name]) == []
+    paths = differences(changed.applied_to(with_defaults(by_kustomize())))
+    assert paths == {changed.name: [changed.path]}
+    assert weakening(paths[changed.name]) == []
 
 
 def test_the_order_of_names_and_conditions_is_no_difference() -> None:
