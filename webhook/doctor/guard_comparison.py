@@ -94,12 +94,8 @@ def _comparable(spec: Mapping[str, Any]) -> dict[str, Any]:
     result = {"failurePolicy": "Fail", **spec}
     result.pop("validationActions", None)
     if "variables" in spec:
-        names = [variable["name"] for variable in spec["variables"]]
-        # A second variable of the same name would hide the first one; it is compared.
         result["variables"] = [
-            {"name": variable["name"]}
-            if variable["name"] in PARAMETERS and names.count(variable["name"]) == 1
-            else variable
+            {"name": variable["name"]} if variable["name"] in PARAMETERS else variable
             for variable in spec["variables"]
         ]
     result["matchConstraints"] = _with_defaults(spec.get("matchConstraints") or {})
@@ -147,7 +143,10 @@ def _differences(actual: Any, shipped: Any, path: str) -> Iterator[str]:
 
 
 def _by_name(items: list[Any]) -> dict[str, Any] | None:
-    """Return the items of a list by their names; None if they lack names, or share one."""
+    """Return the items of a list by their names; None if they lack names, or share one.
+
+    The API server accepts two variables of one name (seen on Kubernetes 1.30.14 and 1.36.3).
+    """
     if not all(isinstance(item, dict) and "name" in item for item in items):
         return None
     named = {item["name"]: item for item in items}
