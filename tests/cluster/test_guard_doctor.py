@@ -27,7 +27,7 @@ from tests.support.hollow_guards import HOLLOW, KEYS, UNCHANGED_EFFECT, HollowGu
 from tests.support.kube_user import ADMINISTRATOR, Asker, where
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
-from webhook.doctor.guard import guard_findings
+from webhook.doctor.guard.check import guard_findings
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 _PROVED = (
@@ -131,7 +131,7 @@ async def test_each_hollow_guard_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "webhook.doctor.guard_proof._TAKES_EFFECT_SECONDS", 0.0
+        "webhook.doctor.guard.proof._TAKES_EFFECT_SECONDS", 0.0
     )  # the test itself repeats doctor
     for title, hollow in HOLLOW.items():
         original = denying[hollow.name]

@@ -25,7 +25,7 @@ from tests.support.guard import (
 from tests.support.kube_user import Asker, where
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
-from webhook.doctor.guard import guard_findings
+from webhook.doctor.guard.check import guard_findings
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 _COUNTED = re.compile(

@@ -14,7 +14,7 @@ from tests.support.guarded_api_server import HOST, GuardedApi
 from tests.support.hollow_guards import HOLLOW, UNCHANGED_EFFECT, HollowGuard, variable
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.guard import guard_findings
+from webhook.doctor.guard.check import guard_findings
 
 ENFORCED = but(namespaces=whole(namespace("strict", mode="enforce"), namespace("vision")))
 REMEDY = "apply this release's guard (chart: guard.action=deny; or kubectl apply -k deploy/guard/deny)"
@@ -31,7 +31,7 @@ READY = (
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.doctor.guard_proof._TAKES_EFFECT_SECONDS", 0)
+    monkeypatch.setattr("webhook.doctor.guard.proof._TAKES_EFFECT_SECONDS", 0)
 
 
 async def findings(client: KubeClient, cluster: Cluster = ENFORCED) -> list[CheckResult]:

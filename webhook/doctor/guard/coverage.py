@@ -7,7 +7,7 @@ from typing import Final
 
 from service.check_results import CheckResult, problem, warning
 from service.text import joined, listed, one_line
-from webhook.doctor.guard_comparison import (
+from webhook.doctor.guard.comparison import (
     Coverage,
     binding_differences,
     candidates,
@@ -15,7 +15,7 @@ from webhook.doctor.guard_comparison import (
     policy_differences,
     weakening,
 )
-from webhook.doctor.guard_objects import Binding, Guard, Guarded, excluded_names, shipped_guard
+from webhook.doctor.guard.objects import Binding, Guard, Guarded, excluded_names, shipped_guard
 
 _CHECK: Final = "guard"
 APPLY: Final = "apply this release's guard (chart: guard.action=deny; or kubectl apply -k deploy/guard/deny)"

@@ -13,7 +13,7 @@ from tests.support.cluster_facts import but, namespace, whole
 from tests.support.guard import GUARD, rendered
 from tests.support.guarded_api_server import HOST, GuardedApi
 from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.guard import guard_findings
+from webhook.doctor.guard.check import guard_findings
 
 STRICT = but(namespaces=whole(namespace("strict", mode="enforce")))
 SEVERAL = but(namespaces=whole(*(namespace(name, mode="enforce") for name in ("a", "b", "c", "d"))))
@@ -27,7 +27,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         taken.append(seconds)
 
-    monkeypatch.setattr("webhook.doctor.guard_proof.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("webhook.doctor.guard.proof.asyncio", SimpleNamespace(sleep=sleep))
     return taken
 
 

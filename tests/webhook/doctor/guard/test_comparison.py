@@ -10,8 +10,8 @@ import pytest
 from tests.support import helm_chart
 from tests.support.guard import GUARD, rendered
 from tests.support.hollow_guards import HOLLOW, UNCHANGED_EFFECT, HollowGuard, variable
-from webhook.doctor.guard_comparison import binding_differences, policy_differences, weakening
-from webhook.doctor.guard_objects import excluded_names, read_binding, read_policy, shipped_guard
+from webhook.doctor.guard.comparison import binding_differences, policy_differences, weakening
+from webhook.doctor.guard.objects import excluded_names, read_binding, read_policy, shipped_guard
 
 Objects = list[dict[str, Any]]
 SETTINGS = {

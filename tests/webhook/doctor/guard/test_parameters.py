@@ -11,8 +11,8 @@ from tests.support.cluster_facts import WELL, but, mutating, namespace, of_kai, 
 from tests.support.guard import GUARD, rendered
 from tests.support.hollow_guards import KEYS, OWNERS, QUEUES, REFERENCES
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.guard_objects import Guard, read_binding, read_policy
-from webhook.doctor.guard_parameters import exempt_namespaces, parameter_findings, parameters_text, values_of
+from webhook.doctor.guard.objects import Guard, read_binding, read_policy
+from webhook.doctor.guard.parameters import exempt_namespaces, parameter_findings, parameters_text, values_of
 
 
 def guard(overlay: str = "deny", **changes: str) -> Guard:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from webhook.doctor.guard_objects import PARAMETERS, Binding, Guard, Policy, shipped_guard
+from webhook.doctor.guard.objects import PARAMETERS, Binding, Guard, Policy, shipped_guard
 
 _HARMLESS: Final = re.compile(
     # All rules of the guard match every version of their resources, so Exact matches the same requests.

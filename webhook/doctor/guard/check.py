@@ -14,10 +14,10 @@ from service.check_results import CheckResult, State, ok, problem, unknown
 from service.text import counted, joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.guard_coverage import APPLY, GuardSection, assess, changed_policies, guards_vclusters
-from webhook.doctor.guard_objects import NAME_LABEL, Guard, Guarded, read_binding, read_policy
-from webhook.doctor.guard_parameters import exempt_namespaces, parameter_findings, parameters_text
-from webhook.doctor.guard_proof import (
+from webhook.doctor.guard.coverage import APPLY, GuardSection, assess, changed_policies, guards_vclusters
+from webhook.doctor.guard.objects import NAME_LABEL, Guard, Guarded, read_binding, read_policy
+from webhook.doctor.guard.parameters import exempt_namespaces, parameter_findings, parameters_text
+from webhook.doctor.guard.proof import (
     ENFORCE_EDITS,
     VCLUSTER_EDITS,
     ForbiddenEdit,

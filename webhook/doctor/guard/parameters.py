@@ -9,7 +9,7 @@ from kai import keys
 from service.check_results import CheckResult, problem, warning
 from service.text import listed, one_line, quoted
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.guard_objects import PARAMETERS, Guard, shipped_guard
+from webhook.doctor.guard.objects import PARAMETERS, Guard, shipped_guard
 
 _CHECK: Final = "guard"
 _KAI_NAMESPACES, _OWNER_KINDS, _SCHEDULER = PARAMETERS
