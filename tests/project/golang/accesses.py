@@ -69,8 +69,10 @@ class AccessLog:
             file.path, file.code.lines[key[0]], kind, text, map_text, keys
         )
 
-    def whole(self, file: File, span: Span, kind: Kind, note: Note, text: str = "") -> None:
-        """Record a use of a whole map, with the statement or the call around it."""
+    def whole(  # noqa: PLR0913  # what a loop knows
+        self, file: File, span: Span, kind: Kind, note: Note, text: str = "", map_text: str = ""
+    ) -> None:
+        """Record a use of a whole map, with the statement or the call around it if no text is given."""
         code, use, outer = file.code, use_of(file, span), span
         if use.place is Place.ARGUMENT:
             outer = (use.other[0], code.pairs[use.opening] + 1)
@@ -81,7 +83,7 @@ class AccessLog:
             code.lines[span[0]],
             kind,
             text or code.text(outer),
-            code.text(span),
+            map_text or code.text(span),
             frozenset({ANY}),
             note,
         )

@@ -4,10 +4,10 @@ from typing import Final
 
 from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
-from tests.project.golang.places import Place, Use, arguments, primary_start, use_of
+from tests.project.golang.places import Place, Use, primary_start, use_of
 from tests.project.golang.ranges import KeyLoops
 from tests.project.golang.source import File, Function, Span, literal
-from tests.project.golang.values import Values, assignment, names_in, results
+from tests.project.golang.values import Values, arguments, assignment, names_in, results
 
 MAPS: Final = {
     "Labels": Kind.LABEL,
@@ -170,7 +170,7 @@ class Maps:
             place = function.params.index(name) if function.top is top and name in function.params else -1
             if place >= 0 and _can_be_map(function.types[place]):
                 for call in self._values.calls(function):
-                    if call is not None and place < len(call[2]):
+                    if call is not None and place < len(call[2]) and not _is_other(call[0], call[2][place]):
                         self.written(call[0], call[2][place], kind)
 
     def _field(self, origin: File, span: Span, kind: Kind) -> None:
@@ -278,6 +278,17 @@ class Maps:
             if _can_be_map(function.result):
                 for value in results(function, number):
                     self.written(function.file, value, kind)
+
+
+def _is_other(file: File, span: Span) -> bool:
+    """Whether an argument is no map by its declaration, so that the call is of another method of this name."""
+    top, name = file.function_at(span[0]), file.code.texts[span[0]]
+    if top is None or span[1] - span[0] > 1:
+        return False
+    types = [f.types[f.params.index(name)] for f in file.functions if f.top is top and name in f.params]
+    values = [assignment(file, index) for index in names_in(file, name, top.body)]
+    pointers = [v is not None and file.code.texts[v[2][0]] == "&" for v in values]
+    return any(pointers) or any(not _can_be_map(declared) for declared in types)
 
 
 def _can_be_map(declared: str) -> bool:

@@ -10,9 +10,9 @@ from typing import Final
 from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, Access, AccessLog
 from tests.project.golang.maps import MAPS, Maps
-from tests.project.golang.places import arguments, is_call, primary_start
+from tests.project.golang.places import is_call, primary_start
 from tests.project.golang.source import File, literal
-from tests.project.golang.values import Values, element
+from tests.project.golang.values import Values, arguments, element
 
 _KEY_SECOND: Final = {
     "HasAnnotation": Kind.ANNOTATION, "SetMetaDataAnnotation": Kind.ANNOTATION, "HasLabel": Kind.LABEL,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from tests.project.golang.source import Code, File, Span
-from tests.project.golang.values import assignment
+from tests.project.golang.values import arguments, assignment
 
 
 class Place(Enum):
@@ -91,11 +91,6 @@ def primary_end(code: Code, index: int) -> int:
             index = code.pairs[index] + 1
         else:
             return index
-
-
-def arguments(code: Code, opening: int) -> list[Span]:
-    """Return the arguments of a call."""
-    return code.split((opening + 1, code.pairs[opening]))
 
 
 def is_call(code: Code, opening: int) -> bool:

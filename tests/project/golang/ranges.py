@@ -4,9 +4,9 @@ from typing import Final
 
 from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
-from tests.project.golang.places import Place, Use, arguments, use_of
+from tests.project.golang.places import Place, Use, use_of
 from tests.project.golang.source import File, Span
-from tests.project.golang.values import ANY, Values, names_in
+from tests.project.golang.values import ANY, Values, arguments, names_in
 
 _COMPARING: Final = {
     "HasPrefix": ("", ANY), "CutPrefix": ("", ANY), "TrimPrefix": ("", ANY),
@@ -81,10 +81,10 @@ class KeyLoops:
             case Place.INDEX:
                 text = f"range {map_text}: {code.text((use.other[0], use.span[1] + 1))}"
                 is_write = code.at(use.span[1] + 1) == "="
-                self._log.whole(file, span, kind, Note.COPIED if is_write else Note.UNCLEAR, text)
+                self._log.whole(file, span, kind, Note.COPIED if is_write else Note.UNCLEAR, text, map_text)
             case _:
                 text = f"range {map_text}: {code.text(span)}"
-                self._log.whole(file, span, kind, Note.UNCLEAR, text)
+                self._log.whole(file, span, kind, Note.UNCLEAR, text, map_text)
 
     def _argument(self, file: File, span: Span, use: Use, map_text: str, kind: Kind) -> None:
         code = file.code
@@ -104,4 +104,4 @@ class KeyLoops:
                     self._uses(function.file, function.params[use.number], scope, map_text, kind)
         else:
             text = f"range {map_text}: {code.text((use.other[0], code.pairs[use.opening] + 1))}"
-            self._log.whole(file, span, kind, Note.UNCLEAR, text)
+            self._log.whole(file, span, kind, Note.UNCLEAR, text, map_text)

@@ -264,7 +264,7 @@ def read_checkout(root: Path) -> Checkout:
     checkout = Checkout(module)
     for path in sorted([*(root / "pkg").rglob("*.go"), *(root / "cmd").rglob("*.go")]):
         relative = path.relative_to(root)
-        if path.name.endswith(("_test.go", "test_utils.go")) or _SKIPPED_FOLDERS.intersection(relative.parts):
+        if path.name.endswith("_test.go") or _SKIPPED_FOLDERS.intersection(relative.parts):
             continue
         source = path.read_text(encoding="utf-8")
         if not source.startswith(_GENERATED) and f"\n{_GENERATED}" not in source.split("\npackage ", 1)[0]:

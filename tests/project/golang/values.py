@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Final
 
-from tests.project.golang.source import Checkout, File, Function, Span, literal
+from tests.project.golang.source import Checkout, Code, File, Function, Span, literal
 
 ANY: Final = "*"
 """Part of a value: any text. Keys of labels and annotations contain no such character."""
@@ -109,9 +109,21 @@ class Values:
                 self.used.add(f"{path}.{name}")
                 return frozenset({self._constants[f"{path}.{name}"]})
             return _UNKNOWN
-        return self._guard(
-            ("field", name), lambda: _union(self.of(*place) for place in self.field_values(name)) or _UNKNOWN
-        )
+        return self._guard(("field", name), lambda: self._of_field(name))
+
+    def _of_field(self, name: str) -> frozenset[str]:
+        found = _union(self.of(*place) for place in self.field_values(name))
+        if found - {""}:
+            return found
+        options = {option for place in self.field_values(name) for option in self._options(*place)}
+        self.used |= options & self._constants.keys()
+        return frozenset(self._constants.get(option, ANY) for option in options) or _UNKNOWN
+
+    def _options(self, file: File, span: Span) -> Iterator[str]:
+        """Yield the command-line option whose default an expression is."""
+        opening = file.code.parents[span[0]]
+        if file.code.at(opening - 1).endswith("Var"):
+            yield from (f"--{name}" for name in self.of(file, arguments(file.code, opening)[1]))
 
     def field_values(self, name: str) -> Iterator[tuple[File, Span]]:
         """Yield each expression that becomes the value of a field of this name."""
@@ -124,12 +136,12 @@ class Values:
                 yield file, (index + 2, code.statement_end(index + 2))
             elif before == "." and code.at(code.parents[index]) == "(":
                 opening = code.parents[index]
-                arguments = code.split((opening + 1, code.pairs[opening]))
+                parts = arguments(code, opening)
                 callee = code.at(opening - 1)
                 place = 3 if callee.endswith("VarP") else 2
-                is_flag = callee.endswith(("Var", "VarP")) and arguments[0][1] == index + 1
-                if is_flag and code.texts[arguments[0][0]] == "&" and len(arguments) > place:
-                    yield file, arguments[place]
+                is_flag = callee.endswith(("Var", "VarP")) and parts[0][1] == index + 1
+                if is_flag and code.texts[parts[0][0]] == "&" and len(parts) > place:
+                    yield file, parts[place]
 
     def _assigned(self, top: Function, name: str) -> Iterator[Finding]:
         file = top.file
@@ -186,23 +198,23 @@ class Values:
 
     def _of_call(self, file: File, opening: int, place: int) -> frozenset[str]:
         code = file.code
-        arguments = code.split((opening + 1, code.pairs[opening]))
+        given = arguments(code, opening)
         name = code.at(opening - 1)
-        if name == "Sprintf" and arguments:
-            return _union(self._formatted(file, text, arguments[1:]) for text in self.of(file, arguments[0]))
+        if name == "Sprintf" and given:
+            return _union(self._formatted(file, text, given[1:]) for text in self.of(file, given[0]))
         functions = self.functions(file, opening)
         if functions and name not in _CHOICES:
             return _union(self.of_result(function, place) for function in functions)
-        if name in _CONVERSIONS | _CHOICES and arguments:
-            return _union(self.of(file, argument) for argument in arguments)
+        if name in _CONVERSIONS | _CHOICES and given:
+            return _union(self.of(file, argument) for argument in given)
         return _UNKNOWN
 
-    def _formatted(self, file: File, text: str, arguments: list[Span]) -> frozenset[str]:
+    def _formatted(self, file: File, text: str, given: list[Span]) -> frozenset[str]:
         parts = text.replace("%v", "%s").replace("%d", "%s").split("%s")
-        if len(parts) != len(arguments) + 1 or any("%" in part for part in parts):
+        if len(parts) != len(given) + 1 or any("%" in part for part in parts):
             return _UNKNOWN
         found = {parts[0]}
-        for part, argument in zip(parts[1:], arguments, strict=True):
+        for part, argument in zip(parts[1:], given, strict=True):
             found = {start + value + part for start in found for value in self.of(file, argument)}
         return frozenset(found)
 
@@ -266,9 +278,14 @@ class Values:
                 if code.at(index + 1) not in (":", ":=", "=") and not (function.is_method or function.outer):
                     yield None
                 continue
-            arguments = code.split((opening + 1, code.pairs[opening]))
-            if len(arguments) == len(function.params) or not function.is_method:
-                yield file, opening, arguments
+            given = arguments(code, opening)
+            if len(given) == len(function.params) or not function.is_method:
+                yield file, opening, given
+
+
+def arguments(code: Code, opening: int) -> list[Span]:
+    """Return the arguments of a call."""
+    return code.split((opening + 1, code.pairs[opening]))
 
 
 def results(function: Function, place: int) -> Iterator[Span]:
