@@ -139,7 +139,9 @@ def release_of(text: str) -> Release | None:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.project.kai_reads", description=__doc__)
     parser.add_argument("folders", metavar="FOLDER[=RELEASE]", nargs="+", help="a checkout of KAI")
-    parser.add_argument("--prove", action="store_true", help="show for each row of the table where it is read")
+    parser.add_argument(
+        "--prove", action="store_true", help="show for each row of the table where it is read"
+    )
     return parser.parse_args(words)
 
 

@@ -6,12 +6,27 @@ from typing import Final
 
 from kai.key_classes import Kind
 from tests.project.golang.places import Place, use_of
-from tests.project.golang.source import File, Span
+from tests.project.golang.source import File
+from tests.project.golang.tokens import Span
 from tests.project.golang.values import ANY, Values
 
 LOGGING: Final = frozenset(
-    "Info Infof Infow Error Errorf Warn Warnf Warning Warningf Debug Debugf Fatal Fatalf Printf Println"
-    " WithValues Eventf".split()
+    {
+        *(
+            "Info",
+            "Infof",
+            "Infow",
+            "Error",
+            "Errorf",
+            "Warn",
+            "Warnf",
+            "Warning",
+            "Warningf",
+            "Debug",
+            "Debugf",
+        ),
+        *("Fatal", "Fatalf", "Printf", "Println", "WithValues", "Eventf"),
+    }
 )
 """Functions that write a log or an Event."""
 
@@ -69,7 +84,7 @@ class AccessLog:
             file.path, file.code.lines[key[0]], kind, text, map_text, keys
         )
 
-    def whole(  # noqa: PLR0913  # what a loop knows
+    def whole(  # what a loop knows
         self, file: File, span: Span, kind: Kind, note: Note, text: str = "", map_text: str = ""
     ) -> None:
         """Record a use of a whole map, with the statement or the call around it if no text is given."""

@@ -6,7 +6,8 @@ from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
 from tests.project.golang.places import Place, Use, primary_start, use_of
 from tests.project.golang.ranges import KeyLoops
-from tests.project.golang.source import File, Function, Span, literal
+from tests.project.golang.source import File, Function
+from tests.project.golang.tokens import Span, literal
 from tests.project.golang.values import Values, arguments, assignment, names_in, results
 
 MAPS: Final = {
@@ -53,7 +54,7 @@ class Maps:
             self._done.add((id(file), span, kind))
             self._waiting.append((file, span, kind))
 
-    def _use(self, file: File, span: Span, kind: Kind) -> None:  # noqa: C901, PLR0912  # one branch for each place
+    def _use(self, file: File, span: Span, kind: Kind) -> None:  # noqa: PLR0912  # one branch for each place
         """Follow a map to where its keys are accessed."""
         code = file.code
         use = use_of(file, span)
@@ -123,11 +124,14 @@ class Maps:
         call = (use.other[0], code.pairs[use.opening] + 1)
         if name == "delete":
             self._log.key(file, use.span, arguments(code, use.opening)[1], kind)
-        elif name in HARMLESS | LOGGING:
+        elif (
+            name in LOGGING
+            or (name in HARMLESS and not self._values.functions(file, use.opening))
+            or (name in ("SetLabels", "SetAnnotations") and self._is_built(file, use.span, use.other))
+        ):
             pass
         elif name in ("SetLabels", "SetAnnotations"):
-            if not self._is_built(file, use.span, use.other):
-                self._log.whole(file, use.span, kind, Note.COPIED)
+            self._log.whole(file, use.span, kind, Note.COPIED)
         elif name in _COPYING and callee == f"maps.{name}":
             if use.number == 0 and name == "Copy":
                 self.written(file, arguments(code, use.opening)[1], kind)
@@ -137,15 +141,19 @@ class Maps:
                 self._log.whole(file, use.span, kind, Note.COPIED)
         elif callee in ("map[string]string", "labels.Set", "client.MatchingLabels"):
             self.read(file, call, kind)
-        elif functions := self._values.functions(file, use.opening):
-            fitting = [
-                f for f in functions if use.number < len(f.params) and _can_be_map(f.types[use.number])
-            ]
-            for function in fitting:
-                self._variable_in(function.file, function.top, function.params[use.number], kind)
-            if not fitting:
-                self._log.whole(file, use.span, kind, Note.UNCLEAR)
         else:
+            self._passed(file, use, kind)
+
+    def _passed(self, file: File, use: Use, kind: Kind) -> None:
+        """Follow a map into each function that a call can mean."""
+        fitting = [
+            function
+            for function in self._values.functions(file, use.opening)
+            if use.number < len(function.params) and _can_be_map(function.types[use.number])
+        ]
+        for function in fitting:
+            self._variable_in(function.file, function.top, function.params[use.number], kind)
+        if not fitting:
             self._log.whole(file, use.span, kind, Note.UNCLEAR)
 
     def variable(self, file: File, index: int, kind: Kind) -> None:
@@ -164,7 +172,10 @@ class Maps:
         for index in names_in(file, name, top.body):
             is_package = code.at(index + 1) == "." and name in file.imports
             is_field = code.at(index + 1) == ":" and code.at(index - 1) in ("{", ",")
-            if not is_package and not is_field and code.at(index - 1) != "var":
+            target = assignment(file, index) if code.at(index - 1) == "var" else None
+            if target is not None:
+                self.written(file, target[2], kind)
+            elif not is_package and not is_field and code.at(index - 1) != "var":
                 self.read(file, (index, index + 1), kind)
         for function in file.functions:
             place = function.params.index(name) if function.top is top and name in function.params else -1
@@ -180,14 +191,16 @@ class Maps:
             return
         self._done.add((name, kind))
         places = self._values.checkout.occurrences[name]
-        if not any(_can_be_map(file.code.text((i + 1, i + 5))) for file, i in places if file.code.at(i - 1) != "."):
+        if not any(
+            _can_be_map(file.code.text((i + 1, i + 5))) for file, i in places if file.code.at(i - 1) != "."
+        ):
             self._log.unclear(origin, span, kind)
             return
         for file, index in places:
             if file.code.at(index - 1) == "." and file.imports.get(file.code.at(index - 2)) is None:
                 self.read(file, (primary_start(file.code, index), index + 1), kind)
-        for file, span in self._values.field_values(name):
-            self.written(file, span, kind)
+        for file, value in self._values.field_values(name):
+            self.written(file, value, kind)
 
     def _returned(self, file: File, use: Use, kind: Kind) -> None:
         """Follow the result of the function that returns a map."""
@@ -226,7 +239,11 @@ class Maps:
         start, end = code.strip(span)
         while code.at(start) in ("&", "*") and start + 1 < end:
             start += 1
-        if start >= end or code.texts[start] in ("nil", "range") or code.texts[start : start + 2] == ["make", "("]:
+        if (
+            start >= end
+            or code.texts[start] in ("nil", "range")
+            or code.texts[start : start + 2] == ["make", "("]
+        ):
             return
         done = ("written", id(file), (start, end), kind)
         if done in self._done:
@@ -243,7 +260,7 @@ class Maps:
             self.variable(file, start, kind)
         elif code.is_name(end - 1) and code.at(end - 2) == ".":
             self._field(file, (start, end), kind)
-        elif last == "]" or last == ")":
+        elif last in ("]", ")"):
             self.read(file, (start, end), kind)
             self._log.unclear(file, (start, end), kind)
         else:
@@ -267,7 +284,9 @@ class Maps:
         callee, name = code.text((span[0], opening)), code.at(opening - 1)
         functions = self._values.functions(file, opening)
         if code.texts[span[0]] == "func":
-            functions = [f for f in file.functions if span[0] < f.body[0] < opening and f.body[1] == opening - 1]
+            functions = [
+                f for f in file.functions if span[0] < f.body[0] < opening and f.body[1] == opening - 1
+            ]
         if name in MAPS:
             self.read(file, span, kind)
         elif callee in ("map[string]string", "labels.Set", "client.MatchingLabels", "maps.Clone"):

@@ -11,7 +11,8 @@ from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, Access, AccessLog
 from tests.project.golang.maps import MAPS, Maps
 from tests.project.golang.places import is_call, primary_start
-from tests.project.golang.source import File, literal
+from tests.project.golang.source import File
+from tests.project.golang.tokens import literal
 from tests.project.golang.values import Values, arguments, element
 
 _KEY_SECOND: Final = {
@@ -42,7 +43,7 @@ class _Starts:
         self.log = AccessLog(values)
         self.maps = Maps(values, self.log)
 
-    def at(self, file: File, index: int, token: str) -> None:  # noqa: C901, PLR0912  # one branch for each word
+    def at(self, file: File, index: int, token: str) -> None:  # noqa: PLR0912  # one branch for each word
         """Begin at a token if a map comes from there, or goes there."""
         code = file.code
         before, after, parent = code.at(index - 1), code.at(index + 1), code.at(code.parents[index])
@@ -146,7 +147,7 @@ class _Starts:
         span = (index, index + 1)
         if code.at(opening - 1) == "Sprintf":
             span = (primary_start(code, opening - 1), code.pairs[opening] + 1)
-            place = text.split("labels" if kind is Kind.LABEL else "annotations")[0].count("%")
+            place = text.split("labels" if kind is Kind.LABEL else "annotations", maxsplit=1)[0].count("%")
             parts = arguments(code, opening)
             if text.endswith(("labels.%s", "labels/%s", "annotations.%s", "annotations/%s")):
                 self.log.key(file, (index, index + 1), parts[place + 1], kind)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from tests.project.golang.source import Code, File, Span
+from tests.project.golang.source import File
+from tests.project.golang.tokens import Code, Span
 from tests.project.golang.values import arguments, assignment
 
 
@@ -98,7 +99,7 @@ def is_call(code: Code, opening: int) -> bool:
     return code.at(opening) == "(" and (code.is_name(opening - 1) or code.at(opening - 1) in (")", "]", "}"))
 
 
-def use_of(file: File, span: Span) -> Use:  # noqa: C901, PLR0912  # one branch for each place
+def use_of(file: File, span: Span) -> Use:  # noqa: PLR0912  # one branch for each place
     """Return the use of an expression."""
     code = file.code
     start, end = span
@@ -154,6 +155,11 @@ def _in_statement(file: File, span: Span) -> Use:
     if sign == "return":
         return Use(Place.RETURNED, span, number=number)
     if sign in ("=", ":="):
+        word = begin - 1
+        while code.at(word - 1) not in (";", "{", "}", "(", ""):
+            word = code.pairs[word - 1] if code.at(word - 1) in ("]", ")") else word - 1
+        if code.texts[word] == "var":
+            return Use(Place.ASSIGNED, span, (word + 1 + 2 * number, word + 2 + 2 * number))
         last = first = begin - 2
         first = primary_start(code, last)
         targets = [(first, last + 1)]

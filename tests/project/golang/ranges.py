@@ -5,7 +5,8 @@ from typing import Final
 from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
 from tests.project.golang.places import Place, Use, use_of
-from tests.project.golang.source import File, Span
+from tests.project.golang.source import File
+from tests.project.golang.tokens import Span
 from tests.project.golang.values import ANY, Values, arguments, names_in
 
 _COMPARING: Final = {
@@ -35,7 +36,7 @@ class KeyLoops:
             kind: what the map has.
         """
         code = file.code
-        names = []
+        names: list[int] = []
         index = span[0] - 2
         while code.at(index) in (":=", "=", ",") and code.is_name(index - 1):
             names.insert(0, index - 1)

@@ -5,10 +5,12 @@ variable can have the value of each of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import Final
 
-from tests.project.golang.source import Checkout, Code, File, Function, Span, literal
+from tests.project.golang.source import Checkout, File, Function
+from tests.project.golang.tokens import Code, Span, literal
 
 ANY: Final = "*"
 """Part of a value: any text. Keys of labels and annotations contain no such character."""
@@ -147,17 +149,11 @@ class Values:
         file = top.file
         code = file.code
         for index in names_in(file, name, top.body):
-            if code.at(index - 1) in ("&", "var") or code.at(index + 1) == "+=":
-                if code.at(index - 1) != "var" or code.at(index + 1) == "=":
-                    yield lambda: _UNKNOWN
-                elif "=" in code.texts[index : code.statement_end(index)]:
-                    sign = code.texts.index("=", index)
-                    span = (sign + 1, code.statement_end(sign + 1))
-                    yield lambda span=span: self.of(file, span)
-                continue
             target = assignment(file, index)
-            if target is not None:
-                yield lambda target=target: self._of_assignment(file, *target)
+            if code.at(index - 1) == "&" or code.at(index + 1) == "+=":
+                yield lambda: _UNKNOWN
+            elif target is not None:
+                yield partial(self._of_assignment, file, *target)
 
     def _of_assignment(self, file: File, place: int, count: int, span: Span) -> frozenset[str]:
         code = file.code
@@ -193,7 +189,8 @@ class Values:
                 if target is not None and target[1] == 1:
                     found = [*found, (file, target[2])]
         return self._guard(
-            ("list", id(file), start), lambda: _union(self.elements(*item, place) for item in found) or _UNKNOWN
+            ("list", id(file), start),
+            lambda: _union(self.elements(*item, place) for item in found) or _UNKNOWN,
         )
 
     def _of_call(self, file: File, opening: int, place: int) -> frozenset[str]:
@@ -247,7 +244,7 @@ class Values:
     def _parameters(self, top: Function, name: str) -> Iterator[Finding]:
         for function in top.file.functions:
             if function.top is top and name in function.params:
-                yield lambda function=function: self._of_parameter(function, function.params.index(name))
+                yield partial(self._of_parameter, function, function.params.index(name))
 
     def _of_parameter(self, function: Function, place: int) -> frozenset[str]:
         calls = list(self.calls(function))
@@ -314,7 +311,10 @@ def assignment(file: File, index: int) -> tuple[int, int, Span] | None:
         while code.at(end) in (".", "[", "("):
             end = end + 2 if code.at(end) == "." else code.pairs[end] + 1
     if code.at(end) not in ("=", ":="):
-        return None
+        after = code.statement_end(index)
+        if code.at(index - 1) not in ("var", "const") or "=" not in code.texts[index:after]:
+            return None
+        return 0, 1, (code.texts.index("=", index) + 1, after)
     start = index
     while code.at(start - 1) == "," and code.is_name(start - 2):
         start, place, count = start - 2, place + 1, count + 1
