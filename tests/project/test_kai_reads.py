@@ -16,6 +16,8 @@ ACCESSES = [
     ("a label", 'v := pod.Labels["acme.io/x"]', "label", "acme.io/x"),
     ("an annotation", 'v := pod.Annotations["acme.io/x"]', "annotation", "acme.io/x"),
     ("a method", 'v := pod.GetLabels()["acme.io/x"]', "label", "acme.io/x"),
+    ("generic maps", 'v := o["metadata"].(map[string]any)["labels"].(map[string]any)["acme.io/x"]', "label", "acme.io/x"),
+    ("a method of a set", 'v := labels.Set(pod.Labels).Has("acme.io/x")', "label", "acme.io/x"),
     ("a path of fields", 'v := j.Spec.Template.Annotations["acme.io/x"]', "annotation", "acme.io/x"),
     ("a type assertion", 'v := obj.(*corev1.Pod).Labels["acme.io/x"]', "label", "acme.io/x"),
     ("an initial value in if", 'if v, ok := pod.Labels["acme.io/x"]; ok { use(v) }', "label", "acme.io/x"),
@@ -81,6 +83,15 @@ ACCESSES = [
 
 UNKNOWN = [
     ("an unknown key", "v := pod.Labels[other.Key]", "label: the key of `pod.Labels[other.Key]` cannot be found"),
+    ("a key that is set later", "use(pod.Labels[later])", "cannot be found"),
+    ("a function value", "get := pod.GetLabels\nuse(get()[Known])", "is not understood"),
+    ("a pointer", "m := &pod.Labels\nuse((*m)[Known])", "is not understood"),
+    ("a list of maps", "list = append(list, pod.Labels)", "is not understood"),
+    ("a map of maps", "seen[pod.Name] = pod.Labels", "is not understood"),
+    ("maps from a list", "for _, m := range list { pod.SetLabels(m) }", "all are copied"),
+    ("a selector in a text", 'o := metav1.ListOptions{LabelSelector: "acme.io/x=1"}', "is not understood"),
+    ("the keys as a list", "k := slices.Sorted(maps.Keys(pod.Labels))", "is not understood"),
+    ("a function literal", 'func(m map[string]string) { use(m["acme.io/x"]) }(pod.Labels)', "is not understood"),
     ("a key from outside", "v := pod.Labels[os.Getenv(name)]", "cannot be found"),
     ("a whole copy", "maps.Copy(target, pod.GetLabels())",
      "labels: all are copied by `maps.Copy(target, pod.GetLabels())`"),
@@ -126,10 +137,12 @@ const (
 	Local = "acme.io/local"
 )
 
+var later = Known
 var all = []string{Known, "acme.io/listed"}
 
 func readMap(m map[string]string) { use(m["acme.io/from-map"]) }
 func readKey(pod *corev1.Pod, key string) { use(pod.Labels[key]) }
+func change() { later = os.Getenv("KEY") }
 func known(pod *corev1.Pod) { readKey(pod, Known) }
 func mapOf(pod *corev1.Pod) map[string]string { return pod.GetAnnotations() }
 func isOurs(name corev1.ResourceName) bool { return strings.HasPrefix(string(name), "acme.io/gpu-") }

@@ -7,8 +7,9 @@ from tests.project.golang.accesses import LOGGING, AccessLog, Note
 from tests.project.golang.places import Place, Use, primary_start, use_of
 from tests.project.golang.ranges import KeyLoops
 from tests.project.golang.source import File, Function
+from tests.project.golang.syntax import arguments, assignment, names_in, results
 from tests.project.golang.tokens import Span, literal
-from tests.project.golang.values import Values, arguments, assignment, names_in, results
+from tests.project.golang.values import Values
 
 MAPS: Final = {
     "Labels": Kind.LABEL,
@@ -239,11 +240,7 @@ class Maps:
         start, end = code.strip(span)
         while code.at(start) in ("&", "*") and start + 1 < end:
             start += 1
-        if (
-            start >= end
-            or code.texts[start] in ("nil", "range")
-            or code.texts[start : start + 2] == ["make", "("]
-        ):
+        if start >= end or code.texts[start] == "nil" or code.texts[start : start + 2] == ["make", "("]:
             return
         done = ("written", id(file), (start, end), kind)
         if done in self._done:

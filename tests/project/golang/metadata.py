@@ -12,8 +12,9 @@ from tests.project.golang.accesses import LOGGING, Access, AccessLog
 from tests.project.golang.maps import MAPS, Maps
 from tests.project.golang.places import is_call, primary_start
 from tests.project.golang.source import File
+from tests.project.golang.syntax import arguments, element
 from tests.project.golang.tokens import literal
-from tests.project.golang.values import Values, arguments, element
+from tests.project.golang.values import Values
 
 _KEY_SECOND: Final = {
     "HasAnnotation": Kind.ANNOTATION, "SetMetaDataAnnotation": Kind.ANNOTATION, "HasLabel": Kind.LABEL,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from tests.project.golang.source import File
+from tests.project.golang.syntax import arguments, assignment
 from tests.project.golang.tokens import Code, Span
-from tests.project.golang.values import arguments, assignment
 
 
 class Place(Enum):

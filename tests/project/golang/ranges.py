@@ -6,8 +6,9 @@ from kai.key_classes import Kind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
 from tests.project.golang.places import Place, Use, use_of
 from tests.project.golang.source import File
+from tests.project.golang.syntax import arguments, names_in
 from tests.project.golang.tokens import Span
-from tests.project.golang.values import ANY, Values, arguments, names_in
+from tests.project.golang.values import ANY, Values
 
 _COMPARING: Final = {
     "HasPrefix": ("", ANY), "CutPrefix": ("", ANY), "TrimPrefix": ("", ANY),

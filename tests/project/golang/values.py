@@ -10,7 +10,8 @@ from itertools import product
 from typing import Final
 
 from tests.project.golang.source import Checkout, File, Function
-from tests.project.golang.tokens import Code, Span, literal
+from tests.project.golang.syntax import arguments, assignment, element, names_in, results
+from tests.project.golang.tokens import Span, literal
 
 ANY: Final = "*"
 """Part of a value: any text. Keys of labels and annotations contain no such character."""
@@ -94,10 +95,19 @@ class Values:
         return self._of_package(file.folder, name)
 
     def _of_package(self, folder: str, name: str) -> frozenset[str]:
-        found = self.checkout.variables.get((folder, name), [])
+        found = [*self.checkout.variables.get((folder, name), []), *self._assigned_later(folder, name)]
         if not found:
             return _UNKNOWN
         return self._guard((folder, name), lambda: _union(self.of(file, span) for file, span in found))
+
+    def _assigned_later(self, folder: str, name: str) -> Iterator[tuple[File, Span]]:
+        """Yield each value that a function gives to a variable of the package."""
+        for file, index in self.checkout.occurrences[name]:
+            if file.folder == folder and file.function_at(index) and file.code.at(index - 1) != ".":
+                if file.code.at(index - 1) == "&":
+                    yield file, (index, index)
+                elif file.code.at(index + 1) == "=":
+                    yield file, (index + 2, file.code.statement_end(index + 2))
 
     def _of_selector(self, file: File, start: int, index: int) -> frozenset[str]:
         """Return the values of a name of a package, or of a field."""
@@ -278,55 +288,6 @@ class Values:
             given = arguments(code, opening)
             if len(given) == len(function.params) or not function.is_method:
                 yield file, opening, given
-
-
-def arguments(code: Code, opening: int) -> list[Span]:
-    """Return the arguments of a call."""
-    return code.split((opening + 1, code.pairs[opening]))
-
-
-def results(function: Function, place: int) -> Iterator[Span]:
-    """Yield the expressions that a function returns at a place."""
-    file, code = function.file, function.file.code
-    for index in range(*function.body):
-        if code.texts[index] == "return" and file.innermost_at(index) is function:
-            parts = code.split((index + 1, code.statement_end(index + 1)))
-            if place < len(parts):
-                yield parts[place]
-
-
-def names_in(file: File, name: str, span: Span) -> Iterator[int]:
-    """Yield the places of a variable's name."""
-    code = file.code
-    for index in range(*span):
-        if code.texts[index] == name and code.at(index - 1) != ".":
-            yield index
-
-
-def assignment(file: File, index: int) -> tuple[int, int, Span] | None:
-    """Return the place among the targets, the number of targets, and the values, of the assignment to a name."""
-    code, end, place, count = file.code, index + 1, 0, 1
-    while code.at(end) == "," and code.is_name(end + 1):
-        end, count = end + 2, count + 1
-        while code.at(end) in (".", "[", "("):
-            end = end + 2 if code.at(end) == "." else code.pairs[end] + 1
-    if code.at(end) not in ("=", ":="):
-        after = code.statement_end(index)
-        if code.at(index - 1) not in ("var", "const") or "=" not in code.texts[index:after]:
-            return None
-        return 0, 1, (code.texts.index("=", index) + 1, after)
-    start = index
-    while code.at(start - 1) == "," and code.is_name(start - 2):
-        start, place, count = start - 2, place + 1, count + 1
-    return place, count, code.strip((end + 1, code.statement_end(end + 1)))
-
-
-def element(file: File, start: int) -> Span:
-    """Return the expression that begins at a token, in a list of expressions."""
-    code, end = file.code, start
-    while code.at(end) not in (",", ")", "]", "}", ";", ""):
-        end = code.pairs[end] + 1 if code.pairs[end] > end else end + 1
-    return start, end
 
 
 def _union(found: Iterable[frozenset[str]]) -> frozenset[str]:
