@@ -107,7 +107,7 @@ def stale(readings: Sequence[Reading], reviewed: Sequence[Reviewed] = REVIEWED) 
 def proof(readings: Sequence[Reading], table: Sequence[KaiKey] = TABLE) -> Iterator[tuple[KaiKey, str, bool]]:
     """Yield each row with the accesses that fail without it, and whether the row's release is right."""
     for row in table:
-        places, found = [], set()
+        places, releases = [], set()
         rest = [other for other in table if other is not row]
         for reading in readings:
             needing = [
@@ -117,17 +117,17 @@ def proof(readings: Sequence[Reading], table: Sequence[KaiKey] = TABLE) -> Itera
                 and any(missing([replace(reading, accesses=(access,))], rest))
             ]
             if needing:
-                found.add(reading.release)
+                releases.add(reading.release)
                 places.append(f"{reading.name} {needing[0].path}:{needing[0].line}")
         since = release_of(row.since) or NEWEST
         due = {reading.release for reading in readings if reading.release >= since}
         if row.key in NOT_READ_YET:
-            yield row, NOT_READ_YET[row.key], not found
+            yield row, NOT_READ_YET[row.key], not releases
         elif not due:
             yield row, f"no folder of {row.since} or newer", True
         else:
-            early = {release for release in found if release < since}
-            yield row, ", ".join(places) or "no access", min(due) in found and not early
+            early = {release for release in releases if release < since}
+            yield row, ", ".join(places) or "no access", min(due) in releases and not early
 
 
 def release_of(text: str) -> Release | None:

@@ -181,8 +181,8 @@ def lines(folder: Path, source: str) -> list[str]:
 
 @pytest.mark.parametrize(("title", "source", "kind", "key"), ACCESSES, ids=[row[0] for row in ACCESSES])
 def test_an_access_is_found(tmp_path: Path, title: str, source: str, kind: str, key: str) -> None:
-    found = {(access.kind.value, k) for access in reading(tmp_path, source).accesses for k in access.keys}
-    assert (kind, key) in found, sorted(found)
+    keys = {(access.kind.value, k) for access in reading(tmp_path, source).accesses for k in access.keys}
+    assert (kind, key) in keys, sorted(keys)
     assert any(
         f'{kind} "{key}" is read and kai/key_classes.py has no row' in line
         for line in lines(tmp_path, source)
@@ -227,15 +227,15 @@ def test_a_reviewed_access_has_the_keys_of_its_entry(tmp_path: Path) -> None:
 def test_a_reviewed_map_covers_each_key_and_a_reviewed_access_only_its_own(tmp_path: Path) -> None:
     folder = checkout(tmp_path, 'use(node.Labels["acme.io/x"], node.Labels["acme.io/y"])')
     whole = Reviewed("p/p.go", "node.Labels", reason="a Node", is_map=True)
-    one = Reviewed("p/p.go", 'node.Labels["acme.io/x"]', reason="a Node")
+    single = Reviewed("p/p.go", 'node.Labels["acme.io/x"]', reason="a Node")
     assert len(list(missing([read(folder, NEWEST, [whole])]))) == 0
-    assert len(list(missing([read(folder, NEWEST, [one])]))) == 1
+    assert len(list(missing([read(folder, NEWEST, [single])]))) == 1
 
 
 def test_an_entry_that_fits_nothing_is_reported(tmp_path: Path) -> None:
     entry = Reviewed("p/p.go", "pod.Labels[gone]", (KNOWN,))
-    found = read(checkout(tmp_path, "v := pod.Labels[Known]"), NEWEST, [entry])
-    assert next(stale([found], [entry])) == "kai_reviewed.py: `pod.Labels[gone]` in p/p.go fits no access"
+    known = read(checkout(tmp_path, "v := pod.Labels[Known]"), NEWEST, [entry])
+    assert next(stale([known], [entry])) == "kai_reviewed.py: `pod.Labels[gone]` in p/p.go fits no access"
 
 
 def test_each_row_needs_an_access_of_its_releases(tmp_path: Path) -> None:

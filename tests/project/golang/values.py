@@ -79,11 +79,11 @@ class Values:
         if key in self._unknown or len(self._open) > _DEEPEST:
             return _UNKNOWN
         self._open.add(key)
-        found = find()
+        values = find()
         self._open.discard(key)
-        if ANY in found:
+        if ANY in values:
             self._unknown.add(key)
-        return found
+        return values
 
     def of_name(self, file: File, index: int) -> frozenset[str]:
         """Return the values of a constant, a variable or a parameter."""
@@ -95,10 +95,10 @@ class Values:
         return self._of_package(file.folder, name)
 
     def _of_package(self, folder: str, name: str) -> frozenset[str]:
-        found = [*self.checkout.variables.get((folder, name), []), *self._assigned_later(folder, name)]
-        if not found:
+        places = [*self.checkout.variables.get((folder, name), []), *self._assigned_later(folder, name)]
+        if not places:
             return _UNKNOWN
-        return self._guard((folder, name), lambda: _union(self.of(file, span) for file, span in found))
+        return self._guard((folder, name), lambda: _union(self.of(file, span) for file, span in places))
 
     def _assigned_later(self, folder: str, name: str) -> Iterator[tuple[File, Span]]:
         """Yield each value that a function gives to a variable of the package."""
@@ -124,9 +124,9 @@ class Values:
         return self._guard(("field", name), lambda: self._of_field(name))
 
     def _of_field(self, name: str) -> frozenset[str]:
-        found = _union(self.of(*place) for place in self.field_values(name))
-        if found - {""}:
-            return found
+        values = _union(self.of(*place) for place in self.field_values(name))
+        if values - {""}:
+            return values
         options = {option for place in self.field_values(name) for option in self._options(*place)}
         self.used |= options & self._constants.keys()
         return frozenset(self._constants.get(option, ANY) for option in options) or _UNKNOWN
@@ -186,21 +186,21 @@ class Values:
             return _union(self.of(file, side[min(place, len(side) - 1)]) for side in sides)
         name = code.texts[end - 1]
         if end - start == 1 and code.is_name(start):
-            found = self.checkout.variables.get((file.folder, name), [])
+            lists = self.checkout.variables.get((file.folder, name), [])
         elif end - start == 3 and code.texts[start] in file.imports:
             folder = self.checkout.folder_of(file.imports[code.texts[start]])
-            found = self.checkout.variables.get((folder or "", name), [])
+            lists = self.checkout.variables.get((folder or "", name), [])
         else:
-            found = []
+            lists = []
         top = file.function_at(start)
         if top is not None and end - start == 1:
             for index in names_in(file, name, top.body):
                 target = assignment(file, index)
                 if target is not None and target[1] == 1:
-                    found = [*found, (file, target[2])]
+                    lists = [*lists, (file, target[2])]
         return self._guard(
             ("list", id(file), start),
-            lambda: _union(self.elements(*item, place) for item in found) or _UNKNOWN,
+            lambda: _union(self.elements(*item, place) for item in lists) or _UNKNOWN,
         )
 
     def _of_call(self, file: File, opening: int, place: int) -> frozenset[str]:
@@ -220,10 +220,10 @@ class Values:
         parts = text.replace("%v", "%s").replace("%d", "%s").split("%s")
         if len(parts) != len(given) + 1 or any("%" in part for part in parts):
             return _UNKNOWN
-        found = {parts[0]}
+        texts = {parts[0]}
         for part, argument in zip(parts[1:], given, strict=True):
-            found = {start + value + part for start in found for value in self.of(file, argument)}
-        return frozenset(found)
+            texts = {start + value + part for start in texts for value in self.of(file, argument)}
+        return frozenset(texts)
 
     def functions(self, file: File, opening: int) -> list[Function]:
         """Return the functions of the checkout that a call can mean."""
@@ -290,10 +290,10 @@ class Values:
                 yield file, opening, given
 
 
-def _union(found: Iterable[frozenset[str]]) -> frozenset[str]:
+def _union(groups: Iterable[frozenset[str]]) -> frozenset[str]:
     """Join values up to the first that is unknown."""
     values = set[str]()
-    for each in found:
+    for each in groups:
         if ANY in each:
             return _UNKNOWN
         values |= each
