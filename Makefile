@@ -35,7 +35,7 @@ demo: $(STAMP)
 
 # Generates the tables of the documentation from the code.
 docs: $(STAMP)
-	$(BIN)/python -m docs.tables docs/policy.md
+	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md
 
 # Generates the dashboards, the rules of the mixin, the plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)

@@ -1,6 +1,7 @@
 """Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
 
 - deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
+- deploy/guard: the guard's policies and bindings, from webhook/guard with the lists of the code.
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
@@ -23,11 +24,13 @@ import yaml
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from deploy.alerts import rendering
+from webhook.guard import manifests
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
 FILES: Final = CHART / "files"
 MANIFESTS: Final = ROOT / "deploy" / "manifests"
+GUARD: Final = ROOT / "deploy" / "guard"
 README: Final = CHART / "README.md"
 SECURITY: Final = ROOT / "docs" / "security.md"
 ALERTS_README: Final = rendering.ALERTS / "README.md"
@@ -44,14 +47,10 @@ _COPIED: Final = (
     "dashboards/namespace.json",
     "dashboards/node.json",
     "dashboards/webhook.json",
-    "guard/bindings/enforce.yaml",
-    "guard/bindings/vclusters.yaml",
-    "guard/policies/keys.yaml",
-    "guard/policies/owners.yaml",
-    "guard/policies/queues.yaml",
-    "guard/policies/references.yaml",
 )
 """Files of deploy/ that are copied into the chart."""
+
+_GENERATED: Final = "# Generated from webhook/guard/{} by `make manifests`.\n"
 
 _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "webhook": (
@@ -90,10 +89,14 @@ def outputs() -> dict[Path, str]:
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the rendered rules and of the chart's copies."""
+    """Yield path and text of the rendered rules, of the guard, and of the chart's copies."""
     yield from rendering.files().items()
     for name in _COPIED:
         yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    for name in manifests.FILES:
+        text = f"{_GENERATED.format(name)}{manifests.text_of(name)}"
+        yield GUARD / name, text
+        yield FILES / "guard" / name, text
 
 
 def rendered(values: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from kai.key_classes import PREFIXES, TABLE, KeyClass, On
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Group, Reason
@@ -45,6 +46,29 @@ def _reasons(*groups: Group) -> Callable[[], str]:
     return table
 
 
+_OBJECTS: Final = {On.POD: "pod", On.OWNER: "owner", On.CLAIM: "ResourceClaim"}
+
+
+def _prefixes() -> str:
+    return ", ".join(f"`{prefix}`" for prefix in PREFIXES) + "\n"
+
+
+def _kai_keys(rule: KeyClass) -> Callable[[], str]:
+    def table() -> str:
+        rows = []
+        for row in TABLE:
+            if row.rule is rule:
+                key = f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}`"
+                places = ", ".join(name for place, name in _OBJECTS.items() if place in row.on)
+                cells = (key, places, row.since, row.effect)
+                rows.append((*cells, row.writer or "no component") if rule is KeyClass.KAI_ONLY else cells)
+        effect = "what it sets" if rule is KeyClass.FREE else "what a user could gain"
+        head = ("key", "on", "read since KAI", effect)
+        return _table((*head, "written by") if rule is KeyClass.KAI_ONLY else head, rows)
+
+    return table
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "labels": _labels,
     "excluded-namespaces": _excluded,
@@ -56,6 +80,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "reasons-admitted": _reasons(Group.ADMITTED),
     "reasons-labels": _reasons(Group.LABELS),
     "reasons-failed": _reasons(Group.FAILED),
+    "kai-prefixes": _prefixes,
+    **{f"kai-keys-{rule}": _kai_keys(rule) for rule in KeyClass},
 }
 
 

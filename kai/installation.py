@@ -15,6 +15,8 @@ from kai import keys
 from kai.version import Version
 
 NAMESPACE: Final = "kai-scheduler"
+RESERVATION_NAMESPACE: Final = "kai-resource-reservation"
+"""Namespace of KAI's reservation pods unless a flag of the binder changes it."""
 RUNTIME_CLASS: Final = "nvidia"
 """RuntimeClass that KAI sets on pods with a share unless a flag changes it."""
 
@@ -26,6 +28,7 @@ _SHARES: Final = "--gpu-sharing-enabled"
 _HAMI: Final = "--hami-core-enabled"
 _RUNTIME_CLASSES: Final = ("--gpu-fraction-runtime-class-name", "--gpu-pod-runtime-class-name")
 _RESERVATION_RUNTIME_CLASS: Final = "--runtime-class-name"
+_RESERVATION_NAMESPACE: Final = "--resource-reservation-namespace"
 _QUEUE_LABEL: Final = "--queue-label-key"
 _FALSE: Final = frozenset({"false", "0", "f", "F", "FALSE", "False"})
 
@@ -119,6 +122,11 @@ class Installation:
         """
         binders = self.programs.get("binder")
         return next(_values(binders, _RESERVATION_RUNTIME_CLASS), "") if binders else None
+
+    @property
+    def reservation_namespace(self) -> str:
+        """The namespace of reservation pods (`--resource-reservation-namespace` of the binder)."""
+        return next(_values(self.programs.get("binder", ()), _RESERVATION_NAMESPACE), RESERVATION_NAMESPACE)
 
     @property
     def queue_label(self) -> str | None:

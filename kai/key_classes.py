@@ -8,7 +8,7 @@ Source: every read of a label or annotation in KAI v0.9.8, v0.13.4 and v0.17.0. 
 `python -m tests.project.kai_reads FOLDER` compares a checkout of KAI with the table.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Final
@@ -29,7 +29,7 @@ class KeyClass(StrEnum):
     """Users may write it at any time: it changes only the order or the placement of their own pods."""
 
 
-class Kind(StrEnum):
+class KeyKind(StrEnum):
     """The map of an object's metadata that has the key."""
 
     LABEL = "label"
@@ -51,7 +51,7 @@ class On(Flag):
 class KaiKey:
     """One label or annotation that KAI reads."""
 
-    kind: Kind
+    kind: KeyKind
     key: str
     """The key, or the beginning of each key if `is_prefix`."""
     rule: KeyClass
@@ -84,7 +84,6 @@ PREFIXES: Final = (
 )
 """Prefixes of labels and annotations that belong to KAI, unlike `nvidia.com/` and `gpu-`."""
 
-RESERVATION_NAMESPACE: Final = "kai-resource-reservation"
 SCALING_APP: Final = "scaling-pod"
 """Value of `app` on the pods of KAI's node-scale-adjuster (`utility_pods.go`, all releases)."""
 RESERVED_APPS: Final = (keys.RESERVATION_APP, SCALING_APP)
@@ -95,8 +94,9 @@ SPARK_SELECTOR: Final = "spark-app-selector"
 SPARK_APP_PREFIX: Final = "spark-"
 """Beginning of the application IDs that Spark writes. KAI takes the label as the name of the PodGroup."""
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
-CONFIG_MAP_NAME: Final = r"-shared-gpu-[0-9]+(-evar)?$"
-"""Regular expression: the end of the names of KAI's ConfigMaps (`gpu_access.go`, all releases)."""
+CONFIG_MAP_NAME: Final = r"-shared-gpu-i?[0-9]+(-evar)?$"
+"""Regular expression: the end of the names of KAI's ConfigMaps, with the index of a container, or of an init
+container after an `i` (`gpusharingconfigmap/config_map.go`; recorded on v0.9.8)."""
 
 _OWN_ORDER: Final = "order and gang of own pods"
 _OWN_PLACE: Final = "placement of own pods"
@@ -105,12 +105,12 @@ _NOT_RECLAIMED: Final = "running pods above the queue's quota are not reclaimed"
 _MORE_THAN_COUNTED: Final = "holds more of a GPU than KAI counts"
 _FALSE_PLACEMENT: Final = "false NUMA placement"
 
-_LABEL, _ANNOTATION = Kind.LABEL, Kind.ANNOTATION
+_LABEL, _ANNOTATION = KeyKind.LABEL, KeyKind.ANNOTATION
 _ANY: Final = On.POD | On.OWNER
 
 
 def _row(  # noqa: PLR0913  # the columns of the table
-    kind: Kind,
+    kind: KeyKind,
     key: str,
     rule: KeyClass,
     on: On,
@@ -202,8 +202,10 @@ TABLE: Final = (
     _row(_ANNOTATION, "kai.scheduler/topology", _FREE, _ANY, "0.9.8", _OWN_PLACE),
     _row(_ANNOTATION, "kai.scheduler/topology-required-placement", _FREE, _ANY, "0.9.8", _OWN_PLACE),
     _row(_ANNOTATION, "kai.scheduler/topology-preferred-placement", _FREE, _ANY, "0.9.8", _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/segment-topology-required-placement", _FREE, _ANY, "0.13.4", _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/segment-topology-preferred-placement", _FREE, _ANY, "0.13.4", _OWN_PLACE),
+    _row(_ANNOTATION, "kai.scheduler/segment-topology-required-placement", _FREE, _ANY, "0.13.4",
+         _OWN_PLACE),
+    _row(_ANNOTATION, "kai.scheduler/segment-topology-preferred-placement", _FREE, _ANY, "0.13.4",
+         _OWN_PLACE),
     _row(_ANNOTATION, "kai.scheduler/batch-min-member", _FREE, _ANY, "0.17.0", _OWN_ORDER),
     _row(_ANNOTATION, "kai.scheduler/preemption-delay", _FREE, _ANY, "0.17.0", _OWN_ORDER),
     _row(_ANNOTATION, "kai.scheduler/staleness-grace-period", _FREE, _ANY, "0.17.0", _OWN_ORDER),
@@ -234,7 +236,7 @@ def is_written_by_kai_only(key: str) -> bool:
     return key.startswith(PREFIXES) and key not in _USERS
 
 
-def fixed_keys(kind: Kind, on: On) -> tuple[str, ...]:
+def fixed_keys(kind: KeyKind, on: On) -> tuple[str, ...]:
     """Return the keys of others than KAI that must not change after the creation of such an object."""
     return tuple(
         row.key
@@ -247,20 +249,32 @@ def fixed_keys(kind: Kind, on: On) -> tuple[str, ...]:
     )
 
 
-def removable_keys(on: On) -> tuple[str, ...]:
-    """Return the keys of KAI that no component writes on such an object: a user may remove them."""
-    return tuple(
-        row.key
+def removable(on: On) -> str:
+    """Return a regular expression for the keys of KAI that no component writes on such an object.
+
+    A user may remove them.
+    """
+    return _one_of(
+        f"{row.key}{'' if row.is_prefix else '$'}"
         for row in TABLE
         if row.rule is KeyClass.KAI_ONLY and row.is_own and not (row.on & on and row.writer)
     )
 
 
-def reserved_values(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each label of a pod whose value only KAI or Spark may write, with that value."""
+def beginning_with(*prefixes: str) -> str:
+    """Return a regular expression for the keys that begin with one of the prefixes."""
+    return _one_of(prefixes)
+
+
+def _one_of(patterns: Iterable[str]) -> str:
+    return f"^({'|'.join(pattern.replace('.', '[.]') for pattern in patterns)})"
+
+
+def reserved_values(labels: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each label of a pod whose value users may not write: key, value, and the owner of the value."""
     app = labels.get(keys.APP_LABEL)
     if app in RESERVED_APPS:
-        yield keys.APP_LABEL, app
+        yield keys.APP_LABEL, app, "KAI"
     selector = labels.get(SPARK_SELECTOR)
     if selector is not None and SPARK_APP in labels and not selector.startswith(SPARK_APP_PREFIX):
-        yield SPARK_SELECTOR, selector
+        yield SPARK_SELECTOR, selector, "Spark"

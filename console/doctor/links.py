@@ -25,6 +25,7 @@ CHECKS: Final = (
     "RuntimeClass",
     "queues",
     "priorities",
+    "accounting",
     "owners",
     "PodGroups",
     "cluster-scoped owners",

@@ -33,6 +33,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
+from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.webhook_process import until
@@ -448,6 +449,39 @@ async def test_workloads_in_another_queue(
     assert report.states("owners") == report.states("PodGroups") == [State.PROBLEM]
 
 
+async def test_requests_of_pods_that_differ_from_kais_figures(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
+) -> None:
+    """Pods, PodGroups, queues and nodes as KAI leaves them after the edits of a tenant; KAI does not run."""
+    accounts = KaiAccounts(
+        queues=[queue("team-b", "department") | {"spec": {"resources": {"gpu": {"limit": 1}}}}],
+        nodes=[node("gpu-node-0"), node("gpu-node-1")],
+    )
+    accounts.run("honest", 1, queue="team-b", namespace=VISION, node="gpu-node-1")
+    for each in (*accounts.add_up().queues, *accounts.nodes, *accounts.pod_groups, *accounts.pods):
+        await admin.create(each)
+    finished = accounts.copy().run("finished", 2, namespace=VISION)
+    finished["status"]["phase"] = "Succeeded"
+    await admin.create(finished)
+    (finding,) = (await examined(plane)).of("accounting")
+    assert (finding.state, finding.what) == (
+        State.OK,
+        "the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes",
+    )
+    hidden = accounts.run("hidden", 3, namespace=VISION, annotations={"nvidia.com/mig-1g.5gb": "0"})
+    await admin.create(hidden)
+    findings = (await examined(plane)).of("accounting")
+    title = f'{VISION}/hidden (annotation nvidia.com/mig-1g.5gb="0")'
+    assert [f"{finding.state}: {finding.what}" for finding in findings] == [
+        f'problem: the pods of queue "team-b" request 4 GPUs, and KAI counts 1 GPU: {title}',
+        (
+            'problem: queue "team-b" has a limit of 1 GPU, and its pods request 4 GPUs; KAI\'s status has 1 GPU:'
+            f" {title}, beside 1 other pod"
+        ),
+        f"problem: node gpu-node-0 has 2 GPUs, and its pods request 3 GPUs: {title}",
+    ]
+
+
 async def test_a_missing_runtime_class(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any]
 ) -> None:
@@ -474,9 +508,14 @@ async def test_a_caller_without_permissions_gets_their_names(
     assert sorted(result.what.rpartition(": the caller may not ")[2] for result in report.of("rights")) == [
         "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
         "list namespaces",
+        "list podgroups.scheduling.run.ai",
         "list pods",
         "list priorityclasses.scheduling.k8s.io",
         "list queues.scheduling.run.ai",
+        (
+            "list validatingadmissionpolicies.admissionregistration.k8s.io,"
+            " list validatingadmissionpolicybindings.admissionregistration.k8s.io"
+        ),
         "list validatingwebhookconfigurations.admissionregistration.k8s.io",
     ]
     assert exit_status(report.findings) == 1

@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from kai import gpu_resources, keys
+from kai.key_classes import TABLE, KaiKey, KeyClass, KeyKind, On, is_written_by_kai_only
 from kai.own_labels import EXCLUDED_NAMESPACES
-from kai.share import is_container_memory_key
 from tests.support.guard import GUARD, QUEUES, rendered
 from tests.support.pods import pod, view
+from webhook.guard import manifests
 from webhook.policy import checks
 from webhook.policy.labels import MODE
 
@@ -30,14 +31,50 @@ def named(folder: Path) -> dict[str, dict[str, Any]]:
     return {item["metadata"]["name"]: item for item in rendered(folder)}
 
 
-def test_the_keys_that_only_kai_may_write_are_those_the_webhook_knows() -> None:
-    labels, prefix, annotations = (
-        variable(name) for name in ("kaiLabels", "kaiLabelPrefix", "kaiAnnotations")
-    )
-    assert {*labels, prefix, keys.VCLUSTER_PREFIX} == {keys.GPU_GROUP, *checks.RESERVED_PREFIXES}
-    assert set(annotations) == checks._KAI_ANNOTATIONS
-    for key in (*labels, prefix + "a"):
-        assert list(checks.reserved_key_findings(view(pod(labels={key: "x"})))), key
+def pattern(name: str) -> re.Pattern[str]:
+    """Return a regular expression of the policy of keys; the first in the expression of a variable."""
+    document = yaml.safe_load((GUARD / "policies" / "keys.yaml").read_text())
+    [expression] = [entry["expression"] for entry in document["spec"]["variables"] if entry["name"] == name]
+    match = re.search(r"'(\^[^']+)'", expression)
+    assert match
+    return re.compile(match[1])
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind} {row.key}")
+def test_the_guard_treats_a_key_as_the_webhook_does(row: KaiKey) -> None:
+    key = row.key + "x" if row.is_prefix else row.key
+    own = pattern("watchedLabels").match(key) is not None
+    named = variable("freeKeys") + variable("creationKeys")
+    assert (own and key not in named) is is_written_by_kai_only(key)
+    assert is_written_by_kai_only(key) is (row.is_own and row.rule is KeyClass.KAI_ONLY)
+    pod_with_key = view(pod(**{f"{row.kind}s": {key: "x"}}))
+    findings = list(checks.reserved_key_findings(pod_with_key))
+    is_reserved = is_written_by_kai_only(key) or key == keys.SHARED_GPU_CONFIGMAP  # of no container
+    assert bool(findings) is is_reserved
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["nvidia.com/mig", "gpu-type", "xkai.scheduler/queue", "kai-scheduler/x", "runai", "my/gpu-fraction"],
+)
+def test_keys_that_only_look_like_kais_are_not_protected(key: str) -> None:
+    assert not pattern("watchedLabels").match(key)
+    assert not is_written_by_kai_only(key)
+
+
+def test_every_placeholder_is_filled_in() -> None:
+    for file in manifests.FILES:
+        assert "${" not in manifests.text_of(file)
+        assert list(yaml.safe_load_all(manifests.text_of(file)))
+
+
+def test_keys_of_others_are_fixed_as_the_table_says() -> None:
+    for row in TABLE:
+        if row.rule is KeyClass.FIXED and not row.is_own and not row.is_prefix:
+            kind = "Labels" if row.kind is KeyKind.LABEL else "Annotations"
+            assert (row.key in variable(f"fixed{kind}OfPods")) is (On.POD in row.on)
+            if row.kind is KeyKind.LABEL:
+                assert (row.key in variable("fixedLabelsOfOwners")) is (On.OWNER in row.on)
 
 
 def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
@@ -46,13 +83,6 @@ def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
     asks = (GUARD / "policies" / "queues.yaml").read_text()
     for prefix in (gpu_resources.NVIDIA_PREFIX, gpu_resources.DEVICE_CLASS_PREFIX):
         assert f"key.startsWith('{prefix}')" in asks
-
-
-def test_the_protected_keys_are_queue_and_share() -> None:
-    assert set(variable("fixedLabels")) == {keys.QUEUE_LABEL, keys.VCLUSTER_MANAGED_BY}
-    share = {keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES, keys.CONTAINER_NAME, keys.MPS}
-    assert set(variable("fixedAnnotations")) == {*share, keys.SHARED_GPU_CONFIGMAP}
-    assert is_container_memory_key(variable("fixedAnnotationPrefix") + "main.gpu-memory.request")
 
 
 @pytest.mark.parametrize("policy", ["keys", "queues", "owners", "references"])
@@ -64,7 +94,9 @@ def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
     known |= {
         QUEUES,
         "vcluster.loft.sh/managed-annotations",
-        variable("fixedAnnotationPrefix"),
+        *(row.key for row in TABLE),
+        "resource.kubernetes.io/pod-claim-name",
+        "scheduling.run.ai/",
         "nvidia.com/",
         "deviceclass.resource.kubernetes.io/",
         *variable("otherDevices", policy="queues"),
@@ -75,7 +107,10 @@ def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
     }
     expressions = [entry["expression"] for entry in [*spec.get("variables", []), *spec["validations"]]]
     named_keys = {
-        word for text in expressions for word in text.split("'")[1::2] if "/" in word and " " not in word
+        word
+        for text in expressions
+        for word in text.split("'")[1::2]
+        if "/" in word and " " not in word and not word.startswith("^")
     }
     assert named_keys <= known
 

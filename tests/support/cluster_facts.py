@@ -100,6 +100,7 @@ WELL = Cluster(
     validating=whole(validating(), of_kai("validating-kai-admission")),
     namespaces=whole(namespace("vision")),
     queues=whole(queue("department", ""), queue("team-a")),
+    pod_groups=whole(),
     priorities=whole("train"),
     installation=installed("--gpu-sharing-enabled=true"),
     kai_namespace="kai-scheduler",

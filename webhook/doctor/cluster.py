@@ -9,9 +9,11 @@ from msgspec import Struct
 
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.pod import Quantity
 from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
 from webhook.registration.objects import Webhook, WebhookConfiguration, read_configuration
@@ -82,8 +84,21 @@ class Namespace:
     """The parsed policy; None if the namespace is not managed."""
 
 
+class _QueueGpus(Struct, frozen=True):
+    limit: float | None = None
+
+
+class _QueueResources(Struct, frozen=True):
+    gpu: _QueueGpus = _QueueGpus()
+
+
 class _QueueSpec(Struct, frozen=True):
     parent: str = msgspec.field(name="parentQueue", default="")
+    resources: _QueueResources | None = None
+
+
+class _QueueStatus(Struct, frozen=True):
+    allocated: dict[str, Quantity] | None = None
 
 
 class Queue(Struct, frozen=True):
@@ -91,6 +106,18 @@ class Queue(Struct, frozen=True):
 
     metadata: _Metadata
     spec: _QueueSpec = _QueueSpec()
+    status: _QueueStatus | None = None
+
+    @property
+    def gpu_limit(self) -> float | None:
+        """`spec.resources.gpu.limit`; None without a limit, which KAI also writes as -1."""
+        limit = self.spec.resources.gpu.limit if self.spec.resources else None
+        return None if limit is None or limit < 0 else limit
+
+    @property
+    def allocated_gpus(self) -> float | None:
+        """The GPUs in `status.allocated`, with those of child queues; None if the figure cannot be read."""
+        return gpu_amount(self.status.allocated if self.status else None)
 
 
 _named = msgspec.json.Decoder(_Named).decode
@@ -108,6 +135,7 @@ class Cluster:
     validating: ListResult[WebhookConfiguration]
     namespaces: ListResult[Namespace]
     queues: ListResult[Queue]
+    pod_groups: ListResult[PodGroup]
     priorities: ListResult[str]
     installation: Installation | None
     """The installation of KAI; None if KAI's pods could not be listed."""
@@ -206,6 +234,11 @@ def excluded_by(hook: Webhook) -> frozenset[str]:
     )
 
 
+async def list_queues(reader: ApiReader) -> ListResult[Queue]:
+    """List KAI's queues; a failed request is recorded in the reader."""
+    return await reader.list(_QUEUES, _queue)
+
+
 async def read_cluster(reader: ApiReader, name: str) -> Cluster:
     """Read the state of the cluster.
 
@@ -216,7 +249,8 @@ async def read_cluster(reader: ApiReader, name: str) -> Cluster:
     mutating = await reader.list(_MUTATING, read_configuration)
     validating = await reader.list(_VALIDATING, read_configuration)
     namespaces = await reader.list(_NAMESPACES, _namespace)
-    queues = await reader.list(_QUEUES, _queue)
+    queues = await list_queues(reader)
+    pod_groups = await list_pod_groups(reader)
     priorities = await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name)
     kai_namespace = _kai_namespace(mutating)
     pods = await reader.list(replace(_KAI_PODS, path=f"/api/v1/namespaces/{kai_namespace}/pods"), _kai_pod)
@@ -226,6 +260,7 @@ async def read_cluster(reader: ApiReader, name: str) -> Cluster:
         validating=validating,
         namespaces=namespaces,
         queues=queues,
+        pod_groups=pod_groups,
         priorities=priorities,
         installation=Installation.seen_in(pods.items) if pods.is_known else None,
         kai_namespace=kai_namespace,

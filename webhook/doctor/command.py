@@ -19,6 +19,7 @@ from service.command import UsageError
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import MALFORMED
+from webhook.doctor.accounting.reader import accounting_findings
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, read_cluster
 from webhook.doctor.dry_run import dry_run_findings
@@ -112,6 +113,8 @@ async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> 
         yield runtime_class_finding(name, users, exists or False)
     served = await _queue_versions(reader.client) if cluster.queues.extent is Completeness.UNSERVED else ""
     for finding in queue_findings(cluster, served):
+        yield finding
+    async for finding in accounting_findings(reader, cluster):
         yield finding
     async for finding in workload_findings(reader, cluster):
         yield finding

@@ -58,6 +58,17 @@ def runtime_class_finding(name: str, users: str, exists: bool | Completeness) ->
     )
 
 
+def matched_schedulers(cluster: Cluster) -> set[str]:
+    """Return the names of schedulers that KAI's webhook matches; empty before v0.13.0, which has no match."""
+    conditions = [
+        condition.expression
+        for configuration in cluster.kai_mutating
+        for hook in configuration.hooks
+        for condition in hook.match_conditions or ()
+    ]
+    return {name for expression in conditions for name in _SCHEDULER.findall(expression)}
+
+
 def _version(installed: Installation, namespace: str) -> CheckResult:
     if not installed.programs:
         return unknown(
@@ -167,13 +178,7 @@ def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
 
 def _schedulers(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield a problem for each scheduler name in policies that KAI's webhook does not match."""
-    conditions = [
-        condition.expression
-        for configuration in cluster.kai_mutating
-        for hook in configuration.hooks
-        for condition in hook.match_conditions or ()
-    ]
-    known = {name for expression in conditions for name in _SCHEDULER.findall(expression)}
+    known = matched_schedulers(cluster)
     if not known:
         return
     by_scheduler: defaultdict[str, list[str]] = defaultdict(list)

@@ -47,13 +47,6 @@ WORKLOAD_KINDS: Final = (
 Kinds that are not served are skipped.
 """
 
-_POD_GROUPS: Final = ListSpec(
-    resource="podgroups",
-    group="scheduling.run.ai",
-    path="/apis/scheduling.run.ai/v2alpha2/podgroups",
-    without="the queues of running pods were not checked",
-)
-
 
 class _Owner(Struct, frozen=True):
     controller: bool | None = None
@@ -68,21 +61,11 @@ class _Owning(Struct, frozen=True):
     metadata: _Metadata
 
 
-class _GroupSpec(Struct, frozen=True):
-    queue: str = ""
-
-
-class _Group(Struct, frozen=True):
-    metadata: _Metadata
-    spec: _GroupSpec = _GroupSpec()
-
-
 Managed = Mapping[str, Namespace]
 Misplaced = tuple[str, str]
 """A namespace, and the description of an object in another queue than the namespace's policy names."""
 
 _owning = msgspec.json.Decoder(_Owning).decode
-_group = msgspec.json.Decoder(_Group).decode
 
 
 async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
@@ -110,12 +93,14 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterato
         yield finding
     if is_known and not misplaced:
         yield ok(_OWNERS, "no workload of a checked kind is labelled with another queue than its namespace")
-    groups = await reader.list(_POD_GROUPS, partial(_misplaced_group, managed=managed))
-    for finding in _summary(
-        _GROUPS, "PodGroup", managed, groups.items, "in another queue than the namespace's"
-    ):
+    groups = [
+        place
+        for group in cluster.pod_groups.items
+        if (place := _misplaced(managed, group.metadata, "", group.spec.queue))
+    ]
+    for finding in _summary(_GROUPS, "PodGroup", managed, groups, "in another queue than the namespace's"):
         yield finding
-    if groups.extent is Completeness.WHOLE and not groups.items:
+    if cluster.pod_groups.extent is Completeness.WHOLE and not groups:
         yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
 
 
@@ -127,12 +112,7 @@ def _misplaced_owner(item: bytes, managed: Managed, kind: str) -> Misplaced | No
     return _misplaced(managed, metadata, f"{kind.removesuffix('s')} ", queue)
 
 
-def _misplaced_group(item: bytes, managed: Managed) -> Misplaced | None:
-    group = _group(item)
-    return _misplaced(managed, group.metadata, "", group.spec.queue)
-
-
-def _misplaced(managed: Managed, metadata: _Metadata, kind: str, queue: str) -> Misplaced | None:
+def _misplaced(managed: Managed, metadata: ObjectMeta, kind: str, queue: str) -> Misplaced | None:
     """Describe an object whose queue differs from its namespace's policy; None for any other object."""
     namespace = managed.get(metadata.namespace)
     expected = namespace.policy.queue if namespace and namespace.policy else None

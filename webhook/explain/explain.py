@@ -20,7 +20,7 @@ from webhook.explain.manifests import (
     list_items,
 )
 from webhook.explain.sources import ManifestSource, SourceDocument
-from webhook.policy.checks import cluster_scoped_owners
+from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import MOST_WARNINGS, Rules, exempt, malformed
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
@@ -268,12 +268,16 @@ def _cluster_scoped(
 def _owner_warnings(
     pod: FoundPod, policy: NamespacePolicy | None, after: Mapping[str, object]
 ) -> Iterator[Finding]:
-    """Yield a warning if the workload's queue label differs from that of its pods.
+    """Yield warnings about labels and annotations of the workload itself, which KAI reads for its pods.
 
-    KAI's pod grouper uses the owner's label first (default_grouper.go, all releases).
+    KAI's pod grouper uses the owner's queue label first, and copies all labels and annotations to the
+    PodGroup (default_grouper.go, all releases). The guard refuses the keys that only KAI may write.
     """
+    if policy is None or not pod.path:
+        return
+    yield from islice(reserved_owner_keys(pod.kind, pod.owner_labels, pod.owner_annotations), MOST_WARNINGS)
     owner_queue = pod.owner_labels.get(keys.QUEUE_LABEL)
-    if policy is None or not pod.path or not owner_queue:
+    if not owner_queue:
         return
     metadata = after.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None

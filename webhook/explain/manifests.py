@@ -66,6 +66,8 @@ class FoundPod:
     """`metadata` and `spec`, as written."""
     owner_labels: dict[str, str]
     """Labels of the outermost object. KAI prefers the queue label there to the pod's."""
+    owner_annotations: dict[str, str]
+    """Annotations of the outermost object. KAI copies them to the PodGroup."""
     owners_above: Sequence[Owner]
     """Owners of the outermost object, of which KAI uses the topmost; empty for a Pod."""
     place: Place = ()
@@ -171,16 +173,20 @@ class _Outermost:
 
     namespace: str
     labels: dict[str, str]
+    annotations: dict[str, str]
     owners: tuple[Owner, ...]
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> "_Outermost":
         metadata = document.get("metadata")
         if not isinstance(metadata, dict):
-            return cls("", {}, ())
-        labels = metadata.get("labels")
-        texts = {k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, dict) else {}
-        return cls(str(metadata.get("namespace") or ""), texts, _owners(metadata))
+            return cls("", {}, {}, ())
+        labels, annotations = (_texts(metadata.get(part)) for part in ("labels", "annotations"))
+        return cls(str(metadata.get("namespace") or ""), labels, annotations, _owners(metadata))
+
+
+def _texts(entries: Any) -> dict[str, str]:
+    return {k: v for k, v in entries.items() if isinstance(v, str)} if isinstance(entries, dict) else {}
 
 
 def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
@@ -265,6 +271,7 @@ def _found(
         path=".".join(map(str, at)),
         template={key: node[key] for key in ("metadata", "spec") if key in node},
         owner_labels=outermost.labels,
+        owner_annotations=outermost.annotations,
         owners_above=outermost.owners if at else (),
         place=(*place, *at),
         controller_labels=workload.labels(name, spec if isinstance(spec, dict) else {}),
@@ -310,6 +317,7 @@ def _walk(
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             template=template,
             owner_labels=outermost.labels,
+            owner_annotations=outermost.annotations,
             owners_above=() if is_pod else outermost.owners,
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
             is_bare_spec=is_bare,

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, settings_of
+from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
@@ -29,11 +30,6 @@ DOTTED_NAME: Final = "names with a dot before v0.16.5"
 """The detail of `name-unsupported` for a pod or owner whose name contains a dot."""
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
-_KAI_ANNOTATIONS = frozenset({keys.RECEIVED_RESOURCE_TYPE, keys.POD_GROUP_NAME, keys.SKIP_POD_GROUPER})
-RESERVED_ANNOTATIONS = _KAI_ANNOTATIONS | {keys.SHARED_GPU_CONFIGMAP}
-"""Annotations that only KAI may write. Annotations of vCluster begin with `keys.VCLUSTER_PREFIX`."""
-RESERVED_PREFIXES = (keys.GPU_GROUP_PREFIX, keys.VCLUSTER_PREFIX)
-"""Prefixes of labels that only KAI or vCluster may write. The label `keys.GPU_GROUP` is reserved, too."""
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
 LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
@@ -87,6 +83,18 @@ def whole_gpus(pod: PodView) -> int:
         if container.is_sidecar:
             sidecars += gpus
     return max(most, sidecars + sum(_whole_gpus(container, counts) for container in pod.containers))
+
+
+def gpus_of_regular_containers(pod: PodView) -> int:
+    """Return how many whole GPUs the regular containers hold, without init containers and sidecars.
+
+    Raises:
+        ValueError: a quantity cannot be read.
+    """
+    if keys.GPU_RESOURCE not in pod.gpu_resources:
+        return 0
+    counts: dict[Quantity | None, int] = {None: 0}
+    return sum(_whole_gpus(container, counts) for container in pod.containers)
 
 
 def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int:
@@ -278,22 +286,33 @@ def _cap_memory(policy: NamespacePolicy, mib: int) -> Iterator[Finding]:
 def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
     """Yield a finding for each label or annotation of the pod that only KAI or vCluster may write."""
     is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
-    for label in pod.labels:
-        if label.startswith(RESERVED_PREFIXES) or label == keys.GPU_GROUP:
-            owner = "vCluster" if label.startswith(keys.VCLUSTER_PREFIX) else "KAI"
-            if not (is_synced and owner == "vCluster"):
-                yield _reserved("label", label, owner)
-    for annotation in pod.annotations:
-        if annotation in _KAI_ANNOTATIONS:
-            yield _reserved("annotation", annotation, "KAI")
-        elif annotation.startswith(keys.VCLUSTER_PREFIX) and not is_synced:
-            yield _reserved("annotation", annotation, "vCluster")
+    for kind, names in ((KeyKind.LABEL, pod.labels), (KeyKind.ANNOTATION, pod.annotations)):
+        for key in names:
+            if is_written_by_kai_only(key):
+                yield _reserved(f"{kind} {quoted(key)}", "KAI")
+            elif key.startswith(keys.VCLUSTER_PREFIX) and not is_synced:
+                yield _reserved(f"{kind} {quoted(key)}", "vCluster")
+    for key, value, owner in reserved_values(pod.labels):
+        yield _reserved(f"label {quoted(key)} with the value {quoted(value)}", owner)
     if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_kais(pod):
-        yield _reserved("annotation", keys.SHARED_GPU_CONFIGMAP, "KAI")
+        yield _reserved(f"annotation {quoted(keys.SHARED_GPU_CONFIGMAP)}", "KAI")
 
 
-def _reserved(kind: str, key: str, owner: str) -> Finding:
-    return Finding(Reason.RESERVED_KEY, {"key": f"{kind} {quoted(key)}", "owner": owner})
+def reserved_owner_keys(kind: str, labels: Iterable[str], annotations: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding for each label or annotation of a pod's owner that only KAI may write.
+
+    Args:
+        kind: the kind of the owner.
+        labels: names of its labels.
+        annotations: names of its annotations.
+    """
+    for key_kind, names in ((KeyKind.LABEL, labels), (KeyKind.ANNOTATION, annotations)):
+        for key in filter(is_written_by_kai_only, names):
+            yield _reserved(f"{key_kind} {quoted(key)} of the {kind}", "KAI")
+
+
+def _reserved(key: str, owner: str) -> Finding:
+    return Finding(Reason.RESERVED_KEY, {"key": key, "owner": owner})
 
 
 def _configmap_is_kais(pod: PodView) -> bool:

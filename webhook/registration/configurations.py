@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from kai import keys
 from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
+from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
-from webhook.policy.checks import RESERVED_ANNOTATIONS, RESERVED_PREFIXES, SHARE_ANNOTATIONS
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
 
@@ -81,14 +81,15 @@ _NAMES_GPU: Final = (
     f" || name.startsWith('{DEVICE_CLASS_PREFIX}')"
     f" || {_ends('name', GPU_SUFFIXES)})"
 )
-_RESERVED_LABEL: Final = (
-    f"key in {_any_of([keys.QUEUE_LABEL, keys.GPU_GROUP])} || {_starts('key', RESERVED_PREFIXES)}"
+_KAI_LABEL: Final = f"key.matches('{beginning_with(*PREFIXES, keys.VCLUSTER_PREFIX)}')"
+_KAI_ANNOTATION: Final = (
+    f"key.matches('{beginning_with(*PREFIXES, keys.CONTAINER_PREFIX, keys.VCLUSTER_PREFIX)}')"
+)
+_KAI_APP: Final = (
+    f"'{keys.APP_LABEL}' in object.metadata.labels"
+    f" && object.metadata.labels['{keys.APP_LABEL}'] in {_any_of(RESERVED_APPS)}"
 )
 _POLICY_LABEL: Final = f"key == '{keys.QUEUE_LABEL}' || {_starts('key', [PREFIX, SIZE_PREFIX])}"
-_GPU_ANNOTATION: Final = (
-    f"key in {_any_of([*SHARE_ANNOTATIONS, *RESERVED_ANNOTATIONS])}"
-    f" || {_starts('key', [keys.CONTAINER_PREFIX, keys.MIG_PREFIX, keys.VCLUSTER_PREFIX])}"
-)
 
 
 def _some_container(containers: str) -> str:
@@ -119,8 +120,8 @@ _OF_GPUS: Final = " || ".join(
             f" && !(object.spec.schedulerName in ['', '{keys.DEFAULT_SCHEDULER}'])"
         ),
         "has(object.spec.resourceClaims) && size(object.spec.resourceClaims) > 0",
-        f"has(object.metadata.labels) && {_some_key('object.metadata.labels', _RESERVED_LABEL)}",
-        f"has(object.metadata.annotations) && {_some_key('object.metadata.annotations', _GPU_ANNOTATION)}",
+        f"has(object.metadata.labels) && ({_some_key('object.metadata.labels', _KAI_LABEL)} || {_KAI_APP})",
+        f"has(object.metadata.annotations) && {_some_key('object.metadata.annotations', _KAI_ANNOTATION)}",
         _some_container("containers"),
         _some_container("initContainers"),
     )

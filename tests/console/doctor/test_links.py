@@ -38,7 +38,7 @@ def test_every_name_of_a_check_in_the_code_has_a_section() -> None:
     literal = re.compile(r'\b(?:ok|warning|problem|unknown|make)\(\s*"([^"]+)"|\bcheck = "([^"]+)"')
     names: set[str] = set()
     for folder in folders:
-        for file in folder.glob("*.py"):
+        for file in folder.rglob("*.py"):
             text = file.read_text()
             names.update(constant.findall(text))
             names.update(first or second for first, second in literal.findall(text))

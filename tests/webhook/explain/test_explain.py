@@ -157,6 +157,17 @@ def test_an_owners_queue_label_overrides_the_namespaces_label(explain: Explain) 
     assert "(owner-queue)" not in explain(bare(labels={"kai.scheduler/queue": "queue-b"}), QUEUE)[1]
 
 
+def test_a_key_of_kais_on_a_workload_is_a_warning(explain: Explain) -> None:
+    """KAI copies it to the PodGroup, and the guard refuses it."""
+    document = deployment(bare(), labels={"kai.scheduler/subgroup-name": "a", "user": "b"})
+    document["metadata"]["annotations"] = {"kai.scheduler/last-start-timestamp": "2099-01-01T00:00:00Z"}
+    out = explain(document, QUEUE)[1]
+    assert 'label "kai.scheduler/subgroup-name" of the Deployment is reserved for KAI: remove it' in out
+    assert 'annotation "kai.scheduler/last-start-timestamp" of the Deployment is reserved for KAI' in out
+    assert out.count("(reserved-key)") == 2
+    assert "(reserved-key)" not in explain(document)[1]
+
+
 MANIFEST = [
     deployment(bare(container("side"), gpu_container(command=["vllm", "serve", "M"]))),
     bare(container(), labels={"kaishare.dev/inject": "false"}),

@@ -80,7 +80,8 @@ DAEMON_SET_PODS: list[tuple[str, dict[str, Any], list[str], str]] = [
         "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "nvidia.com/A100", "amd.com/gpu",
         "example.com/vgpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
     ("with a GPU in an init container", daemon(init=[gpu_container("init")]), ["daemonset-gpu-denied"], "nvidia.com/gpu"),
-    ("with a MIG annotation", daemon(annotations={"nvidia.com/mig-1g.5gb": "1"}), ["daemonset-gpu-denied"], "MIG"),
+    ("with a MIG annotation", daemon(annotations={"nvidia.com/mig-1g.5gb": "1"}),
+     ["daemonset-gpu-denied", "reserved-key"], "MIG"),
     ("with a claim", daemon(resourceClaims=[{"name": "gpu"}]), ["daemonset-gpu-denied"], "ResourceClaim"),
     ("with a container's claim", daemon(container(claims=[{"name": "gpu"}])), ["daemonset-gpu-denied"], "ResourceClaim"),
     ("of KAI's scheduler", daemon(schedulerName="kai-scheduler"), ["daemonset-gpu-denied"], "kai-scheduler"),
@@ -329,7 +330,10 @@ RESERVED = [
     ("annotations", "received-resource-type"), ("annotations", "pod-group-name"),
     ("annotations", "kai.scheduler/skip-podgrouper"),
     ("labels", "vcluster.loft.sh/namespace"), ("annotations", "vcluster.loft.sh/object-name"),
-    ("annotations", "runai/shared-gpu-configmap"),
+    ("annotations", "runai/shared-gpu-configmap"), ("labels", "kai.scheduler/subgroup-name"),
+    ("annotations", "kai.scheduler/last-start-timestamp"), ("annotations", "kai.scheduler/unknown"),
+    ("annotations", "nvidia.com/mig-1g.5gb"), ("annotations", "run.ai/reserve_for_gpu_index"),
+    ("labels", "shared-gpu-pod-name"), ("labels", "runai-gpu-group-unknown"),
 ]  # fmt: skip
 
 
@@ -345,10 +349,44 @@ def test_a_reserved_key_is_a_warning_in_default_and_a_denial_under_enforce(where
 
 
 @pytest.mark.parametrize(
-    "key", ["runai-gpu-groups", "runai-gpu-group.example.com/team", "runai-gpu-groups/x", "vcluster.loft.sh"]
+    "key",
+    [
+        "vcluster.loft.sh",
+        "runai-gpu",
+        "gpu-type",
+        "kai-scheduler/x",
+        "nvidia.com/mig",
+        "example.com/gpu-fraction",
+    ],
 )
 def test_a_label_whose_key_only_begins_like_a_reserved_one_is_allowed(key: str) -> None:
     assert judged(settled(labels={key: "x"})).is_allowed
+
+
+@pytest.mark.parametrize(
+    "key", ["kai.scheduler/task-priority", "kai.scheduler/preemptibility", "user", "app"]
+)
+def test_keys_that_users_may_write_are_allowed(key: str) -> None:
+    assert judged(settled(labels={key: "x"})).is_allowed
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"app": "kai-resource-reservation"},
+         'label "app" with the value "kai-resource-reservation" is reserved for KAI: remove it'),
+        ({"app": "scaling-pod"}, 'label "app" with the value "scaling-pod" is reserved for KAI: remove it'),
+        ({"spark-app-name": "a", "spark-app-selector": "pg-b"},
+         'label "spark-app-selector" with the value "pg-b" is reserved for Spark: remove it'),
+        ({"spark-app-name": "a", "spark-app-selector": "spark-b"}, ""),
+        ({"spark-app-selector": "pg-b"}, ""),
+        ({"app": "kai-resource-reservations"}, ""),
+    ],
+)  # fmt: skip
+def test_some_values_are_reserved(labels: dict[str, str], message: str) -> None:
+    verdict = judged(settled(labels=labels))
+    assert codes(verdict) == (["reserved-key"] if message else [])
+    assert verdict.message == message
 
 
 @pytest.mark.parametrize("key", ["vcluster.loft.sh/object-name", "vcluster.loft.sh/namespace"])

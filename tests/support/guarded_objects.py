@@ -1,0 +1,248 @@
+"""Objects for tests of the guard, the keys of KAI by their rule, and requests that write one key."""
+
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from tests.support.control_plane import ControlPlane
+from tests.support.guard import BINDER, ENFORCED, HOST, SYNCER, synced_pod
+from tests.support.kube_user import APPLY, Answer, Asker, where
+
+ALICE = "alice"
+KUBELET = "system:node:gpu-node-0"
+JSON_PATCH, STRATEGIC = "application/json-patch+json", "application/strategic-merge-patch+json"
+Item = dict[str, Any]
+Key = tuple[str, str]
+"""`labels` or `annotations`, and the key."""
+
+KAI_ONLY: Final[tuple[Key, ...]] = (
+    ("labels", "kai.scheduler/subgroup-name"),
+    ("annotations", "pod-group-name"),
+    ("labels", "runai-gpu-group"),
+    ("labels", "runai-gpu-group/a1b2"),
+    ("annotations", "received-resource-type"),
+    ("annotations", "kai.scheduler/skip-podgrouper"),
+    ("annotations", "kai.scheduler/numa-placement-observed"),
+    ("annotations", "kai.scheduler/numa-placement-predicted"),
+    ("annotations", "run.ai/reserve_for_gpu_index"),
+    ("labels", "shared-gpu-pod-name"),
+    ("labels", "shared-gpu-pod-namespace"),
+    ("labels", "kai.scheduler/accounting"),
+    # Not in the table: keys of a newer release of KAI, below each prefix.
+    ("labels", "kai.scheduler/unknown"),
+    ("annotations", "kai.scheduler/unknown"),
+    ("annotations", "runai/unknown"),
+    ("labels", "run.ai/unknown"),
+    ("annotations", "gpu-fraction-unknown"),
+    ("annotations", "gpu-memory-unknown"),
+    ("labels", "shared-gpu-pod-unknown"),
+    ("labels", "pod-group-name-unknown"),
+)
+KAI_ONLY_OF_NOBODY: Final[tuple[Key, ...]] = (
+    ("annotations", "nvidia.com/mig-1g.5gb"),
+    ("annotations", "kai.scheduler/last-start-timestamp"),
+    ("annotations", "kai.scheduler/stale-podgroup-timestamp"),
+    ("annotations", "kai.scheduler/last-eviction-timestamp"),
+    ("annotations", "kai.scheduler/top-owner-metadata"),
+)
+"""Keys that no component of KAI writes on pods: users may remove them."""
+FIXED: Final[tuple[Key, ...]] = (
+    ("annotations", "gpu-fraction"),
+    ("annotations", "gpu-memory"),
+    ("annotations", "gpu-fraction-num-devices"),
+    ("annotations", "gpu-fraction-container-name"),
+    ("annotations", "nvidia.com/container.main.gpu-memory.request"),
+    ("labels", "kai.scheduler/node-pool"),
+    ("labels", "kai.scheduler/preemptibility"),
+    ("labels", "priorityClassName"),
+    ("labels", "spark-app-name"),
+    ("labels", "serving.knative.dev/revision"),
+    ("labels", "grove.io/podgang"),
+    ("labels", "leaderworkerset.sigs.k8s.io/group-index"),
+    ("labels", "leaderworkerset.sigs.k8s.io/worker-index"),
+    ("annotations", "leaderworkerset.sigs.k8s.io/size"),
+    ("labels", "jobset.sigs.k8s.io/replicatedjob-name"),
+    ("labels", "jobset.sigs.k8s.io/job-index"),
+    ("labels", "training.kubeflow.org/replica-type"),
+    ("labels", "training.kubeflow.org/replica-index"),
+    ("labels", "ray.io/group"),
+    ("annotations", "kai.scheduler/segment-size"),
+)
+FREE: Final[tuple[Key, ...]] = (
+    ("labels", "kai.scheduler/task-priority"),
+    ("labels", "training.kubeflow.org/job-role"),
+    ("labels", "training.kubeflow.org/job-name"),
+    ("labels", "ray.io/node-type"),
+    ("annotations", "kai.scheduler/topology"),
+    ("annotations", "kai.scheduler/topology-required-placement"),
+    ("annotations", "kai.scheduler/topology-preferred-placement"),
+    ("annotations", "kai.scheduler/segment-topology-required-placement"),
+    ("annotations", "kai.scheduler/segment-topology-preferred-placement"),
+    ("annotations", "kai.scheduler/batch-min-member"),
+    ("annotations", "kai.scheduler/preemption-delay"),
+    ("annotations", "kai.scheduler/staleness-grace-period"),
+    ("annotations", "mps"),
+    ("annotations", "autoscaling.knative.dev/min-scale"),
+    ("annotations", "grove.io/topology-name"),
+    ("labels", "user"),
+    ("annotations", "user"),
+    # Of others, and often changed on running pods.
+    ("annotations", "nvidia.com/gpu-driver-upgrade-requested"),
+    ("labels", "gpu-type"),
+    ("labels", "ray.io/serve"),
+    ("labels", "spark-exec-inactive"),
+    ("labels", "kueue.x-k8s.io/queue-name"),
+    ("labels", "app"),
+    ("labels", "project"),
+)
+ALL: Final = (*KAI_ONLY, *KAI_ONLY_OF_NOBODY, *FIXED, *FREE)
+
+
+def user_of(place: str) -> str:
+    """Return the user that writes what a tenant wants."""
+    return SYNCER if place == HOST else ALICE
+
+
+def bare(place: str, name: str = "bare") -> Item:
+    """Return a pod without a share or any other key that is tried."""
+    mark = {} if place == HOST else {"vcluster.loft.sh/managed-by": None, "vcluster.loft.sh/namespace": None}
+    return synced_pod(name, namespace=place, labels=mark, annotations={"example.com/own": "a"})
+
+
+def with_keys(item: Item, *written: Key, value: str = "x") -> Item:
+    """Return a copy of an object with more labels and annotations."""
+    made = copy.deepcopy(item)
+    for kind, key in written:
+        made["metadata"].setdefault(kind, {})[key] = value
+    return made
+
+
+def full(place: str) -> Item:
+    """Return a pod with every key that is tried."""
+    return with_keys(bare(place, "full"), *ALL)
+
+
+async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str) -> dict[str, Answer]:
+    """Write one key of an object in every way, as dry runs; None removes it. Return the answers by way."""
+    kind, name = key
+    path = where(item)
+    change = {"metadata": {kind: {name: value}}}
+    pointer = f"/metadata/{kind}/{name.replace('~', '~0').replace('/', '~1')}"
+    operation = (
+        {"op": "remove", "path": pointer} if value is None else {"op": "add", "path": pointer, "value": value}
+    )
+    stored = (await asker.send("GET", path)).body
+    whole = copy.deepcopy(stored)
+    entries = whole["metadata"].setdefault(kind, {})
+    entries.pop(name, None)
+    if value is not None:
+        entries[name] = value
+    applied = {**whole, "metadata": {**whole["metadata"], "managedFields": None, "resourceVersion": None}}
+    answers = {
+        "update": await asker.send("PUT", path, whole, user=user, dry_run=True),
+        "merge patch": await asker.merge(path, change, user=user, dry_run=True),
+        "JSON patch": await asker.send(
+            "PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True
+        ),
+        "strategic patch": await asker.send(
+            "PATCH", path, change, user=user, content_type=STRATEGIC, dry_run=True
+        ),
+        "server-side apply": await asker.send(
+            "PATCH",
+            path,
+            applied,
+            user=user,
+            content_type=APPLY,
+            dry_run=True,
+            fieldManager="test",
+            force="true",
+        ),
+    }
+    if item["kind"] in ("Pod", "Job"):
+        answers["status"] = await asker.merge(path + "/status", change, user=user, dry_run=True)
+    return answers
+
+
+async def store(asker: Asker, item: Item, user: str = ALICE) -> None:
+    """Create an object by server-side apply; its manager is that of `edits`."""
+    answer = await asker.send("PATCH", where(item), item, user=user, content_type=APPLY, fieldManager="test")
+    assert answer.status == 201, answer.message
+
+
+def assert_refused(answers: Mapping[str, Answer], key: str, *words: str) -> None:
+    for way, answer in answers.items():
+        assert answer.status == 403, (way, answer)
+        for word in ("'kaishare-guard-keys'", key, *words):
+            assert word in answer.message, (way, answer.message)
+
+
+def assert_admitted(answers: Mapping[str, Answer]) -> None:
+    for way, answer in answers.items():
+        assert answer.status == 200, (way, answer.message)
+
+
+def workload(kind: str, name: str, *, idle: bool = False) -> Item:
+    """Return a Deployment or Job, with or without pods, or an object without a spec."""
+    metadata = {"name": name, "namespace": ENFORCED, "labels": {"mine": "a"}, "annotations": {"mine": "a"}}
+    if kind == "ConfigMap":
+        return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+    template = {
+        "metadata": {"labels": {"app": name}},
+        "spec": {"containers": [{"name": "main", "image": "example.invalid/image"}]},
+    }
+    if kind == "Job":
+        template["spec"]["restartPolicy"] = "Never"
+        return {
+            "apiVersion": "batch/v1",
+            "kind": kind,
+            "metadata": metadata,
+            "spec": {"suspend": idle, "template": template},
+        }
+    spec = {"replicas": 0 if idle else 1, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+OWNER_FIXED: Final[tuple[Key, ...]] = (
+    ("labels", "kai.scheduler/node-pool"),
+    ("labels", "kai.scheduler/preemptibility"),
+    ("labels", "priorityClassName"),
+    ("labels", "ray.io/priority-class-name"),
+    ("annotations", "kai.scheduler/segment-size"),
+    ("annotations", "gpu-fraction"),
+)
+
+RESTORE: Final = "restore the old value, or delete and recreate the pod"
+"""The remedy in a refusal to change a pod."""
+
+
+def every_pod() -> list[Item]:
+    """Return a pod with all keys and one without them, for an enforced namespace and for a vCluster."""
+    return [make(place) for place in (ENFORCED, HOST) for make in (bare, full)]
+
+
+def every_owner() -> list[Item]:
+    """Return owners with all keys and without them, with pods (busy) and without (idle)."""
+    items = []
+    for kind, idle in (
+        ("Deployment", False),
+        ("Deployment", True),
+        ("Job", False),
+        ("Job", True),
+        ("ConfigMap", False),
+    ):
+        state = "idle" if idle else "busy"
+        items.append(workload(kind, f"bare-{state}", idle=idle))
+        items.append(with_keys(workload(kind, f"full-{state}", idle=idle), *ALL, *OWNER_FIXED))
+    return items
+
+
+@contextlib.asynccontextmanager
+async def stored(plane: ControlPlane, items: list[Item]) -> AsyncIterator[None]:
+    """Store objects as KAI, which may write every key, and remove them at the end."""
+    async with Asker(plane) as asker:
+        for item in items:
+            await store(asker, item, BINDER)
+        yield
+        for item in items:
+            await asker.remove(where(item))

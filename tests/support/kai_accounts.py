@@ -1,0 +1,210 @@
+"""Queues, PodGroups, nodes and bound pods of a cluster with KAI, with the figures that KAI writes."""
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from kai.quantity import parse_quantity
+from kai.version import Version
+from webhook.doctor.accounting.check import evaluate, persistent_findings
+from webhook.doctor.accounting.nodes import read_node
+from webhook.doctor.accounting.reading import Reading
+from webhook.doctor.accounting.requests import read_request
+from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.cluster import Queue
+from webhook.doctor.pod_groups import PodGroup
+
+GPU = "nvidia.com/gpu"
+GROUP = "63ba70c6-6b9e-4365-8165-0956d8d5f9f1"
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+MEMORY = "23028"
+"""`nvidia.com/gpu.memory` of an A10, as on the nodes of the recordings."""
+
+
+def queue(name: str, parent: str = "department", *, limit: float | None = None) -> dict[str, Any]:
+    """Return a queue without figures of KAI."""
+    spec: dict[str, Any] = {"parentQueue": parent} if parent else {}
+    if limit is not None:
+        spec["resources"] = {"gpu": {"limit": limit, "overQuotaWeight": 1, "quota": 0}}
+    return {
+        "apiVersion": "scheduling.run.ai/v2",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def node(name: str, gpus: int = 2, *, memory: str | None = MEMORY, **status: Any) -> dict[str, Any]:
+    """Return a node; `allocatable=` or `capacity=` replaces a part of its status."""
+    labels = {} if memory is None else {"nvidia.com/gpu.memory": memory}
+    amounts = {GPU: str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": amounts, "capacity": amounts, **status},
+    }
+
+
+@dataclass
+class KaiAccounts:
+    """A cluster as the check reads it."""
+
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    pod_groups: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    pods: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of_two_nodes(cls, *, limit: float | None = None) -> "KaiAccounts":
+        """Return a cluster of two nodes with two GPUs; `limit` is the limit of team-b."""
+        queues = [queue("department", ""), queue("team-a"), queue("team-b", limit=limit)]
+        return cls(queues=queues, nodes=[node("gpu-node-0"), node("gpu-node-1")])
+
+    def run(
+        self,
+        name: str,
+        gpus: int = 0,
+        *,
+        fraction: str = "",
+        counted: str | None = None,
+        queue: str = "team-b",
+        namespace: str = "team-b",
+        node: str = "gpu-node-0",
+        group: str = GROUP,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Add a running pod and its PodGroup.
+
+        Args:
+            name: the pod's name.
+            gpus: whole GPUs of its container.
+            fraction: `gpu-fraction`; the pod then has the label of the GPU group.
+            counted: KAI's figure in the PodGroup; None for the plain sum of the request.
+            queue: the queue of pod and PodGroup.
+            namespace: the namespace.
+            node: the node.
+            group: GPU group of a share.
+            labels: further labels.
+            annotations: further annotations.
+        """
+        amounts = {GPU: str(gpus)} if gpus else {}
+        pod_labels = {"kai.scheduler/queue": queue, **({"runai-gpu-group": group} if fraction else {})}
+        pod_annotations = {
+            "pod-group-name": f"pg-{name}",
+            "received-resource-type": "Fraction" if fraction else "Regular",
+            **({"gpu-fraction": fraction} if fraction else {}),
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": pod_labels | (labels or {}),
+                "annotations": pod_annotations | (annotations or {}),
+            },
+            "spec": {
+                "nodeName": node,
+                "schedulerName": "kai-scheduler",
+                "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}],
+            },
+            "status": {"phase": "Running"},
+        }
+        self.pods.append(pod)
+        self.pod_groups.append(
+            {
+                "apiVersion": "scheduling.run.ai/v2alpha2",
+                "kind": "PodGroup",
+                "metadata": {
+                    "name": f"pg-{name}",
+                    "namespace": namespace,
+                    "labels": {"kai.scheduler/queue": queue},
+                },
+                "spec": {"queue": queue, "minMember": 1},
+                "status": {
+                    "resourcesStatus": {
+                        "allocated": {GPU: (fraction or str(gpus)) if counted is None else counted}
+                    }
+                },
+            }
+        )
+        return pod
+
+    def add_up(self, *, by_label: bool = False) -> "KaiAccounts":
+        """Write `Queue.status` as KAI's queue-controller does; return the cluster."""
+        sums: dict[str, Fraction] = {}
+        for group in self.pod_groups:
+            allocated = group.get("status", {}).get("resourcesStatus", {}).get("allocated", {})
+            label = (group["metadata"].get("labels") or {}).get("kai.scheduler/queue", "")
+            name = label if by_label else group["spec"]["queue"]
+            sums[name] = sums.get(name, Fraction(0)) + parse_quantity(allocated.get(GPU, "0"))
+        parents = {each["metadata"]["name"]: each["spec"].get("parentQueue") for each in self.queues}
+        totals = dict.fromkeys(parents, Fraction(0))
+        for name, amount in sums.items():
+            above: str | None = name
+            while above in totals:
+                totals[above] += amount
+                above = parents[above]
+        for each in self.queues:
+            nanos = totals[each["metadata"]["name"]] * 10**9
+            each["status"] = {"allocated": {GPU: f"{int(nanos)}n"}}
+        return self
+
+    def copy(self) -> "KaiAccounts":
+        """Return an independent copy."""
+        return copy.deepcopy(self)
+
+    def reading(
+        self,
+        version: str | None = "v0.17.0",
+        *,
+        unread: Iterable[str] = (),
+        partial_lists: Iterable[str] = (),
+    ) -> Reading:
+        """Decode the objects as the check does.
+
+        Args:
+            version: the release of KAI; None if unknown.
+            unread: names of lists that could not be read.
+            partial_lists: names of lists that are incomplete.
+        """
+        release = None if version is None else Version.parse(version)
+        read = {
+            "queues": msgspec.json.Decoder(Queue).decode,
+            "pod_groups": msgspec.json.Decoder(PodGroup).decode,
+            "nodes": partial(read_node, version=release),
+            "pods": partial(
+                read_request,
+                schedulers={"kai-scheduler"},
+                reservation_namespace="kai-resource-reservation",
+                reads_container_memory=release is not None and release.reads_container_memory,
+            ),
+        }
+        lists: dict[str, ListResult[Any]] = {}
+        for name, decode in read.items():
+            items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
+            extent = Completeness.PART if name in partial_lists else Completeness.WHOLE
+            lists[name] = ListResult(tuple(item for item in items if item is not None), extent)
+            if name in unread:
+                lists[name] = ListResult()
+        return Reading(
+            **lists,
+            sums_by_label=None if release is None else release.sums_queues_by_label,
+            has_controllers=False,
+            now=NOW,
+        )
+
+    def findings(self, version: str | None = "v0.17.0", *, later: "KaiAccounts | None" = None) -> list[str]:
+        """Return the findings of two readings as lines; the second one is the same unless `later` is set."""
+        first = evaluate(self.reading(version))
+        last = evaluate(later.reading(version)) if later else first
+        return [f"{finding.state}: {finding.what}" for finding in persistent_findings(first, last)]

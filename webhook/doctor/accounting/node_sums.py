@@ -1,0 +1,93 @@
+"""Adds up the requests of pods by node and by shared GPU."""
+
+from collections import defaultdict
+
+from service.check_results import problem
+from service.text import one_line
+from webhook.doctor.accounting.reading import (
+    CHECK,
+    REMEDY,
+    TOLERANCE,
+    Difference,
+    Reading,
+    SumComparison,
+    gpus,
+    named,
+)
+from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
+
+_GPU = 1 + TOLERANCE
+
+
+def compare_nodes(reading: Reading) -> SumComparison:
+    """Compare the requests of all pods on each node with its GPUs, and the shares of each GPU with one GPU.
+
+    Every pod counts, of any scheduler, also while it is being deleted: it holds its GPUs until it has ended.
+    A sum that is too large in spite of a missing figure is a difference; any other sum is then unknown.
+    """
+    result = SumComparison()
+    sums: defaultdict[str, float] = defaultdict(float)
+    shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+    pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
+    unknown: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in reading.pods.items:
+        pods[pod.node].append(pod)
+        sums[pod.node] += pod.whole
+        part = reading.node_of(pod).on_gpu(pod.share) if pod.share else 0.0
+        if part is None or pod.obstacle not in ("", CLAIMS):
+            unknown[pod.node].append(f"{pod.name} ({pod.obstacle or 'unknown memory of its node'})")
+        elif pod.share:
+            sums[pod.node] += part * pod.share.devices
+            for group in pod.gpu_groups:
+                shares[pod.node, group] += part
+    for node in reading.nodes.items:
+        total = sums[node.name]
+        if node.gpus and total > node.gpus + TOLERANCE:
+            result.differences.append(
+                Difference(
+                    key=("node", node.name),
+                    finding=problem(
+                        CHECK,
+                        f"node {one_line(node.name)} has {gpus(node.gpus)}, and its pods request"
+                        f" {gpus(total)}: {named(pods[node.name])}",
+                        REMEDY,
+                    ),
+                )
+            )
+        elif unknown[node.name]:
+            result.unknown[node.name] = unknown[node.name]
+        elif total and not node.gpus:  # the device plugin is away, or DRA provides the GPUs
+            result.unknown[node.name] = [f"{pod.name} (the node reports no GPU)" for pod in pods[node.name]]
+        elif node.gpus:
+            result.compared.append(node.name)
+    result.differences += _shared_gpus(shares, pods)
+    return result
+
+
+def _shared_gpus(shares: dict[tuple[str, str], float], pods: dict[str, list[GpuRequest]]) -> list[Difference]:
+    """Return the GPUs whose shares add up to more than one GPU.
+
+    The shares are in the units of memory that KAI's scheduler compares (`gpu_sharing_node_info.go`), so that
+    eight shares of 0.125 are one GPU, although each counts as 0.13 in its queue.
+    """
+    above = [(place, total) for place, total in shares.items() if total > _GPU]
+    by_node: defaultdict[str, set[str]] = defaultdict(set)
+    for (node, group), _total in above:
+        by_node[node].add(group)
+    members: defaultdict[tuple[str, str], list[GpuRequest]] = defaultdict(list)
+    for node, groups in by_node.items():
+        for pod in pods[node]:
+            for group in filter(groups.__contains__, pod.gpu_groups):
+                members[node, group].append(pod)
+    return [
+        Difference(
+            key=("GPU group", node, group),
+            finding=problem(
+                CHECK,
+                f"the shares of GPU group {one_line(group)} on node {one_line(node)} add up to"
+                f" {gpus(total)}: {named(members[node, group])}",
+                REMEDY,
+            ),
+        )
+        for (node, group), total in above
+    ]

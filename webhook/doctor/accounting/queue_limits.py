@@ -1,0 +1,126 @@
+"""Compares the requests of the pods of each queue, with its child queues, with the queue's limit."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from service.check_results import problem
+from service.text import MOST_LINES, counted, listed, quoted
+from webhook.doctor.accounting.reading import (
+    CHECK,
+    REMEDY,
+    TOLERANCE,
+    Difference,
+    Reading,
+    SumComparison,
+    gpus,
+    named,
+)
+from webhook.doctor.accounting.requests import GpuRequest
+from webhook.doctor.api_reader import Completeness
+from webhook.doctor.cluster import Queue
+
+
+def compare_limits(reading: Reading) -> SumComparison:
+    """Compare the sum of each queue, as KAI's scheduler counts it, with `spec.resources.gpu.limit`.
+
+    A pod that is being deleted does not count: KAI leaves it out, so that its successor may run beside it.
+    MIG devices and claims, which KAI counts, are left out; the sum is then a lower bound.
+    """
+    direct: defaultdict[str, float] = defaultdict(float)
+    pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
+    for pod in reading.pods.items:
+        place = _queue_of(reading, pod)
+        if place is not None and pod.deleted_at is None:
+            direct[place] += _requested(reading, pod)
+            pods[place].append(pod)
+    result = SumComparison()
+    totals = _with_children(reading.queues.items, direct)
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for queue in reading.queues.items:
+        children[queue.spec.parent].append(queue.metadata.name)
+    for queue in reading.queues.items:
+        name, limit = queue.metadata.name, queue.gpu_limit
+        if limit is None or totals.get(name, 0.0) <= limit + TOLERANCE:
+            continue
+        is_shown = len(result.differences) < MOST_LINES  # the pods of each queue take linear time
+        members = [pod for below in _below(name, children) for pod in pods[below]] if is_shown else []
+        status = queue.allocated_gpus
+        counted_by_kai = "" if status is None else f"; KAI's status has {gpus(status)}"
+        result.differences.append(
+            Difference(
+                key=("limit", name),
+                finding=problem(
+                    CHECK,
+                    f"queue {quoted(name)} has a limit of {gpus(limit)}, and its pods request"
+                    f" {gpus(totals[name])}{counted_by_kai}{f': {named(members)}' if members else ''}",
+                    f"if the limit was not lowered while these pods ran: {REMEDY}",
+                ),
+            )
+        )
+    result.differences += _without_queue(reading, pods)
+    return result
+
+
+def _queue_of(reading: Reading, pod: GpuRequest) -> str | None:
+    """Return the queue of a pod; None also if its PodGroup may be among those that were not read."""
+    is_certain = reading.pod_groups.extent is Completeness.WHOLE or reading.group_of(pod) is not None
+    return reading.queue_of(pod) if is_certain else None
+
+
+def _requested(reading: Reading, pod: GpuRequest) -> float:
+    share = reading.node_of(pod).in_queue(pod.share) if pod.share and not pod.obstacle else None
+    return pod.whole + (share or 0.0)
+
+
+def _with_children(queues: Iterable[Queue], direct: Mapping[str, float]) -> dict[str, float]:
+    """Add the sum of each queue to its parents, from the leaves up; queues in a circle keep their own sum."""
+    parents = {queue.metadata.name: queue.spec.parent for queue in queues}
+    totals = {name: direct.get(name, 0.0) for name in parents}
+    waiting: defaultdict[str, int] = defaultdict(int)
+    for parent in parents.values():
+        waiting[parent] += 1
+    ready = [name for name in parents if not waiting[name]]
+    while ready:
+        name = ready.pop()
+        parent = parents[name]
+        if parent in totals:
+            totals[parent] += totals[name]
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                ready.append(parent)
+    return totals
+
+
+def _below(name: str, children: Mapping[str, list[str]]) -> set[str]:
+    """Return a queue and all queues below it."""
+    below = {name}
+    remaining = [name]
+    while remaining:
+        for child in children.get(remaining.pop(), ()):
+            if child not in below:
+                below.add(child)
+                remaining.append(child)
+    return below
+
+
+def _without_queue(reading: Reading, pods: Mapping[str, list[GpuRequest]]) -> list[Difference]:
+    """Return the pods in queues that do not exist, which have no limit."""
+    if reading.queues.extent is not Completeness.WHOLE:
+        return []
+    known = {queue.metadata.name for queue in reading.queues.items}
+    lost = {queue: members for queue, members in pods.items() if queue not in known}
+    members = [pod for queue in lost.values() for pod in queue if _requested(reading, pod)]
+    if not members:
+        return []
+    return [
+        Difference(
+            key=("no queue",),
+            evidence={pod.name for pod in members},
+            finding=problem(
+                CHECK,
+                f"{counted(len(members), 'pod')} with GPUs in queues that do not exist: {named(members)};"
+                f" queues: {listed([quoted(queue) for queue in lost])}",
+                "no queue counts these pods: create the queues, or delete the pods",
+            ),
+        )
+    ]

@@ -1,0 +1,185 @@
+"""GPU requests of bound pods: the fields of a pod that the check adds up."""
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from kai import keys
+from kai.pod import Metadata, PodDocument, PodView
+from kai.quantity import parse_quantity
+from kai.share import Share, is_container_memory_key
+from service.text import quoted, shorten
+from webhook.doctor.pod_groups import DEFAULT_SUBGROUP
+from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
+
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
+"""Values of `app` by which KAI recognises its own pods (`utility_pods.go`, v0.9.8 to v0.17.0)."""
+_LONGEST_KEY: Final = 100
+CLAIMS: Final = "resource claims"
+"""The obstacle of a pod with claims, whose devices are not `nvidia.com/gpu` of the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """A bound pod that requests GPUs and has not ended."""
+
+    name: str
+    """Namespace and name: `team-a/train-0`."""
+    namespace: str
+    node: str
+    is_of_kai: bool
+    """Whether `spec.schedulerName`, which cannot be changed, names KAI."""
+    whole: int
+    """Whole GPUs that the pod holds, as Kubernetes counts them: with sidecars and init containers."""
+    regular: int
+    """Whole GPUs of the regular containers, which is what KAI's status counts (`metadata/pod.go`)."""
+    share: Share | None
+    """The share of a pod of KAI; other schedulers ignore the annotations."""
+    obstacle: str
+    """The reason why the GPUs of the pod cannot be counted, such as `resource claims`; empty if they can."""
+    is_readable_by_status: bool
+    """Whether KAI's status can read `gpu-fraction`: a quantity, so no `0x1p-1` (`requested.go`)."""
+    gpu_groups: tuple[str, ...]
+    """GPUs that the pod shares, by the labels `runai-gpu-group` and `runai-gpu-group/<group>`."""
+    pod_group: str
+    """Name of the PodGroup; empty without the annotation."""
+    queue_label: str
+    subgroup: str
+    deleted_at: datetime | None
+    """Time of the request to delete the pod; None if there was none."""
+    hiding_key: str
+    """A label or annotation by which KAI counts the pod's GPUs as none; empty without one."""
+
+    @property
+    def title(self) -> str:
+        """The name, with the label or annotation that hides the pod's GPUs from KAI."""
+        return f"{self.name} ({self.hiding_key})" if self.hiding_key else self.name
+
+
+class _Metadata(Metadata):
+    deletionTimestamp: str | None = None  # noqa: N815
+    deletionGracePeriodSeconds: int | None = None  # noqa: N815
+
+
+class _Status(msgspec.Struct):
+    phase: str | None = None
+    extendedResourceClaimStatus: Raw = Raw(b"")  # noqa: N815
+
+
+class _Document(PodDocument):
+    metadata: _Metadata | None = None
+    status: _Status | None = None
+
+
+_document = msgspec.json.Decoder(_Document).decode
+
+
+def read_request(
+    item: bytes, *, schedulers: Collection[str], reservation_namespace: str, reads_container_memory: bool
+) -> GpuRequest | None:
+    """Read a pod; None if it is not bound, has ended, requests no GPU, or is a reservation pod of KAI.
+
+    A reservation pod stands for the shares of its GPU group, which are counted instead.
+
+    Args:
+        item: the pod's JSON.
+        schedulers: names of KAI's schedulers.
+        reservation_namespace: namespace of KAI's reservation pods, in which tenants have no rights.
+        reads_container_memory: whether KAI reads requests of GPU memory for single containers.
+    """
+    document = _document(item)
+    metadata, status = document.metadata or _Metadata(), document.status or _Status()
+    pod = PodView(document)
+    if not pod.node_name or status.phase in _FINISHED or pod.namespace == reservation_namespace:
+        return None
+    is_of_kai = pod.scheduler_name in schedulers
+    whole = regular = 0
+    share = None
+    obstacle = ""
+    try:
+        whole, regular = whole_gpus(pod), gpus_of_regular_containers(pod)
+        share = _share(pod) if is_of_kai else None
+    except ValueError as error:
+        obstacle = shorten(f"unreadable request: {error}", _LONGEST_KEY)
+    if pod.uses_claims or bytes(status.extendedResourceClaimStatus) not in (b"", b"null"):
+        obstacle = CLAIMS
+    elif is_of_kai and reads_container_memory and any(map(is_container_memory_key, pod.nvidia_annotations)):
+        obstacle = "GPU memory of single containers"
+    if not (whole or share or obstacle):
+        return None
+    return GpuRequest(
+        name=f"{pod.namespace}/{pod.name}",
+        namespace=pod.namespace,
+        node=pod.node_name,
+        is_of_kai=is_of_kai,
+        whole=whole,
+        regular=regular,
+        share=share,
+        obstacle=obstacle,
+        is_readable_by_status=_is_quantity(pod.annotations.get(keys.GPU_FRACTION, "0")),
+        gpu_groups=tuple(dict.fromkeys(_gpu_groups(pod))) if share else (),
+        pod_group=pod.annotations.get(keys.POD_GROUP_NAME, ""),
+        queue_label=pod.labels.get(keys.QUEUE_LABEL, ""),
+        subgroup=pod.labels.get(keys.SUBGROUP_NAME) or DEFAULT_SUBGROUP,
+        deleted_at=_deleted_at(metadata),
+        hiding_key=_hiding_key(pod),
+    )
+
+
+def _share(pod: PodView) -> Share | None:
+    """Read the share of a pod; None without a share, and for a value that the scheduler ignores.
+
+    Raises:
+        ValueError: KAI's validator refuses the value, or it is NaN.
+    """
+    share = pod.share_request
+    if share is None or not share.seen_by_scheduler:
+        return None
+    if share.fraction is not None and math.isnan(share.fraction):
+        raise ValueError(f"{keys.GPU_FRACTION} is not a number")
+    return share
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        parse_quantity(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _gpu_groups(pod: PodView) -> Iterator[str]:
+    for key, value in pod.labels.items():
+        if key == keys.GPU_GROUP:
+            yield value
+        elif key.startswith(keys.GPU_GROUP_PREFIX):
+            yield key.removeprefix(keys.GPU_GROUP_PREFIX)
+
+
+def _deleted_at(metadata: _Metadata) -> datetime | None:
+    """Return the time of the request: `deletionTimestamp` is later by the grace period.
+
+    The grace period is any number of 64 bits that a user chose, which may leave the range of dates.
+    """
+    if metadata.deletionTimestamp is None:
+        return None
+    try:
+        ends_at = datetime.fromisoformat(metadata.deletionTimestamp)
+        ends_at = ends_at.replace(tzinfo=ends_at.tzinfo or UTC)
+        return ends_at - timedelta(seconds=metadata.deletionGracePeriodSeconds or 0)
+    except (ValueError, OverflowError):
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _hiding_key(pod: PodView) -> str:
+    mig = next((key for key in pod.nvidia_annotations if key.startswith(keys.MIG_PREFIX)), None)
+    if mig is not None:
+        return f"annotation {shorten(mig, _LONGEST_KEY)}={quoted(pod.annotations[mig])}"
+    app = pod.labels.get(keys.APP_LABEL)
+    return f"label {keys.APP_LABEL}={app}" if app in _HIDING_APPS else ""

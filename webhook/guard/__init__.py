@@ -1,0 +1,1 @@
+"""The guard: ValidatingAdmissionPolicies that protect what KAI reads from changes by users."""
