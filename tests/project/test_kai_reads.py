@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kai.key_classes import TABLE, Kind
+from kai.key_classes import TABLE, KeyKind
 from tests.project.kai_reads import NEWEST, Reading, main, missing, proof, read, stale
 from tests.project.kai_reviewed import Reviewed
 
@@ -240,7 +240,7 @@ def test_an_entry_that_fits_nothing_is_reported(tmp_path: Path) -> None:
 
 def test_each_row_needs_an_access_of_its_releases(tmp_path: Path) -> None:
     row = next(row for row in TABLE if row.key == "kai.scheduler/task-priority")
-    later = next(row for row in TABLE if row.since == "0.17.0" and row.kind is Kind.ANNOTATION)
+    later = next(row for row in TABLE if row.since == "0.17.0" and row.kind is KeyKind.ANNOTATION)
     source = f'use(pod.Labels["{row.key}"], pod.Annotations["{later.key}"])'
     old = read(checkout(tmp_path, source), (0, 9, 8), reviewed=())
     assert [is_right for _, _, is_right in proof([old], [row])] == [True]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kai.key_classes import Kind
+from kai.key_classes import KeyKind
 from tests.project.golang.places import Place, use_of
 from tests.project.golang.source import File
 from tests.project.golang.tokens import Span
@@ -45,7 +45,7 @@ class Access:
 
     path: str
     line: int
-    kind: Kind
+    kind: KeyKind
     text: str
     """The source of the access."""
     map_text: str
@@ -60,7 +60,7 @@ class AccessLog:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._found: dict[tuple[int, Span, Kind, Note], Access] = {}
+        self._found: dict[tuple[int, Span, KeyKind, Note], Access] = {}
 
     def all(self) -> list[Access]:
         """Return every access, in the order of files and lines."""
@@ -72,11 +72,11 @@ class AccessLog:
         }
         return sorted(accesses, key=lambda a: (a.path, a.line, a.text, a.kind))
 
-    def key(self, file: File, map_span: Span, key: Span, kind: Kind) -> None:
+    def key(self, file: File, map_span: Span, key: Span, kind: KeyKind) -> None:
         """Record an access to one key of a map."""
         self.keys(file, file.code.text(map_span), key, kind, self._values.of(file, key))
 
-    def keys(self, file: File, map_text: str, key: Span, kind: Kind, keys: frozenset[str]) -> None:
+    def keys(self, file: File, map_text: str, key: Span, kind: KeyKind, keys: frozenset[str]) -> None:
         """Record an access to one of some keys."""
         text = f"{map_text}[{file.code.text(key)}]"
         keys = frozenset(k for k in keys if k) or frozenset({ANY})
@@ -85,7 +85,7 @@ class AccessLog:
         )
 
     def whole(  # what a loop knows
-        self, file: File, span: Span, kind: Kind, note: Note, text: str = "", map_text: str = ""
+        self, file: File, span: Span, kind: KeyKind, note: Note, text: str = "", map_text: str = ""
     ) -> None:
         """Record a use of a whole map, with the statement or the call around it if no text is given."""
         code, use, outer = file.code, use_of(file, span), span
@@ -103,6 +103,6 @@ class AccessLog:
             note,
         )
 
-    def unclear(self, file: File, span: Span, kind: Kind) -> None:
+    def unclear(self, file: File, span: Span, kind: KeyKind) -> None:
         """Record an expression whose keys cannot be found."""
         self.whole(file, span, kind, Note.UNCLEAR, file.code.text(span))

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kai.key_classes import Kind
+from kai.key_classes import KeyKind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
 from tests.project.golang.places import Place, Use, primary_start, use_of
 from tests.project.golang.ranges import KeyLoops
@@ -12,16 +12,16 @@ from tests.project.golang.tokens import Span, literal
 from tests.project.golang.values import Values
 
 MAPS: Final = {
-    "Labels": Kind.LABEL,
-    "GetLabels": Kind.LABEL,
-    "SetLabels": Kind.LABEL,
-    "MatchLabels": Kind.LABEL,
-    "MatchingLabels": Kind.LABEL,
-    "labels": Kind.LABEL,
-    "Annotations": Kind.ANNOTATION,
-    "GetAnnotations": Kind.ANNOTATION,
-    "SetAnnotations": Kind.ANNOTATION,
-    "annotations": Kind.ANNOTATION,
+    "Labels": KeyKind.LABEL,
+    "GetLabels": KeyKind.LABEL,
+    "SetLabels": KeyKind.LABEL,
+    "MatchLabels": KeyKind.LABEL,
+    "MatchingLabels": KeyKind.LABEL,
+    "labels": KeyKind.LABEL,
+    "Annotations": KeyKind.ANNOTATION,
+    "GetAnnotations": KeyKind.ANNOTATION,
+    "SetAnnotations": KeyKind.ANNOTATION,
+    "annotations": KeyKind.ANNOTATION,
 }
 """Words of Kubernetes for a map of labels or annotations."""
 
@@ -40,7 +40,7 @@ class Maps:
         self._log = log
         self._loops = KeyLoops(values, log)
         self._done: set[tuple[object, ...]] = set()
-        self._waiting: list[tuple[File, Span, Kind]] = []
+        self._waiting: list[tuple[File, Span, KeyKind]] = []
         self._built: set[tuple[int, Span]] = set()
         """Calls of functions that return a map which they made."""
 
@@ -49,13 +49,13 @@ class Maps:
         while self._waiting:
             self._use(*self._waiting.pop())
 
-    def read(self, file: File, span: Span, kind: Kind) -> None:
+    def read(self, file: File, span: Span, kind: KeyKind) -> None:
         """Add an expression that is a map."""
         if (id(file), span, kind) not in self._done:
             self._done.add((id(file), span, kind))
             self._waiting.append((file, span, kind))
 
-    def _use(self, file: File, span: Span, kind: Kind) -> None:  # noqa: PLR0912  # one branch for each place
+    def _use(self, file: File, span: Span, kind: KeyKind) -> None:  # noqa: PLR0912  # one branch for each place
         """Follow a map to where its keys are accessed."""
         code = file.code
         use = use_of(file, span)
@@ -118,7 +118,7 @@ class Maps:
                     return False
         return origins > 0
 
-    def _argument(self, file: File, use: Use, kind: Kind) -> None:
+    def _argument(self, file: File, use: Use, kind: KeyKind) -> None:
         """Follow a map into the function to which it is passed."""
         code = file.code
         name, callee = code.at(use.opening - 1), code.text(use.other)
@@ -145,7 +145,7 @@ class Maps:
         else:
             self._passed(file, use, kind)
 
-    def _passed(self, file: File, use: Use, kind: Kind) -> None:
+    def _passed(self, file: File, use: Use, kind: KeyKind) -> None:
         """Follow a map into each function that a call can mean."""
         fitting = [
             function
@@ -157,7 +157,7 @@ class Maps:
         if not fitting:
             self._log.whole(file, use.span, kind, Note.UNCLEAR)
 
-    def variable(self, file: File, index: int, kind: Kind) -> None:
+    def variable(self, file: File, index: int, kind: KeyKind) -> None:
         """Follow each use of a variable that has a map, and each value of it."""
         top = file.function_at(index)
         if top is None:
@@ -165,7 +165,7 @@ class Maps:
         else:
             self._variable_in(file, top, file.code.texts[index], kind)
 
-    def _variable_in(self, file: File, top: Function, name: str, kind: Kind) -> None:
+    def _variable_in(self, file: File, top: Function, name: str, kind: KeyKind) -> None:
         if (id(top), name, kind) in self._done:
             return
         self._done.add((id(top), name, kind))
@@ -185,7 +185,7 @@ class Maps:
                     if call is not None and place < len(call[2]) and not _is_other(call[0], call[2][place]):
                         self.written(call[0], call[2][place], kind)
 
-    def _field(self, origin: File, span: Span, kind: Kind) -> None:
+    def _field(self, origin: File, span: Span, kind: KeyKind) -> None:
         """Follow each use of a field that has a map, and each value of it."""
         name = origin.code.texts[span[1] - 1]
         if (name, kind) in self._done:
@@ -203,7 +203,7 @@ class Maps:
         for file, value in self._values.field_values(name):
             self.written(file, value, kind)
 
-    def _returned(self, file: File, use: Use, kind: Kind) -> None:
+    def _returned(self, file: File, use: Use, kind: KeyKind) -> None:
         """Follow the result of the function that returns a map."""
         function = file.innermost_at(use.span[0])
         if function is None or not function.name:
@@ -221,7 +221,7 @@ class Maps:
                         self._built.add((id(other), result))
                     self.result(other, result, use.number, kind)
 
-    def result(self, file: File, span: Span, number: int, kind: Kind) -> None:
+    def result(self, file: File, span: Span, number: int, kind: KeyKind) -> None:
         """Follow one of the results of a call."""
         code = file.code
         if code.at(span[0] - 1) in ("=", ":="):
@@ -234,7 +234,7 @@ class Maps:
                 return
         self.read(file, span, kind)
 
-    def written(self, file: File, span: Span, kind: Kind, number: int = 0) -> None:
+    def written(self, file: File, span: Span, kind: KeyKind, number: int = 0) -> None:
         """Add an expression that becomes a map of labels or annotations."""
         code = file.code
         start, end = code.strip(span)
@@ -263,7 +263,7 @@ class Maps:
         else:
             self._log.unclear(file, (start, end), kind)
 
-    def _literal(self, file: File, span: Span, kind: Kind) -> None:
+    def _literal(self, file: File, span: Span, kind: KeyKind) -> None:
         """Record each key of a composite literal."""
         code = file.code
         opening = code.pairs[span[1] - 1]
@@ -274,7 +274,7 @@ class Maps:
             key = code.split(part, ":")[0]
             self._log.key(file, (span[0], opening), key, kind)
 
-    def _call(self, file: File, span: Span, kind: Kind, number: int) -> None:
+    def _call(self, file: File, span: Span, kind: KeyKind, number: int) -> None:
         """Follow what a call returns back to where it was made."""
         code = file.code
         opening = code.pairs[span[1] - 1]

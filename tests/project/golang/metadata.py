@@ -7,7 +7,7 @@ package does not know is an access whose key cannot be found, so that it is repo
 
 from typing import Final
 
-from kai.key_classes import Kind
+from kai.key_classes import KeyKind
 from tests.project.golang.accesses import LOGGING, Access, AccessLog
 from tests.project.golang.maps import MAPS, Maps
 from tests.project.golang.places import is_call, primary_start
@@ -17,8 +17,8 @@ from tests.project.golang.tokens import literal
 from tests.project.golang.values import Values
 
 _KEY_SECOND: Final = {
-    "HasAnnotation": Kind.ANNOTATION, "SetMetaDataAnnotation": Kind.ANNOTATION, "HasLabel": Kind.LABEL,
-    "SetMetaDataLabel": Kind.LABEL,
+    "HasAnnotation": KeyKind.ANNOTATION, "SetMetaDataAnnotation": KeyKind.ANNOTATION, "HasLabel": KeyKind.LABEL,
+    "SetMetaDataLabel": KeyKind.LABEL,
 }  # fmt: skip
 _SELECTORS: Final = frozenset({"SelectorFromSet", "SelectorFromValidatedSet", "ValidatedSetSelector", "Set"})
 _PARSED: Final = frozenset(
@@ -58,39 +58,41 @@ class _Starts:
             for argument in arguments(code, index + 1):
                 self.maps.written(file, argument, MAPS[token])
         elif token == "MatchingLabels" and after in ("{", "("):
-            self.maps.written(file, (primary_start(code, index), code.pairs[index + 1] + 1), Kind.LABEL)
+            self.maps.written(file, (primary_start(code, index), code.pairs[index + 1] + 1), KeyKind.LABEL)
         elif token == "HasLabels" and after == "{":
             for part in code.split((index + 2, code.pairs[index + 1])):
-                self.log.key(file, (primary_start(code, index), index + 1), part, Kind.LABEL)
+                self.log.key(file, (primary_start(code, index), index + 1), part, KeyKind.LABEL)
         elif token in MAPS and before == "." and not self._is_metric(file, index - 2):
             end = code.pairs[index + 1] + 1 if after == "(" else index + 1
             self.maps.read(file, (primary_start(code, index), end), MAPS[token])
         elif token in MAPS and after == ":" and parent == "{" and before in ("{", ","):
             self.maps.written(file, element(file, index + 2), MAPS[token])
         elif token == "Key" and after == ":" and _is_requirement(file, index):
-            self.log.key(file, (index, index + 1), element(file, index + 2), Kind.LABEL)
+            self.log.key(file, (index, index + 1), element(file, index + 2), KeyKind.LABEL)
         elif after == "(" and before == "." and (token == "NewRequirement" or token in _KEY_SECOND):
             parts = arguments(code, index + 1)
             place = 0 if token == "NewRequirement" else 1
             if len(parts) > place:
-                self.log.key(file, (index, index + 1), parts[place], _KEY_SECOND.get(token, Kind.LABEL))
+                self.log.key(file, (index, index + 1), parts[place], _KEY_SECOND.get(token, KeyKind.LABEL))
         elif after in ("(", "{") and before == "." and self._is_labels_package(file, index - 2):
             if token in _SELECTORS:
                 span = (index - 2, code.pairs[index + 1] + 1)
                 for part in [span] if token == "Set" else arguments(code, index + 1)[:1]:
-                    self.maps.written(file, part, Kind.LABEL)
+                    self.maps.written(file, part, KeyKind.LABEL)
             elif token == "Parse":
-                self.log.unclear(file, (index - 2, code.pairs[index + 1] + 1), Kind.LABEL)
+                self.log.unclear(file, (index - 2, code.pairs[index + 1] + 1), KeyKind.LABEL)
         elif token in _PARSED and after == "(" and before == ".":
-            self.log.unclear(file, (primary_start(code, index), code.pairs[index + 1] + 1), Kind.LABEL)
+            self.log.unclear(file, (primary_start(code, index), code.pairs[index + 1] + 1), KeyKind.LABEL)
         elif token == "LabelSelector" and after in (":", "=") and (before == "." or parent == "{"):
             span = element(file, index + 2)
             if "{" not in code.texts[span[0] : span[1]]:
-                self.log.unclear(file, (index, span[1]), Kind.LABEL)
+                self.log.unclear(file, (index, span[1]), KeyKind.LABEL)
         elif token.lower().endswith(("labels", "annotations")) and code.is_name(index):
-            self._named(file, index, Kind.LABEL if token.lower().endswith("labels") else Kind.ANNOTATION)
+            self._named(
+                file, index, KeyKind.LABEL if token.lower().endswith("labels") else KeyKind.ANNOTATION
+            )
 
-    def _named(self, file: File, index: int, kind: Kind) -> None:
+    def _named(self, file: File, index: int, kind: KeyKind) -> None:
         """Begin at a variable or field whose name says that it has labels or annotations."""
         code = file.code
         if code.at(index + 1) != "[" and code.at(index - 1) != "range":
@@ -110,7 +112,7 @@ class _Starts:
         """Begin at `"metadata"`, `"labels"` or `"annotations"` in a path of an unstructured object."""
         code = file.code
         opening, after = code.parents[index], code.at(index + 1)
-        kind = MAPS.get(word, Kind.LABEL)
+        kind = MAPS.get(word, KeyKind.LABEL)
         if code.at(opening) == "(" and is_call(code, opening):
             parts = arguments(code, opening)
             number = next((n for n, part in enumerate(parts) if part == (index, index + 1)), -1)
@@ -143,12 +145,12 @@ class _Starts:
     def _path_text(self, file: File, index: int, text: str) -> None:
         """Begin at a path in one text, as in a JSON patch or the name of an index."""
         code = file.code
-        kind = Kind.LABEL if "labels" in text else Kind.ANNOTATION
+        kind = KeyKind.LABEL if "labels" in text else KeyKind.ANNOTATION
         opening = code.parents[index]
         span = (index, index + 1)
         if code.at(opening - 1) == "Sprintf":
             span = (primary_start(code, opening - 1), code.pairs[opening] + 1)
-            place = text.split("labels" if kind is Kind.LABEL else "annotations", maxsplit=1)[0].count("%")
+            place = text.split("labels" if kind is KeyKind.LABEL else "annotations", maxsplit=1)[0].count("%")
             parts = arguments(code, opening)
             if text.endswith(("labels.%s", "labels/%s", "annotations.%s", "annotations/%s")):
                 self.log.key(file, (index, index + 1), parts[place + 1], kind)

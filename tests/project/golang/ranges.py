@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kai.key_classes import Kind
+from kai.key_classes import KeyKind
 from tests.project.golang.accesses import LOGGING, AccessLog, Note
 from tests.project.golang.places import Place, Use, use_of
 from tests.project.golang.source import File
@@ -28,7 +28,7 @@ class KeyLoops:
         self._log = log
         self._done: set[tuple[object, ...]] = set()
 
-    def follow(self, file: File, span: Span, kind: Kind) -> None:
+    def follow(self, file: File, span: Span, kind: KeyKind) -> None:
         """Record what a loop over a map looks for.
 
         Args:
@@ -49,7 +49,7 @@ class KeyLoops:
         body = (span[1] + 1, code.pairs[span[1]])
         self._uses(file, code.texts[names[0]], body, code.text(span), kind)
 
-    def _uses(self, file: File, name: str, scope: Span, map_text: str, kind: Kind) -> None:
+    def _uses(self, file: File, name: str, scope: Span, map_text: str, kind: KeyKind) -> None:
         """Record each use of a key in a scope."""
         done = (id(file), name, scope, kind)
         if done in self._done:
@@ -63,7 +63,7 @@ class KeyLoops:
                 use = use_of(file, span)
             self._use(file, span, use, (map_text, scope), kind)
 
-    def _use(self, file: File, span: Span, use: Use, around: tuple[str, Span], kind: Kind) -> None:
+    def _use(self, file: File, span: Span, use: Use, around: tuple[str, Span], kind: KeyKind) -> None:
         code, (map_text, scope) = file.code, around
         match use.place:
             case Place.COMPARED:
@@ -88,7 +88,7 @@ class KeyLoops:
                 text = f"range {map_text}: {code.text(span)}"
                 self._log.whole(file, span, kind, Note.UNCLEAR, text, map_text)
 
-    def _argument(self, file: File, span: Span, use: Use, map_text: str, kind: Kind) -> None:
+    def _argument(self, file: File, span: Span, use: Use, map_text: str, kind: KeyKind) -> None:
         code = file.code
         callee, name = code.text(use.other), code.at(use.opening - 1)
         functions = self._values.functions(file, use.opening)
