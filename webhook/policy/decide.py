@@ -104,8 +104,6 @@ _LONGEST_CONTAINER_NAME: Final = 63
 
 The API server refuses longer names.
 """
-_SHORT_NAME: Final = 16
-"""Characters of a container's name in a warning that would lose its remedy otherwise."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -342,7 +340,7 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
     if reason is Reason.WHOLE_GPU_CONVERTED and not is_named and _keeps_ranks_apart(policy):
         evidence = evidence_of(pod, container)
         if evidence is not None:
-            details = {"container": shorten(container.name or "", _SHORT_NAME), "evidence": str(evidence)}
+            details = {"container": Clipped(container.name or ""), "evidence": str(evidence)}
             return _ShareOutcome(Finding(Reason.DISTRIBUTED, details))
     return (
         chosen if isinstance(chosen, _ShareOutcome) else _give_share(policy, chosen, pod, rules, *candidate)
