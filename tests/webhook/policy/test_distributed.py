@@ -46,7 +46,9 @@ def rank(
     if owner is not None:
         reference = {"apiVersion": "kubeflow.org/v1", "kind": owner, "name": "job"}
         fields["metadata"] = {"ownerReferences": [reference]}
-    first = gpu_container(env=list(env), **({"command": list(command)} if command else {}))
+    first = gpu_container(env=list(env))
+    if command:
+        first["command"] = list(command)
     return pod(first, *others, **fields)
 
 
@@ -55,6 +57,10 @@ def found(document: dict[str, Any]) -> str | None:
     read = view(document)
     evidence = evidence_of(read, read.containers[0])
     return None if evidence is None else str(evidence)
+
+
+def fields_of(part: str, name: str) -> dict[str, Any]:
+    return {part: {name: "3"}}
 
 
 def cluster(**tasks: Any) -> list[dict[str, Any]]:
@@ -67,13 +73,14 @@ def kueue(count: str, **annotations: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [row.name for row in VARIABLES])
 def test_a_variable_of_a_launcher(name: str) -> None:
-    def of(value: Any) -> str | None:
+    def of(value: str | None) -> str | None:
         return found(rank(env=variables(**{name: value})))
 
     workload = "a LeaderWorkerSet of {} ranks" if name == "LWS_GROUP_SIZE" else f"{name} is {{}}"
     for value, ranks in (("2", "2"), ("64", "64"), ("1:4", "4"), ("2:2", "2"), ("007", "7"), (str(MOST_RANKS), str(MOST_RANKS))):  # fmt: skip
         assert of(value) == workload.format(ranks), value
-    for value in ("1", "1:1", "0", "", str(MOST_RANKS + 1), "9" * 4000, "two", "2.0", "-2", " 2", "2\n", "1:2:3", "٣", None):  # fmt: skip
+    harmless: tuple[str | None, ...] = ("1", "1:1", "0", "", str(MOST_RANKS + 1), "9" * 4000, "two", "2.0", "-2", " 2", "2\n", "1:2:3", "٣", None)  # fmt: skip
+    for value in harmless:
         assert of(value) is None, value
     assert found(rank(others=[container("side", env=variables(**{name: "4"}))])) is None
     assert found(rank(init=[container("first", env=variables(**{name: "4"}))])) is None
@@ -124,7 +131,7 @@ TABLE: list[tuple[str, dict[str, Any], str | None]] = [
     ("a Kueue group that serves", kueue("2", **{KUEUE_SERVING: "true"}), None),
     ("a Kueue group that does not serve", kueue("2", **{KUEUE_SERVING: "false"}), "a Kueue group of 2 pods"),
     ("Kueue's annotation without its label", rank(annotations={KUEUE_COUNT.name: "2"}), None),
-    *[(f"{row.name}, {part}", rank(**{part: {row.name: "3"}}), "a JobSet of 3 jobs") for row in JOB_SET for part in ("labels", "annotations")],
+    *[(f"{row.name}, {part}", pod(gpu_container(), **fields_of(part, row.name)), "a JobSet of 3 jobs") for row in JOB_SET for part in ("labels", "annotations")],
     ("a JobSet of one job", rank(labels={row.name: "1" for row in JOB_SET}, annotations={row.name: "1" for row in JOB_SET}), None),
     ("a TrainJob of one node", rank(env=variables(PET_NNODES="1"), labels={JOB_SET[1].name: "3"}), None),
     ("a TrainJob of two nodes", rank(env=variables(PET_NNODES="2"), labels={JOB_SET[1].name: "3"}), "PET_NNODES is 2"),
