@@ -6,6 +6,7 @@ each controller's labels, annotations, variables and owners, for all ranks.
 
 import copy
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -338,3 +339,77 @@ def kueue_group_pods(template: Template, count: int, *, serves: bool = False) ->
         _pod(template, f"{NAME}-{n}", owner=owner, labels=labels, annotations=annotations)
         for n in range(count)
     ]
+
+
+def generated_pods(seed: int, count: int) -> list[Json]:
+    """Return pods as operators and users create them, with and without evidence of several ranks.
+
+    The same seed gives the same pods.
+    """
+    chance = random.Random(seed)
+    pods: list[Json] = []
+    while len(pods) < count:
+        template = _generated_template(chance)
+        pods += _generated(chance, template)
+    return pods[:count]
+
+
+def _generated_template(chance: random.Random) -> Json:
+    env = chance.choice(
+        (None, None, None, [{"name": "WORLD_SIZE", "value": "1"}], [{"name": "NNODES", "value": "2"}],
+         [{"name": "WORLD_SIZE", "value": "many"}], [{"name": "NUM_PROCESSES", "value": "4"}],
+         [{"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {"name": "MASTER_ADDR", "value": "a"}],
+         [{"name": "OMPI_COMM_WORLD_SIZE", "value": "4"}], [{"name": "SLURM_NTASKS", "value": "1"}])
+    )  # fmt: skip
+    command = chance.choice(
+        (None, None, ["torchrun", "--nnodes=2", "a.py"], ["sh", "-c", "torchrun --nnodes 1 a.py"])
+    )
+    amount = chance.choice(("1", "1", "1", "1", "2", None))
+    main: Json = {"name": "tensorflow", "image": "example.invalid/image"}
+    if env:
+        main["env"] = env
+    if command:
+        main["command"] = command
+    if amount:
+        main["resources"] = {"limits": {"nvidia.com/gpu": amount}}
+    side: Json = {
+        "name": "side",
+        "image": "example.invalid/image",
+        "env": [{"name": "WORLD_SIZE", "value": "8"}],
+    }
+    metadata = chance.choice(
+        ({}, {}, {}, {"labels": {"app": "train"}}, {"labels": {"kaishare.dev/size": "train"}},
+         {"labels": {"kaishare.dev/size": "unknown"}}, {"annotations": {"kaishare.dev/whole-gpu": "true"}},
+         {"annotations": {"gpu-fraction": "0.25"}}, {"labels": {"kaishare.dev/inject": "false"}})
+    )  # fmt: skip
+    if (metadata.get("annotations") or {}).get("gpu-fraction"):
+        main.pop("resources", None)
+    containers = chance.choice(([main], [main], [main, side], [side, main]))
+    return copy.deepcopy({"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": containers}})
+
+
+def _generated(chance: random.Random, template: Json) -> list[Json]:
+    workers = chance.choice((0, 0, 1, 2, 3))
+    ranks = max(workers, 1)
+    elastic = chance.choice((None, None, {"minReplicas": 1, "maxReplicas": ranks}))
+    both = {"Master": 1, "Worker": workers}
+    jobs = (
+        lambda: py_torch_job(template, both, processes=chance.choice((None, "1", "2", "auto"))),
+        lambda: py_torch_job(template, {"Worker": ranks}, elastic=elastic),
+        lambda: tf_job(template, {"Worker": ranks, **({"PS": 1} if workers > 1 else {})}, dynamic=chance.random() < 0.3),
+        lambda: xg_boost_job(template, both),
+        lambda: jax_job(template, {"Worker": ranks}),
+        lambda: paddle_job(template, {"Worker": ranks}),
+        lambda: mpi_job(template, workers, version=chance.choice(("v1", "v2beta1"))),
+        lambda: job_set(template, [ranks, *([1] if workers == 3 else [])]),
+        lambda: leader_worker_set(template, ranks, webhook_first=chance.random() < 0.5),
+    )  # fmt: skip
+    kind = chance.randrange(len(jobs) + 3)
+    if kind < len(jobs):
+        return [pod for _, pod in jobs[kind]().pods]
+    if kind == len(jobs):
+        return train_job_pods(template, ranks)
+    if kind == len(jobs) + 1:
+        return kueue_group_pods(template, ranks, serves=chance.random() < 0.3)
+    owner = chance.choice((("batch/v1", "Job", NAME), ("apps/v1", "ReplicaSet", NAME)))
+    return [_pod(template, NAME, owner=owner, labels=_job_labels(NAME) if owner[1] == "Job" else {})]
