@@ -279,7 +279,7 @@ def job_set(template: Template, replicas: Sequence[int]) -> OperatorJob:
 def leader_worker_set(
     template: Template, size: int | None, *, own_leader: bool = False, webhook_first: bool = False
 ) -> OperatorJob:
-    """Return a LeaderWorkerSet; `webhook_first` adds what its own webhook writes, which may run before ours."""
+    """Return a LeaderWorkerSet; `webhook_first` adds what its own webhook writes, which may run before kaishare's."""
     groups: Json = {"workerTemplate": copy.deepcopy(dict(template))}
     if size is not None:
         groups["size"] = size

@@ -52,6 +52,10 @@ class Row(Struct, frozen=True):
     workload: str = ""
     """The workload that the name shows, with its article; empty if several write it."""
     unit: str = "ranks"
+    place: str = "variable"
+    """Where the name is, for the documentation."""
+    counts: str = "a number above 1, or a range such as `2:4`"
+    """Which values are evidence, for the documentation."""
 
 
 VARIABLES: Final = (
@@ -65,39 +69,91 @@ VARIABLES: Final = (
 )
 """Environment variables of the container with the GPU. `valueFrom` says nothing by itself."""
 
-JAX_PROCESSES: Final = Row("NUM_PROCESSES", "training-operator v1.9 jax/envvar.go", "a JAXJob")
+JAX_PROCESSES: Final = Row(
+    "NUM_PROCESSES",
+    "training-operator v1.9 jax/envvar.go",
+    "a JAXJob",
+    counts="a number above 1 in a pod of a JAXJob",
+)
 """Variable of a JAXJob's pods; elsewhere it may count processes of one pod."""
-LWS_SIZE: Final = Row("leaderworkerset.sigs.k8s.io/size", "LeaderWorkerSet types.go", "a LeaderWorkerSet")
+LWS_SIZE: Final = Row(
+    "leaderworkerset.sigs.k8s.io/size",
+    "LeaderWorkerSet types.go",
+    "a LeaderWorkerSet",
+    place="annotation",
+    counts="a number above 1",
+)
 """Annotation."""
 KUEUE_COUNT: Final = Row(
-    "kueue.x-k8s.io/pod-group-total-count", "Kueue's plain pods", "a Kueue group", "pods"
+    "kueue.x-k8s.io/pod-group-total-count",
+    "Kueue's plain pods",
+    "a Kueue group",
+    "pods",
+    place="annotation",
+    counts="a number above 1 beside the label `kueue.x-k8s.io/pod-group-name`, unless the group serves",
 )
 """Annotation of the pods with the label `KUEUE_GROUP`."""
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_SERVING: Final = "kueue.x-k8s.io/pod-group-serving"
 """Annotation of a group of replicas, such as those of a StatefulSet, which are no ranks."""
-JOB_SET: Final = (
-    Row("jobset.sigs.k8s.io/replicatedjob-replicas", "JobSet jobset_types.go", "a JobSet", "jobs"),
-    Row("jobset.sigs.k8s.io/global-replicas", "JobSet jobset_types.go", "a JobSet", "jobs"),
+JOB_SET: Final = tuple(
+    Row(
+        f"jobset.sigs.k8s.io/{name}",
+        "JobSet jobset_types.go",
+        "a JobSet",
+        "jobs",
+        place="label or annotation",
+        counts="a number above 1, if nothing else on the pod shows a number",
+    )
+    for name in ("replicatedjob-replicas", "global-replicas")
 )
 """Labels and annotations of JobSet. They count Jobs and not ranks, and Trainer v2 adds Jobs that prepare
 data. A number elsewhere on the pod therefore overrules them."""
 
-MPI_JOB: Final = Row("MPIJob", "training-operator v1.9 mpijob_controller.go; mpi-operator", "an MPIJob")
+MPI_JOB: Final = Row(
+    "MPIJob",
+    "training-operator v1.9 mpijob_controller.go; mpi-operator",
+    "an MPIJob",
+    place="owner",
+    counts="any MPIJob of the group `kubeflow.org`",
+)
 """Kind of the owner. Its pods show no number, and a single rank needs no MPIJob."""
 MPI_OPERATOR: Final = Row(
-    "training.kubeflow.org/operator-name", "mpi-operator v2beta1 constants.go", "an MPIJob"
+    "training.kubeflow.org/operator-name",
+    "mpi-operator v2beta1 constants.go",
+    "an MPIJob",
+    place="label",
+    counts="`mpi-operator`",
 )
 """Label with the value `MPI_OPERATOR_NAME`: a Job owns the pod of the launcher."""
 MPI_OPERATOR_NAME: Final = "mpi-operator"
 CLUSTER: Final = Row(
-    "TF_CONFIG", "training-operator v1.9 tensorflow/tensorflow.go; TensorFlow", "a TF_CONFIG", "tasks"
+    "TF_CONFIG",
+    "training-operator v1.9 tensorflow/tensorflow.go; TensorFlow",
+    "a TF_CONFIG",
+    "tasks",
+    counts="a cluster of several tasks, or with dynamic workers",
 )
 """Variable with a cluster as JSON. The operator writes it for jobs with several pods only."""
-NODES_OPTION: Final = Row("--nnodes", "PyTorch", "torchrun's --nnodes")
-"""Option of torchrun."""
-RENDEZVOUS: Final = ("MASTER_ADDR", "RANK")
-"""Variables of PyTorch that count together, with a value or a reference, where no number is known."""
+NODES_OPTION: Final = Row("--nnodes", "PyTorch", "torchrun's --nnodes", place="option of torchrun")
+RENDEZVOUS: Final = tuple(
+    Row(name, "PyTorch", counts="set beside the other one, if nothing else on the pod shows a number")
+    for name in ("MASTER_ADDR", "RANK")
+)
+"""Variables that count together, with a value or a reference."""
+EVIDENCE: Final = (
+    *VARIABLES,
+    JAX_PROCESSES,
+    CLUSTER,
+    *RENDEZVOUS,
+    NODES_OPTION,
+    LWS_SIZE,
+    KUEUE_COUNT,
+    *JOB_SET,
+    MPI_JOB,
+    MPI_OPERATOR,
+)
+"""All rows, for the documentation."""
 _TRAINING_GROUP: Final = "kubeflow.org"
 _TRAINING_JOBS: Final = {
     "JAXJob": "a JAXJob",
@@ -137,8 +193,8 @@ def evidence_of(pod: PodView, container: Container) -> Evidence | None:
         return Evidence(MPI_JOB.workload)
     if largest is not None:
         return None
-    if all(name in values for name in RENDEZVOUS):
-        return Evidence(f"{' and '.join(RENDEZVOUS)} are set")
+    if all(row.name in values for row in RENDEZVOUS):
+        return Evidence("MASTER_ADDR and RANK are set")
     return _of_job_set(pod)
 
 

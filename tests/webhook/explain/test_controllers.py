@@ -166,7 +166,7 @@ def test_the_labels_of_the_first_pod_are_those_of_its_controller(case: tuple[Any
     """A selector of a size sees them, except those that the operator's own webhook adds later."""
     job = case[1](TEMPLATE)
     templates = {pod.path: pod for pod in find_pods(job.manifest)}
-    for path, found in templates.items():
+    for path, template in templates.items():
         pods = [pod for of, pod in job.pods if of == path]
         if not pods:
             continue
@@ -176,14 +176,14 @@ def test_the_labels_of_the_first_pod_are_those_of_its_controller(case: tuple[Any
             ]
             if not pods or "its webhook first" in case[0]:
                 continue  # the leader of a set without a template of its own
-        added, real = found.as_created(NAMESPACE)["metadata"]["labels"], pods[0]["metadata"]["labels"]
+        added, real = template.as_created(NAMESPACE)["metadata"]["labels"], pods[0]["metadata"]["labels"]
         assert added.keys() == real.keys(), path
         for key, value in added.items():
             if not any(part in key for part in ("uid", "hash", "key")):
                 assert value == real[key], (path, key)
-        owner, owned = found.as_created(NAMESPACE)["metadata"]["ownerReferences"][0], pods[0]["metadata"]["ownerReferences"][0]  # fmt: skip
+        owner, owned = template.as_created(NAMESPACE)["metadata"]["ownerReferences"][0], pods[0]["metadata"]["ownerReferences"][0]  # fmt: skip
         assert (owner["apiVersion"], owner["kind"]) == (owned["apiVersion"], owned["kind"])
-        assert found.has_known_labels
+        assert template.has_known_labels
 
 
 def test_a_selector_sees_the_labels_of_the_controller() -> None:
@@ -371,28 +371,28 @@ def with_one_gpu(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def corpus_pods() -> list[tuple[str, FoundPod]]:
-    found = []
+    pods = []
     for file in sorted(folder_from("KAISHARE_CORPUS", "manifests written by others").glob("*.yaml")):
         try:
             documents = flatten_lists(load_file(file))
         except DocumentError:
             continue
-        found += [(file.name, pod) for document in documents for pod in find_pods(document)]
-    return found
+        pods += [(file.name, pod) for document in documents for pod in find_pods(document)]
+    return pods
 
 
 def test_jobs_of_several_ranks_of_other_projects_keep_their_gpus() -> None:
     seen = set()
-    for file, found in corpus_pods():
-        as_written = previewed(policy_of(HALF), found)
-        created = with_one_gpu(json.loads(as_json(found.as_created(NAMESPACE))))
+    for file, template in corpus_pods():
+        as_written = previewed(policy_of(HALF), template)
+        created = with_one_gpu(json.loads(as_json(template.as_created(NAMESPACE))))
         decision = decided(policy_of(HALF), created)
         if file not in CORPUS:
-            assert Reason.DISTRIBUTED not in (as_written.reason, decision.reason), found.title
+            assert Reason.DISTRIBUTED not in (as_written.reason, decision.reason), template.title
             continue
         seen.add(file)
-        assert as_written.reason in (Reason.DISTRIBUTED, Reason.SEVERAL_GPUS, Reason.NO_GPU), found.title
-        assert f": {CORPUS[file]};" in decision.finding.sentence, found.title
+        assert as_written.reason in (Reason.DISTRIBUTED, Reason.SEVERAL_GPUS, Reason.NO_GPU), template.title
+        assert f": {CORPUS[file]};" in decision.finding.sentence, template.title
     assert seen == CORPUS.keys()
 
 

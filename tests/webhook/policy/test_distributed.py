@@ -52,7 +52,7 @@ def rank(
     return pod(first, *others, **fields)
 
 
-def found(document: dict[str, Any]) -> str | None:
+def evidence_text(document: dict[str, Any]) -> str | None:
     """Return the evidence of a pod as text."""
     read = view(document)
     evidence = evidence_of(read, read.containers[0])
@@ -74,7 +74,7 @@ def kueue(count: str, **annotations: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [row.name for row in VARIABLES])
 def test_a_variable_of_a_launcher(name: str) -> None:
     def of(value: str | None) -> str | None:
-        return found(rank(env=variables(**{name: value})))
+        return evidence_text(rank(env=variables(**{name: value})))
 
     workload = "a LeaderWorkerSet of {} ranks" if name == "LWS_GROUP_SIZE" else f"{name} is {{}}"
     for value, ranks in (("2", "2"), ("64", "64"), ("1:4", "4"), ("2:2", "2"), ("007", "7"), (str(MOST_RANKS), str(MOST_RANKS))):  # fmt: skip
@@ -82,8 +82,8 @@ def test_a_variable_of_a_launcher(name: str) -> None:
     harmless: tuple[str | None, ...] = ("1", "1:1", "0", "", str(MOST_RANKS + 1), "9" * 4000, "two", "2.0", "-2", " 2", "2\n", "1:2:3", "٣", None)  # fmt: skip
     for value in harmless:
         assert of(value) is None, value
-    assert found(rank(others=[container("side", env=variables(**{name: "4"}))])) is None
-    assert found(rank(init=[container("first", env=variables(**{name: "4"}))])) is None
+    assert evidence_text(rank(others=[container("side", env=variables(**{name: "4"}))])) is None
+    assert evidence_text(rank(init=[container("first", env=variables(**{name: "4"}))])) is None
 
 
 TABLE: list[tuple[str, dict[str, Any], str | None]] = [
@@ -159,7 +159,7 @@ TABLE: list[tuple[str, dict[str, Any], str | None]] = [
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
 def test_the_evidence_of_a_pod(case: tuple[str, dict[str, Any], str | None]) -> None:
     _, document, expected = case
-    assert found(document) == expected
+    assert evidence_text(document) == expected
 
 
 def decided(document: dict[str, Any], **labels: str) -> Decision:
