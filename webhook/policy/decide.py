@@ -90,7 +90,7 @@ from webhook.policy.checks import (
     unknown_value_findings,
     writes_own_share,
 )
-from webhook.policy.distributed import evidence_of
+from webhook.policy.distributed import evidence_of, evidence_of_share
 from webhook.policy.labels import Distributed, Mode, NamespacePolicy, ShareFor
 from webhook.policy.reasons import Action, Clipped, Finding, Reason
 from webhook.policy.sizes import NO_CHOICE, Size, Source, named_size, selected_size
@@ -608,18 +608,15 @@ def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _Share
 
 def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome) -> Iterator[Finding]:
     """Yield a warning about a rank of a distributed job with a share, unless the policy asked for that."""
-    if share.source is Source.OWN_SHARE:
-        container = pod.containers[0] if pod.containers else None
-        named = pod.annotations.get(keys.CONTAINER_NAME)
-        container = next((other for other in pod.containers if other.name == named), container)
-    elif share.finding.reason is Reason.WHOLE_GPU_CONVERTED or SIZE in pod.labels:
-        container = share.container
-    else:
+    if policy.distributed is not Distributed.KEEP:
         return
-    if container is not None and policy.distributed is Distributed.KEEP:
-        evidence = evidence_of(pod, container)
-        if evidence is not None:
-            yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
+    evidence = None
+    if share.source is Source.OWN_SHARE:
+        evidence = evidence_of_share(pod)
+    elif share.container and (share.finding.reason is Reason.WHOLE_GPU_CONVERTED or SIZE in pod.labels):
+        evidence = evidence_of(pod, share.container)
+    if evidence is not None:
+        yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
 
 
 _NOT_GIVEN: Final = (

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from kai import keys
 from kai.command_lines import beginning, option_value, program, script_words
 from kai.pod import Container, PodView
 
@@ -196,6 +197,14 @@ def evidence_of(pod: PodView, container: Container) -> Evidence | None:
     if all(row.name in values for row in RENDEZVOUS):
         return Evidence("MASTER_ADDR and RANK are set")
     return _of_job_set(pod)
+
+
+def evidence_of_share(pod: PodView) -> Evidence | None:
+    """Return the evidence of a pod that has a share, in the container that the share is for."""
+    named = pod.annotations.get(keys.CONTAINER_NAME)
+    first = pod.containers[0] if pod.containers else None
+    container = next((container for container in pod.containers if container.name == named), first)
+    return None if container is None else evidence_of(pod, container)
 
 
 def _numbers(pod: PodView, container: Container, values: Mapping[str, str], kind: str) -> Iterator[Evidence]:
