@@ -30,6 +30,7 @@ CHECKS: Final = (
     "PodGroups",
     "cluster-scoped owners",
     "limit ranges",
+    "distributed jobs",
     "agents",
     "agent readiness",
     "agent responses",

@@ -32,7 +32,7 @@ def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[Che
         yield warning(
             _CHECK,
             f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
-            'give ranks whole GPUs: the annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
+            'give ranks whole GPUs: annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
             " or allow it with kaishare.dev/distributed=share on the namespace",
         )
     elif ranks:
