@@ -611,9 +611,10 @@ def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome)
     if policy.distributed is not Distributed.KEEP:
         return
     evidence = None
+    is_converted = share.finding.reason is Reason.WHOLE_GPU_CONVERTED
     if share.source is Source.OWN_SHARE:
         evidence = evidence_of_share(pod)
-    elif share.container and (share.finding.reason is Reason.WHOLE_GPU_CONVERTED or SIZE in pod.labels):
+    elif share.container and (SIZE in pod.labels or (is_converted and not _keeps_ranks_apart(policy))):
         evidence = evidence_of(pod, share.container)
     if evidence is not None:
         yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})

@@ -169,7 +169,7 @@ _TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch"
 
 
 class _Task(Struct):
-    cluster: dict[str, list[Any] | dict[str, Any] | None] | None = None
+    cluster: dict[str, list[str] | dict[str, str] | None] | None = None
     """Tasks by type. With dynamic workers, the workers are a map that has one of them only."""
 
 

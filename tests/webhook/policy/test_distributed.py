@@ -122,6 +122,7 @@ TABLE: list[tuple[str, dict[str, Any], str | None]] = [
     ("a TF_CONFIG without tasks", rank(env=cluster()), None),
     ("a TF_CONFIG beyond any object", rank(env=variables(TF_CONFIG=json.dumps({"cluster": {"worker": ["a" * 600_000] * 2}}))), None),
     ("a TF_CONFIG that is no JSON", rank(env=variables(TF_CONFIG="{cluster")), None),
+    ("a TF_CONFIG whose tasks are no texts", rank(env=cluster(worker=[[], []])), None),
     ("a TF_CONFIG of another shape", rank(env=variables(TF_CONFIG='{"cluster": {"worker": 4}}')), None),
     ("a TF_CONFIG that is nested deep", rank(env=variables(TF_CONFIG='{"cluster": ' + "[" * 50_000)), None),
     ("a LeaderWorkerSet", rank(annotations={LWS_SIZE.name: "2"}), "a LeaderWorkerSet of 2 ranks"),
