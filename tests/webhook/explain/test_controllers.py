@@ -292,6 +292,13 @@ def test_variables_follow_those_of_the_template() -> None:
     assert broken.as_created(NAMESPACE)["spec"]["containers"][0]["env"] == "text"
 
 
+def test_only_the_container_of_tensorflow_gets_the_cluster() -> None:
+    (pod,) = find_pods(tf_job(BARE, {"Worker": 2}).manifest)
+    first, second = pod.as_created(NAMESPACE)["spec"]["containers"]
+    assert [entry["name"] for entry in first["env"]] == ["TF_CONFIG"]
+    assert "env" not in second
+
+
 def py_torch_job_manifest(template: dict[str, Any]) -> dict[str, Any]:
     specs = {"Master": {"template": template}, "Worker": {"template": template}}
     return workload("PyTorchJob", "kubeflow.org/v1", {"pytorchReplicaSpecs": specs})
