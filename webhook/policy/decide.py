@@ -340,7 +340,11 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
     if reason is Reason.WHOLE_GPU_CONVERTED and not is_named and _keeps_ranks_apart(policy):
         evidence = evidence_of(pod, container)
         if evidence is not None:
-            details = {"container": Clipped(container.name or ""), "evidence": str(evidence)}
+            details = {
+                "container": Clipped(container.name or ""),
+                "evidence": str(evidence),
+                "where": Clipped("on the namespace shares them"),
+            }
             return _ShareOutcome(Finding(Reason.DISTRIBUTED, details))
     return (
         chosen if isinstance(chosen, _ShareOutcome) else _give_share(policy, chosen, pod, rules, *candidate)

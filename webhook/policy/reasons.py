@@ -175,7 +175,7 @@ class Reason(Enum):
     DISTRIBUTED = (
         Group.SHARE,
         "distributed",
-        ("GPU of {container} stays whole: {evidence}; the namespace can set kaishare.dev/distributed=share"),
+        "container {container} keeps its whole GPU: {evidence}; kaishare.dev/distributed=share {where}",
     )
     CONTAINER_CONFLICT = (
         Group.SHARE,

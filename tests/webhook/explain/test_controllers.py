@@ -323,7 +323,10 @@ def test_the_additions_are_not_shown(run: Run) -> None:
         assert result.status == 0, output
         for name in ADDED:
             assert name not in result.out, output
-    assert "GPU of tensorflow stays whole: a PyTorchJob of 2 ranks;" in run(JOB, *OPTIONS).out
+    assert (
+        "container tensorflow keeps its whole GPU: a PyTorchJob of 2 ranks; kaishare.dev/distributed=share"
+        in run(JOB, *OPTIONS).out
+    )
     assert "(distributed)" in run(JOB, *OPTIONS).out
 
 

@@ -413,7 +413,7 @@ WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("an unused ConfigMap", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
     ("an invalid opt-out", pod(labels={"kaishare.dev/inject": "no"}), {}, ["unknown-value"], '"no"'),
     ("an invalid mark", pod(labels={"kaishare.dev/gpu": "Shared"}), {}, ["unknown-value"], "allowed: shared"),
-    ("a rank", pod(gpu_container(**RANK)), HALF, ["distributed"], "GPU of main stays whole: WORLD_SIZE is 4; the namespace can set kaishare.dev/distributed=share"),
+    ("a rank", pod(gpu_container(**RANK)), HALF, ["distributed"], "container main keeps its whole GPU: WORLD_SIZE is 4; kaishare.dev/distributed=share on the namespace"),
     ("a rank whose name is long", pod(gpu_container("x" * 63, **RANK)), HALF, ["distributed"], "…"),
     ("a rank under distributed=share", pod(gpu_container(**RANK)), HALF | SHARE_RANKS, ["whole-gpu-converted"], ""),
     ("a rank under a cap", pod(gpu_container(**RANK)), HALF | {"kaishare.dev/max-gpu-fraction": "0.5"}, ["whole-gpu-converted", "ranks-may-meet"], ""),

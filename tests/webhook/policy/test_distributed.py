@@ -203,8 +203,10 @@ ALL_EVIDENCE = [
 
 @pytest.mark.parametrize("evidence", ALL_EVIDENCE, ids=str)
 def test_warnings_of_any_evidence_keep_their_remedy(evidence: Evidence) -> None:
-    kept = Finding(Reason.DISTRIBUTED, {"container": Clipped(LONG), "evidence": str(evidence)}).warning
-    assert kept.endswith(f"{evidence}; the namespace can set kaishare.dev/distributed=share")
+    where = Clipped("on the namespace shares them")
+    details = {"container": Clipped(LONG), "evidence": str(evidence), "where": where}
+    kept = Finding(Reason.DISTRIBUTED, details).warning
+    assert f" keeps its whole GPU: {evidence}; kaishare.dev/distributed=share " in kept
     hint = Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)}).warning
     assert hint.endswith("use whole GPUs")
     assert max(len(kept), len(hint)) <= LONGEST_WARNING
