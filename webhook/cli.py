@@ -32,6 +32,7 @@ from webhook.explain.command import run as explain
 from webhook.explain.namespaces import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
 from webhook.namespaces.documents import PoliciesError
 from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode, read_default_mode
 from webhook.policy.values import is_object_name
 from webhook.registration.configurations import CONFIGURATION_NAME
 
@@ -143,6 +144,13 @@ def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Pa
         default=True,
         metavar="true|false",
         help="whether to inject default shares; false for a KAI with gpuSharing off (default true)",
+    )
+    rules.add_argument(
+        "--default-mode",
+        type=read_by(read_default_mode),
+        default=Mode.DEFAULT.value,
+        metavar="default|observe|off",
+        help="mode of managed namespaces without the label kaishare.dev/mode (default %(default)s)",
     )
     rules.add_argument(
         "--exclude-namespaces",
@@ -290,6 +298,7 @@ def _rules(arguments: argparse.Namespace) -> Rules:
         inject_shares=arguments.inject_shares,
         excluded_namespaces=arguments.exclude_namespaces,
         default_priority_class=arguments.default_priority_class,
+        default_mode=arguments.default_mode,
     )
 
 
