@@ -11,7 +11,8 @@ with --default-mode=observe, and those by ones with the mode default.
 
 At the end the pods are read from etcd. The benchmark exits with 1 if a creation failed, if a pod of phase A
 or B lacks a change that its namespace requires, or if phase C lost more pods than connections were aborted or
-refused, or another number than the API server counts. In phase D every pod has all changes or none. Needs KUBEBUILDER_ASSETS (a folder with etcd and
+refused, or another number than the API server counts. In phase D every pod has all changes or none.
+Needs KUBEBUILDER_ASSETS (a folder with etcd and
 kube-apiserver). Run: `python -m benchmarks.rollout`; about two minutes.
 """
 

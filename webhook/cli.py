@@ -171,6 +171,16 @@ def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Pa
     return rules
 
 
+def add_running_default_mode(command: argparse.ArgumentParser) -> None:
+    """Add the option `--default-mode` to a command that reads it from the running webhook otherwise."""
+    command.add_argument(
+        "--default-mode",
+        type=read_by(read_default_mode),
+        metavar="default|observe|off",
+        help="the webhook's --default-mode (default: read from the webhook's Deployment)",
+    )
+
+
 def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: str = _SERVICE_ACCESS) -> None:
     """Add the options of `doctor` to its parser.
 
@@ -190,6 +200,7 @@ def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: st
         metavar="NAME",
         help="name of kaishare's webhook configurations (default %(default)s)",
     )
+    add_running_default_mode(examining)
     examining.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
@@ -386,6 +397,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             context=arguments.context,
             configuration=arguments.webhook_configuration,
             output=arguments.output,
+            default_mode=arguments.default_mode,
         )
     )
 

@@ -67,7 +67,10 @@ def release(plane: ControlPlane) -> Iterator[Release]:
 
     asyncio.run(prepare())
     # API servers call the Service's port, and here nothing stands in between.
-    values = {**EVERYTHING, "webhook": {**EVERYTHING.get("webhook", {}), "servicePort": free_port()}}
+    values = {
+        **EVERYTHING,
+        "webhook": {**EVERYTHING.get("webhook", {}), "servicePort": free_port(), "defaultMode": "default"},
+    }
     installed = Release(plane=plane, values=values)
     installed.install()
     try:
