@@ -11,7 +11,7 @@ from console.doctor.installation import OLDEST_KUBERNETES, _release, _rights, ma
 from kube.check import kubernetes_release
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
-from tests.support.cluster_facts import WELL, but, mutating, namespace, queue, result_lines, whole
+from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, whole
 from tests.support.helm_chart import CHART
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Cluster
@@ -185,7 +185,3 @@ def test_doctor_names_the_namespaces_that_have_the_default_mode(
     results = [result for result in namespace_findings(cluster) if result.check == "managed namespaces"]
     assert [f"{result.state}: {result.check}: {result.what}" for result in results] == expected
     assert bool(cluster.acting) is (expected == ["ok: managed namespaces: 1: a"])
-
-
-def test_a_correct_cluster_has_nothing_to_take_over() -> None:
-    assert result_lines(managed_findings(WELL)) == []
