@@ -88,7 +88,7 @@ class Namespace:
 
     @property
     def has_own_keys(self) -> bool:
-        """Whether the namespace has a label or annotation with a prefix of kaishare's."""
+        """Whether the namespace has a label or annotation with one of kaishare's prefixes."""
         return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL} or self.metadata.annotations)
 
 
