@@ -1,11 +1,14 @@
-"""Reads the beginning of a command line from JSON without decoding the rest."""
+"""Command lines of containers: the first words in JSON, scripts of a shell, and values of options."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Final
 
 LONGEST_COMMAND_LINE: Final = 16384
 """Characters of a command line that are read, including a blank after each word."""
 
+_SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 _string = json.JSONDecoder(strict=False).raw_decode
 _BLANKS: Final = " \t\r\n"
 
@@ -43,3 +46,57 @@ def _next(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANKS:
         at += 1
     return at
+
+
+def beginning(line: Sequence[str]) -> Sequence[str]:
+    """Cut a command line to the characters that are read; a shorter line is returned unchanged."""
+    left = LONGEST_COMMAND_LINE
+    for index, word in enumerate(line):
+        left -= len(word) + 1  # the blank after the word, so that empty words count too
+        if left < 0:
+            return [*line[:index], word[: left + len(word) + 1]]
+    return line
+
+
+def script_words(line: Sequence[str]) -> Sequence[str]:
+    """Return the words of a command line; for `sh -c SCRIPT`, the words of the script."""
+    for index, word in enumerate(line[:-1]):
+        if program(word) in _SHELLS:
+            script = _script(line[index + 1 :])
+            if script is not None:
+                return _split(script)
+            break
+    return line
+
+
+def _script(options: Sequence[str]) -> str | None:
+    """Return the script after a shell's `-c`, `-lc`, `-ec` and the like; None without one."""
+    for index, option in enumerate(options):
+        if not option.startswith("-"):
+            return None
+        if not option.startswith("--") and option.endswith("c"):
+            return options[index + 1] if index + 1 < len(options) else None
+    return None
+
+
+def _split(script: str) -> list[str]:
+    joined = script.replace("\\\n", " ")
+    try:
+        return shlex.split(joined, comments=True)
+    except ValueError:  # an unterminated quote
+        return joined.split()
+
+
+def option_value(option: str, words: Sequence[str]) -> str | None:
+    """Return the value of an option's last occurrence, after `=` or as the next word; None if absent."""
+    last_value = None
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == option:
+            last_value = value if equals else (words[index + 1] if index + 1 < len(words) else "")
+    return None if last_value is None else last_value.rstrip(";")
+
+
+def program(word: str) -> str:
+    """Return the name of a program without its folder."""
+    return word.rpartition("/")[2]

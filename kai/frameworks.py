@@ -7,15 +7,13 @@ them, so kaishare warns the developer.
 """
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kai.command_lines import LONGEST_COMMAND_LINE
+from kai.command_lines import beginning, option_value, program, script_words
 
 _ROUNDING = 1e-9
-_SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?")
 _LONGEST_NUMBER = 40  # characters; no option needs half as many
 
@@ -40,7 +38,7 @@ class Framework:
 
 def _runs_vllm(words: Sequence[str]) -> bool:
     for index, word in enumerate(words):
-        if _program(word) == "vllm" and "serve" in words[index + 1 : index + 3]:
+        if program(word) == "vllm" and "serve" in words[index + 1 : index + 3]:
             return True
         if word.startswith("vllm.entrypoints."):
             return True
@@ -50,13 +48,13 @@ def _runs_vllm(words: Sequence[str]) -> bool:
 def _runs_sglang(words: Sequence[str]) -> bool:
     return any(
         word in ("sglang.launch_server", "sglang_router.launch_server")
-        or (_program(word) == "sglang" and "serve" in words[index + 1 : index + 3])
+        or (program(word) == "sglang" and "serve" in words[index + 1 : index + 3])
         for index, word in enumerate(words)
     )
 
 
 def _runs_tgi(words: Sequence[str]) -> bool:
-    return any(_program(word) == "text-generation-launcher" for word in words)
+    return any(program(word) == "text-generation-launcher" for word in words)
 
 
 FRAMEWORKS = (
@@ -125,65 +123,18 @@ def settings_of(
         image: the container's image.
         variables: the container's `env`, as in the API.
     """
-    read = _beginning(line)
+    read = beginning(line)
     is_cut = read is not line
-    words = _words(read)
+    words = script_words(read)
     for framework in FRAMEWORKS:
         if framework.runs(words) or (not has_command and _starts(framework, image)):
-            value = _option(framework.option, words)
+            value = option_value(framework.option, words)
             if value is None and framework.variable:
                 value = _variable(framework.variable, variables)
-            is_hidden = is_cut or any(_option(option, words) is not None for option in framework.unknown_with)
+            is_hidden = is_cut or any(
+                option_value(option, words) is not None for option in framework.unknown_with
+            )
             yield Setting(framework, value, is_hidden=value is None and is_hidden)
-
-
-def _beginning(line: Sequence[str]) -> Sequence[str]:
-    """Cut a command line to the characters that are read; a shorter line is returned unchanged."""
-    left = LONGEST_COMMAND_LINE
-    for index, word in enumerate(line):
-        left -= len(word) + 1  # the blank after the word, so that empty words count too
-        if left < 0:
-            return [*line[:index], word[: left + len(word) + 1]]
-    return line
-
-
-def _words(line: Sequence[str]) -> Sequence[str]:
-    """Return the words of a command line; for `sh -c SCRIPT`, the words of the script."""
-    for index, word in enumerate(line[:-1]):
-        if _program(word) in _SHELLS:
-            script = _script(line[index + 1 :])
-            if script is not None:
-                return _split(script)
-            break
-    return line
-
-
-def _script(options: Sequence[str]) -> str | None:
-    """Return the script after a shell's `-c`, `-lc`, `-ec` and the like; None without one."""
-    for index, option in enumerate(options):
-        if not option.startswith("-"):
-            return None
-        if not option.startswith("--") and option.endswith("c"):
-            return options[index + 1] if index + 1 < len(options) else None
-    return None
-
-
-def _split(script: str) -> list[str]:
-    joined = script.replace("\\\n", " ")
-    try:
-        return shlex.split(joined, comments=True)
-    except ValueError:  # an unterminated quote
-        return joined.split()
-
-
-def _option(option: str, words: Sequence[str]) -> str | None:
-    """Return the value of an option's last occurrence, after `=` or as the next word; None if absent."""
-    last_value = None
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == option:
-            last_value = value if equals else (words[index + 1] if index + 1 < len(words) else "")
-    return None if last_value is None else last_value.rstrip(";")
 
 
 def _variable(name: str, variables: Sequence[Any]) -> str | None:
@@ -192,10 +143,6 @@ def _variable(name: str, variables: Sequence[Any]) -> str | None:
             value = variable.get("value")
             return value if isinstance(value, str) else ""  # valueFrom: set, with an unknown value
     return None
-
-
-def _program(word: str) -> str:
-    return word.rpartition("/")[2]
 
 
 def _starts(framework: Framework, image: str | None) -> bool:

@@ -323,6 +323,13 @@ async def test_other_config_maps_may_change(asker: Asker, name: str) -> None:
     await asker.remove(where(item))
 
 
+async def test_a_config_map_may_have_a_generated_name(asker: Asker) -> None:
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "my-shared-gpu-"}}
+    path = f"/api/v1/namespaces/{ENFORCED}/configmaps"
+    answer = await asker.send("POST", path, item, user=ALICE, dry_run=True)
+    assert answer.status == 201, answer.message
+
+
 CLAIM_KEY = "resource.kubernetes.io/extended-resource-claim"
 SCHEDULER, MANAGER = "system:kube-scheduler", "system:kube-controller-manager"
 CLAIM_CONTROLLER = account("kube-system", "resource-claim-controller")

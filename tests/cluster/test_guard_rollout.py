@@ -10,6 +10,7 @@ import pytest
 from kube.client import KubeClient
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.guard import (
+    ENFORCED,
     GUARD,
     PROBES,
     SYNCER,
@@ -24,7 +25,7 @@ from tests.support.guard import (
 from tests.support.kube_user import Asker, where
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
-from webhook.doctor.guard import guard_findings
+from webhook.doctor.guard.check import guard_findings
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 _COUNTED = re.compile(
@@ -66,16 +67,17 @@ async def doctor_says(plane: ControlPlane) -> list[str]:
 async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlPlane) -> None:
     made = await put_on(asker, GUARD)
     try:
-        (finding,) = await doctor_says(plane)
-        assert "kaishare.dev/mode=enforce, but the guard only reports violations of " in finding
+        report, proof = await doctor_says(plane)
+        assert "kaishare.dev/mode=enforce, but the guard only reports violations of " in report
+        assert proof.startswith("compared, not proved: ")
         await until_counted(asker, {probe.policy for probe in PROBES})
         await put_on(asker, GUARD / "warn")
         await until_all(asker, is_warned_of)
         assert (await asker.create(synced_pod(), user=SYNCER, dry_run=True)).warnings == []
         await put_on(asker, GUARD / "deny")
         await until_all(asker, is_refused)
-        (finding,) = await doctor_says(plane)
-        assert "refuses ways past the webhook" in finding
+        stands = next(text for text in await doctor_says(plane) if "refuses ways past the webhook" in text)
+        assert f"proved by dry runs in {ENFORCED}: kaishare-guard-keys, kaishare-guard-owners, " in stands
     finally:
         await take_off(asker, made)
     (finding,) = await doctor_says(plane)

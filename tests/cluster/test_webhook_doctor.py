@@ -512,6 +512,10 @@ async def test_a_caller_without_permissions_gets_their_names(
         "list pods",
         "list priorityclasses.scheduling.k8s.io",
         "list queues.scheduling.run.ai",
+        (
+            "list validatingadmissionpolicies.admissionregistration.k8s.io,"
+            " list validatingadmissionpolicybindings.admissionregistration.k8s.io"
+        ),
         "list validatingwebhookconfigurations.admissionregistration.k8s.io",
     ]
     assert exit_status(report.findings) == 1

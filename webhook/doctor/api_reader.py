@@ -127,6 +127,18 @@ class ApiReader:
             self._fail(spec, f"{counted(unreadable, 'object')} cannot be decoded")
         return ListResult(tuple(items), extent)
 
+    async def first(self, spec: ListSpec, read: Callable[[bytes], T]) -> T | Completeness | None:
+        """Get the first object of a list; None without objects, `Completeness.UNREAD` without an answer."""
+        params = {**spec.params, "limit": "1"}
+        try:
+            async with self.client.list_objects(spec.path, params=params, accept=spec.accept) as objects:
+                async for item in objects:
+                    return read(item)
+        except (ApiError, Unreachable, AccessError, *MALFORMED) as error:
+            self._error(spec, error)
+            return Completeness.UNREAD
+        return None
+
     async def get(self, spec: ListSpec, name: str, read: Callable[[bytes], T]) -> T | Completeness | None:
         """Get one object; None if it does not exist, `Completeness.UNREAD` if the request failed."""
         try:

@@ -17,7 +17,7 @@ from webhook.doctor.accounting.reader import accounting_findings
 from webhook.doctor.api_reader import ApiReader, Completeness
 from webhook.doctor.cluster import Cluster, read_cluster
 from webhook.doctor.dry_run import dry_run_findings
-from webhook.doctor.guard import guard_findings
+from webhook.doctor.guard.check import guard_findings
 from webhook.doctor.kai import kai_findings, runtime_classes
 from webhook.doctor.kai_reader import runtime_class_findings, served_queue_versions
 from webhook.doctor.limit_ranges import limit_range_findings

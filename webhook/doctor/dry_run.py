@@ -1,9 +1,8 @@
 """Checks by dry run: creates pods with `dryRun=All`, so that all webhooks run and nothing is stored."""
 
 import re
-import secrets
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -16,13 +15,13 @@ from kube.objects import ObjectMeta
 from service.check_results import CheckResult, State, ok, problem, unknown
 from service.text import MALFORMED, one_line
 from webhook.doctor.cluster import Cluster, Namespace
+from webhook.doctor.dry_run_requests import dry_run, minimal_pod, missing_right
 from webhook.policy.labels import Mode
 
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces to try. A quota or a pod security level may refuse the pod in one of them."""
 
 _SHARE: Final = "0.02"
-_NO_RIGHT = re.compile(r'cannot create resource "pods"')
 _BY_A_WEBHOOK = re.compile(r"admission webhook|calling webhook")
 
 
@@ -124,13 +123,11 @@ async def _try(
     client: KubeClient, check: str, place: Namespace, annotations: dict[str, str] | None = None
 ) -> _Pod | CheckResult:
     path = f"/api/v1/namespaces/{place.name}/pods"
-    body = msgspec.json.encode(_body(annotations or {}))
     namespace = one_line(place.name)
     try:
-        answer = await client.request("POST", path, params={"dryRun": "All"}, body=body)
-        return _pod.decode(answer)
+        return _pod.decode(await dry_run(client, "POST", path, minimal_pod(annotations=annotations or {})))
     except ApiError as error:
-        if error.status == 403 and _NO_RIGHT.search(error.message):
+        if missing_right(error):
             return unknown(
                 check,
                 f"not tried in {namespace}: the caller may not create pods there",
@@ -141,32 +138,3 @@ async def _try(
         return unknown(check, f"refused in {namespace}: {error.message}")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return unknown(check, one_line(str(error)))
-
-
-def _body(annotations: dict[str, str]) -> dict[str, Any]:
-    """Return a pod that the strictest pod security level and most quotas admit."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"kaishare-doctor-{secrets.token_hex(4)}", "annotations": annotations},
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "registry.k8s.io/pause:3.10",
-                    "resources": {
-                        "requests": {"cpu": "1m", "memory": "1Mi"},
-                        "limits": {"cpu": "10m", "memory": "16Mi"},
-                    },
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                        "runAsNonRoot": True,
-                        "runAsUser": 65535,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                }
-            ],
-        },
-    }

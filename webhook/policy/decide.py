@@ -40,6 +40,7 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
     one GPU, and the pod asks to keep it                      `whole-gpu-kept`
     no GPU, and share-for does not cover the pod              `no-gpu`
     no GPU, but another kind of GPU resource                  `other-gpu-resource`
+    one GPU, and the pod is a rank of a distributed job       `distributed` (see below)
     the pod names a size that does not exist                  `size-unknown`
     the selectors of several sizes match                      `size-ambiguous`
     the size is invalid, or no size and a selector is         `policy-invalid`
@@ -55,6 +56,10 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
 The share is that of the size which the pod's label names, else of the one size whose selector matches the
 pod's labels, else the default share (`_choose_share`). A pod that names a size counts as marked. If the pod's
 size is in doubt, the pod gets no share and its author a warning; `verify` denies such a pod.
+
+A rank of a distributed job keeps its whole GPU if it would get a share otherwise (`_keeps_ranks_apart`). It
+gets the share all the same if the pod names a size, if the namespace has the label
+kaishare.dev/distributed=share, or if the namespace's cap forbids a whole GPU. `distributed` has the evidence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -85,7 +90,8 @@ from webhook.policy.checks import (
     unknown_value_findings,
     writes_own_share,
 )
-from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
+from webhook.policy.distributed import evidence_of
+from webhook.policy.labels import Distributed, Mode, NamespacePolicy, ShareFor
 from webhook.policy.reasons import Action, Clipped, Finding, Reason
 from webhook.policy.sizes import NO_CHOICE, Size, Source, named_size, selected_size
 from webhook.policy.values import PolicyShare
@@ -98,6 +104,8 @@ _LONGEST_CONTAINER_NAME: Final = 63
 
 The API server refuses longer names.
 """
+_SHORT_NAME: Final = 16
+"""Characters of a container's name in a warning that would lose its remedy otherwise."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -330,9 +338,25 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
     if isinstance(candidate, _ShareOutcome):
         return candidate
     chosen = _choose_share(policy, pod)
-    if isinstance(chosen, _ShareOutcome):
+    if isinstance(chosen, _ShareOutcome) and not chosen.is_doubt:
         return chosen
-    return _give_share(policy, chosen, pod, rules, *candidate)
+    container, reason = candidate
+    if reason is Reason.WHOLE_GPU_CONVERTED and not is_named and _keeps_ranks_apart(policy):
+        evidence = evidence_of(pod, container)
+        if evidence is not None:
+            details = {"container": shorten(container.name or "", _SHORT_NAME), "evidence": str(evidence)}
+            return _ShareOutcome(Finding(Reason.DISTRIBUTED, details))
+    return (
+        chosen if isinstance(chosen, _ShareOutcome) else _give_share(policy, chosen, pod, rules, *candidate)
+    )
+
+
+def _keeps_ranks_apart(policy: NamespacePolicy) -> bool:
+    """Whether a rank of a distributed job keeps its whole GPU: the policy says so, and no cap forbids it."""
+    forbids_whole_gpu = (
+        policy.max_memory_mib is not None if policy.max_fraction is None else policy.max_fraction < 1
+    )
+    return policy.distributed is Distributed.KEEP and not forbids_whole_gpu
 
 
 def _choose_share(policy: NamespacePolicy, pod: PodView) -> _Chosen | _ShareOutcome:
@@ -583,7 +607,29 @@ def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _Share
     yield from reserved_key_findings(pod)
     yield from unknown_value_findings(pod)
     yield from hints(pod, rules.kai_version, injected=share.injected, container=share.container)
+    yield from _ranks_may_meet(policy, pod, share)
 
 
-_NOT_GIVEN: Final = (Reason.CONTAINER_NOT_FIRST, Reason.CONTAINER_CONFLICT, Reason.NAME_UNSUPPORTED)
+def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome) -> Iterator[Finding]:
+    """Yield a warning about a rank of a distributed job with a share, unless the policy asked for that."""
+    if share.source is Source.OWN_SHARE:
+        container = pod.containers[0] if pod.containers else None
+        named = pod.annotations.get(keys.CONTAINER_NAME)
+        container = next((other for other in pod.containers if other.name == named), container)
+    elif share.finding.reason is Reason.WHOLE_GPU_CONVERTED or SIZE in pod.labels:
+        container = share.container
+    else:
+        return
+    if container is not None and policy.distributed is Distributed.KEEP:
+        evidence = evidence_of(pod, container)
+        if evidence is not None:
+            yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
+
+
+_NOT_GIVEN: Final = (
+    Reason.DISTRIBUTED,
+    Reason.CONTAINER_NOT_FIRST,
+    Reason.CONTAINER_CONFLICT,
+    Reason.NAME_UNSUPPORTED,
+)
 """Reasons that keep a share from a pod that would get it otherwise."""

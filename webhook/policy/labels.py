@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from kai import keys
 from kai.own_labels import (
     ANNOUNCE,
+    DISTRIBUTED,
     FRACTION,
     GRACE_FORM,
     MAX_FRACTION,
@@ -101,6 +102,15 @@ def read_default_mode(text: str) -> Mode:
     return Mode(text)
 
 
+class Distributed(StrEnum):
+    """What happens to pods with a whole GPU that are ranks of a distributed job."""
+
+    KEEP = "keep"
+    """They keep their whole GPU."""
+    SHARE = "share"
+    """They get a share like any other pod."""
+
+
 class ShareFor(StrEnum):
     """Which pods get the default share."""
 
@@ -131,6 +141,7 @@ class NamespacePolicy:
     max_memory_mib: int | None = None
     priority: str | None = None
     inject_toleration: bool = False
+    distributed: Distributed = Distributed.KEEP
     announce: bool = True
     """Whether the author of a pod is told that its whole GPU was converted."""
     over_share: OverShare = OverShare.REPORT
@@ -371,6 +382,7 @@ _TABLE = (
     PolicyLabel(MAX_MEMORY, "max_memory_mib", AN_AMOUNT, "no cap", read_mib),
     PolicyLabel(PRIORITY, "priority", f"a PriorityClass name: {A_NAME}", "none injected", read_name),
     PolicyLabel(TOLERATION, "inject_toleration", "inject", "no toleration added", _inject),
+    PolicyLabel(DISTRIBUTED, "distributed", "keep, share", "keep", _one_of(Distributed)),
     PolicyLabel(ANNOUNCE, "announce", "true, false", "true", _boolean),
     PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", read_over_share),
     PolicyLabel(OVER_SHARE_GRACE, "over_share_grace_seconds", GRACE_FORM, "the agent's setting", read_grace),

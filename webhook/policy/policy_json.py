@@ -28,6 +28,7 @@ def policy_json(policy: NamespacePolicy) -> dict[str, object]:
         "maxGpuMemory": policy.max_memory_mib,
         "priority": policy.priority,
         "gpuToleration": policy.inject_toleration,
+        "distributed": policy.distributed,
         "announce": policy.announce,
         "overShare": policy.over_share,
         "overShareGraceSeconds": policy.over_share_grace_seconds,

@@ -172,6 +172,14 @@ class Reason(Enum):
         "unclear-quantity",
         "container {container} requests {quantity} nvidia.com/gpu, which is not a whole number",
     )
+    DISTRIBUTED = (
+        Group.SHARE,
+        "distributed",
+        (
+            "container {container} keeps its whole GPU: {evidence}; kaishare.dev/distributed=share on the"
+            " namespace shares them"
+        ),
+    )
     CONTAINER_CONFLICT = (
         Group.SHARE,
         "container-conflict",
@@ -263,6 +271,11 @@ class Reason(Enum):
         Group.WARNING,
         "framework-memory",
         "{framework} takes {takes} of the GPU: set {option} to what fits in {share}",
+    )
+    RANKS_MAY_MEET = (
+        Group.WARNING,
+        "ranks-may-meet",
+        "{evidence}: KAI may put ranks on one GPU, which is slow or fails; use whole GPUs",
     )
     OWNER_QUEUE = (
         Group.WARNING,

@@ -1,0 +1,74 @@
+"""Requests with `dryRun=All`: all webhooks and admission policies run, and nothing is stored."""
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+
+_JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+_FORBIDDEN: Final = 403
+_NO_RIGHT = re.compile(r'cannot (create|patch) resource "(pods|configmaps)"')
+
+
+async def dry_run(
+    client: KubeClient,
+    method: str,
+    path: str,
+    body: Mapping[str, Any],
+    content_type: str = "application/json",
+) -> bytes:
+    """Send an object or a patch by dry run; return the object as it would be stored.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
+    """
+    return await client.request(
+        method, path, params={"dryRun": "All"}, body=msgspec.json.encode(body), content_type=content_type
+    )
+
+
+def missing_right(error: ApiError) -> str:
+    """Return the right that RBAC denied, such as `create pods`; empty if the request failed otherwise."""
+    match = _NO_RIGHT.search(error.message) if error.status == _FORBIDDEN else None
+    return f"{match[1]} {match[2]}" if match else ""
+
+
+def unlikely_name() -> str:
+    """Return a name that no object has."""
+    return f"kaishare-doctor-{secrets.token_hex(4)}"
+
+
+def minimal_pod(**metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return a pod that the strictest pod security level and most quotas admit."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": unlikely_name(), **metadata},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.k8s.io/pause:3.10",
+                    "resources": {
+                        "requests": {"cpu": "1m", "memory": "1Mi"},
+                        "limits": {"cpu": "10m", "memory": "16Mi"},
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                        "runAsNonRoot": True,
+                        "runAsUser": 65535,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                }
+            ],
+        },
+    }

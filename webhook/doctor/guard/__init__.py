@@ -1,0 +1,1 @@
+"""Checks that the guard stands: compared with the shipped one, and proved by dry runs."""

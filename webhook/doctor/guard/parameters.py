@@ -1,0 +1,149 @@
+"""Checks of the guard's parameters: the variables of its policies that an administrator may set. Pure."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from kai import keys
+from service.check_results import CheckResult, problem, warning
+from service.text import listed, one_line, quoted
+from webhook.doctor.cluster import Cluster
+from webhook.doctor.guard.objects import PARAMETERS, Guard, shipped_guard
+
+_CHECK: Final = "guard"
+_KAI_NAMESPACES, _OWNER_KINDS, _SCHEDULER = PARAMETERS
+_STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
+_SETTINGS: Final = "guard.{} of the chart, or policies/settings.yaml of deploy/guard"
+
+
+def parameter_findings(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
+    """Yield findings about parameters that weaken the guard or refuse KAI's own requests.
+
+    Args:
+        guard: the guard of the cluster.
+        cluster: state of the cluster.
+        hosts: namespaces with pods of vClusters.
+    """
+    for name in PARAMETERS:
+        unreadable = [
+            policy
+            for policy, expression in _expressions(guard, name).items()
+            if values_of(expression) is None
+        ]
+        if unreadable:
+            yield _result(guard, unreadable)(
+                _CHECK,
+                f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
+                f"set {_setting(name)}",
+            )
+    yield from _kai_namespaces(guard, cluster, hosts)
+    yield from _scheduler(guard, cluster)
+
+
+def parameters_text(guard: Guard, policies: Collection[str]) -> str:
+    """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
+    texts = []
+    for name in PARAMETERS:
+        values: set[str] = set()
+        for policy, expression in _expressions(guard, name).items():
+            if policy in policies:
+                values.update(values_of(expression) or ())
+        if values:
+            texts.append(f"{name}: {listed(values)}")
+    return "; ".join(texts)
+
+
+def exempt_namespaces(guard: Guard) -> frozenset[str]:
+    """Return the namespaces whose service accounts a policy exempts."""
+    return frozenset(
+        name
+        for expression in _expressions(guard, _KAI_NAMESPACES).values()
+        for name in values_of(expression) or ()
+    )
+
+
+def values_of(expression: str) -> tuple[str, ...] | None:
+    """Return the strings of a CEL string or list of strings; None for any other expression."""
+    text = expression.strip()
+    items = [text]
+    if text.startswith("[") and text.endswith("]"):
+        items = text[1:-1].split(",")
+        if not items[-1].strip():  # an empty list, or a comma at the end
+            items.pop()
+    matches = [_STRING.fullmatch(item.strip()) for item in items]
+    return tuple(match[1] or match[2] or "" for match in matches if match) if all(matches) else None
+
+
+def _expressions(guard: Guard, name: str) -> dict[str, str]:
+    """Return the expressions of a parameter by policy, for the policies of this release that have it."""
+    expressions = {
+        policy.name: policy.variable(name)
+        for policy in guard.policies.values()
+        if shipped_guard().policies[policy.name].variable(name) is not None
+    }
+    return {policy: expression for policy, expression in expressions.items() if expression is not None}
+
+
+def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
+    others: defaultdict[str, list[str]] = defaultdict(list)
+    lacking = []
+    for policy, expression in _expressions(guard, _KAI_NAMESPACES).items():
+        names = values_of(expression)
+        if names is None:
+            continue
+        if cluster.kai_mutating and cluster.kai_namespace not in names:
+            lacking.append(policy)
+        for name in names:
+            if name != cluster.kai_namespace:
+                others[name].append(policy)
+    if lacking:
+        yield _result(guard, lacking)(
+            _CHECK,
+            f"{listed(lacking)}: kaiNamespaces lacks {one_line(cluster.kai_namespace)}, where KAI's webhook"
+            " runs: KAI's own requests are refused",
+            f"add the namespace to {_setting(_KAI_NAMESPACES)}",
+        )
+    tenants = {
+        namespace.name
+        for namespace in cluster.namespaces.items
+        if namespace.policy and namespace.name not in cluster.excluded
+    }
+    for name, policies in others.items():
+        is_tenant = name in tenants or name in hosts
+        title = f"tenant's namespace {one_line(name)}" if is_tenant else f"namespace {one_line(name)}"
+        make = _result(guard, policies) if is_tenant else warning
+        yield make(
+            _CHECK,
+            f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {title} may change"
+            " everything that the guard protects",
+            f"unless KAI runs there, remove the namespace from {_setting(_KAI_NAMESPACES)}",
+        )
+
+
+def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+    used = {namespace.policy.scheduler for namespace in cluster.managed.values() if namespace.policy}
+    for policy, expression in _expressions(guard, _SCHEDULER).items():
+        for name in values_of(expression) or ():
+            if name == keys.DEFAULT_SCHEDULER:
+                yield _result(guard, [policy])(
+                    _CHECK,
+                    f"{policy}: schedulerName is {name}: pods of vClusters get GPUs without KAI",
+                    f"set {_setting(_SCHEDULER)}",
+                )
+            elif used and name not in used:
+                yield warning(
+                    _CHECK,
+                    f"{policy}: schedulerName is {quoted(name)}, but namespaces use {listed(used)}",
+                    f"set {_setting(_SCHEDULER)}",
+                )
+
+
+def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str, str], CheckResult]:
+    """Return `problem` if one of the policies refuses, else `warning`."""
+    return problem if any(map(guard.refuses, policies)) else warning
+
+
+def _setting(name: str) -> str:
+    chart = {_OWNER_KINDS: "ownerKinds"}.get(name, name)
+    return _SETTINGS.format(chart)
